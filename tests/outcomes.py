@@ -69,6 +69,7 @@ def refused(ended: Ended, *words: str, code: int = 1) -> None:
 
 
 def fits(text: str) -> None:
-    """No line is longer than 80 columns, and none needs colour."""
-    assert max(map(len, text.splitlines())) <= 80
+    """No line is longer than 80 columns, but for code to paste, and none needs colour."""
+    lines = [line for line in text.splitlines() if "read_results(" not in line]
+    assert max(map(len, lines)) <= 80
     assert "\x1b" not in text

@@ -1,16 +1,16 @@
 """Processes that ``torchrun`` or Slurm started together, joined by ``torch.distributed`` (gloo).
 
-Arrays go from process to process as safetensors, so nothing is ever unpickled. Where a process has
-ended, gloo's connections to it are closed, and whoever waits for it ends with an error; the
-launcher's store holds what it said before.
+Arrays go from process to process as safetensors, so nothing is ever unpickled. Before they do, the
+processes meet at the launcher's store: a process that waits there notices when another has failed
+or no longer responds, and ends with an error instead of waiting for ever.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-import zlib
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.numpy import load, save
-from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
@@ -26,10 +25,13 @@ from headscope.core.errors import InputError, LostProcessError
 from headscope.core.processes import Array, Processes
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
-#: Seconds that a process waits for the slowest of the others; the variable changes it.
-PATIENCE, PATIENCE_VARIABLE = 1800.0, "HEADSCOPE_PROCESS_TIMEOUT"
+#: Seconds without a sign of life after which a process counts as lost; the variable changes it.
+PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
 _ASSEMBLY = 300.0  # Seconds that processes have to come together at the start.
+_LOOK = 0.5  # Seconds between two checks of the others while waiting.
 _FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
+#: Seconds between two checks whether the others have come: short at first, then longer.
+_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
 
 def launched() -> int:
@@ -50,9 +52,24 @@ def launched() -> int:
 class Group(Processes):
     """The processes of one launch."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
         self.rank, self.size = rank, size
-        self._store = store
+        self._store, self._patience = store, patience
+        self._meetings = 0
+        self._store.set(f"pulse {rank}", "0")
+        self._leaving = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse.start()
+
+    def _beat(self) -> None:
+        """Give a sign of life every few seconds."""
+        beats = 0
+        while not self._leaving.wait(self._patience / 10):
+            beats += 1
+            try:
+                self._store.set(f"pulse {self.rank}", str(beats))
+            except RuntimeError:  # the store is gone, and with it every process that would read it
+                return
 
     @classmethod
     def join(cls) -> Group:
@@ -82,52 +99,87 @@ class Group(Processes):
         if torch.cuda.is_available():
             local = int(os.environ.get("LOCAL_RANK", "0"))
             torch.cuda.set_device(local % torch.cuda.device_count())
-        return cls(store, rank, size)
+        return cls(store, rank, size, patience)
 
     def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
         """Return the arrays of every process, by rank."""
         data = save({name: np.array(array, order="C") for name, array in arrays.items()})
-        sizes = self._meet(what, len(data))
-        own = torch.zeros(max(sizes), dtype=torch.uint8)
-        own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        parts = self._of_all(own, what)
+        self.meet(what)
+        try:
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]))
+            own = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            parts = [torch.empty_like(own) for _ in range(self.size)]
+            dist.all_gather(parts, own)
+        except RuntimeError as error:
+            raise LostProcessError(
+                f"The connection to another process broke while it sent {what} "
+                f"({_first_line(error)})."
+            ) from None
         pairs = zip(parts, sizes, strict=True)
-        return [load(part[:size].numpy().tobytes()) for part, size in pairs]
+        return [load(part[: int(size)].numpy().tobytes()) for part, size in pairs]
 
     def meet(self, what: str) -> None:
         """Wait until every process is at this point."""
-        self._meet(what, 0)
-
-    def _meet(self, what: str, number: int) -> list[int]:
-        """Wait for every process, and return a number of each, by rank."""
-        at = zlib.crc32(what.encode())
-        said = torch.stack(self._of_all(torch.tensor([at, number]), what))
-        if bool((said[:, 0] != at).any()):
-            raise LostProcessError(
-                f"The processes have come apart: not all are at {what!r}. Their files, versions or "
-                "kinds of processor differ; use the same."
-            )
-        return [int(each) for each in said[:, 1]]
-
-    def _of_all(self, own: Tensor, what: str) -> list[Tensor]:
-        """Return the tensors of every process, of one shape."""
-        parts = [torch.empty_like(own) for _ in range(self.size)]
+        self._meetings += 1
+        keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
         try:
-            dist.all_gather(parts, own)
+            self._store.set(keys[self.rank], what)
+            self._wait(keys, what)
+            said = [value.decode() for value in self._store.multi_get(keys)]
+            # A process that is here has left the meeting before the last one.
+            self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
-            why = f"The connection to another process broke while all waited for {what}"
-            raise LostProcessError(f"{why} ({_first_line(error)}).") from None
-        return parts
+            raise LostProcessError(
+                f"The other processes cannot be reached any more ({_first_line(error)}): the first "
+                "one, or its machine, may be gone."
+            ) from None
+        other = next((rank for rank, word in enumerate(said) if word != what), None)
+        if other is not None:
+            raise LostProcessError(
+                f"The processes have come apart: process {self.rank + 1} is at {what!r} and "
+                f"process {other + 1} at {said[other]!r}. Their files, versions or kinds of "
+                "processor differ; use the same."
+            )
+
+    def _wait(self, keys: list[str], what: str) -> None:
+        """Wait for keys; raise if a process that has not come has failed or is silent."""
+        start = looked = time.monotonic()
+        heard = dict.fromkeys(range(self.size), (b"", start))
+        # The store's own way to wait prints a warning whenever it gives up.
+        while not self._store.check(keys):
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                for rank, key in enumerate(keys):
+                    if self._store.check([key]):
+                        continue
+                    if (why := self.failure_of(rank)) is not None:
+                        raise LostProcessError(why)
+                    pulse, last = self._store.get(f"pulse {rank}"), heard[rank]
+                    if pulse != last[0]:
+                        heard[rank] = (pulse, time.monotonic())
+                    elif time.monotonic() - last[1] > self._patience:
+                        raise LostProcessError(
+                            f"Process {rank + 1} of {self.size} has given no sign of life for "
+                            f"{self._patience:g} seconds while the others waited for {what}."
+                        )
+            time.sleep(min(_LONGEST_NAP, _SHORTEST_NAP + (now - start) / 10))
 
     def fail(self, why: str) -> None:
         """Tell the others that this process ends, and why."""
         where = f"Process {self.rank + 1} of {self.size}, on {socket.gethostname()}"
         self._store.set(f"failed {self.rank}", f"{where}: {why}")
 
+    def failure_of(self, rank: int) -> str | None:
+        """Return why a process has failed, if it has said so."""
+        key = f"failed {rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
     def failures(self) -> list[str]:
-        """Return why processes have failed, as far as they have said so, by rank."""
-        keys = (f"failed {rank}" for rank in range(self.size))
-        return [self._store.get(key).decode() for key in keys if self._store.check([key])]
+        """Return why processes have failed, by rank."""
+        return [why for r in range(self.size) if (why := self.failure_of(r)) is not None]
 
     def speak(self) -> bool:
         """Ask to be the one process that says why the run ends; only the first to ask may."""
@@ -138,18 +190,20 @@ class Group(Processes):
         return bool(self._store.check(["spoken"]))
 
     def leave(self) -> None:
-        """Close the connections; the process with the store waits for the others."""
+        """Announce that this process ends; the process with the store waits for the others."""
+        self._leaving.set()
+        self._pulse.join()
         # The store ends with this process, unless torchrun keeps it in one of its own.
         own_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            if dist.is_initialized():
-                dist.destroy_process_group()  # ends the waiting of the others
             self._store.set(f"left {self.rank}", "")
             deadline = time.monotonic() + _FAREWELL
             others = [f"left {rank}" for rank in range(self.size)]
             if self.rank == 0 and own_store:
                 while time.monotonic() < deadline and not self._store.check(others):
                     time.sleep(0.01)
+            if dist.is_initialized():
+                dist.destroy_process_group()
         except RuntimeError:  # the store is gone already
             return
 

@@ -50,11 +50,12 @@ def proof(report: ReportResult) -> str:
     return "✗ validation failed" if "FAILED" in text else "not validated"
 
 
-def key_numbers(report: ReportResult) -> list[tuple[str, str, str]]:
+def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str, str, str]]:
     """Return what the report leads with: what it is, this model's value, the controls'."""
     return [
         (tidy(number.what), tidy(number.text), tidy(number.control))
         for name, result in report.sections.items()
+        if claims or name != "insights"
         for number in view_of(name).key_numbers(result)
     ]
 

@@ -260,7 +260,10 @@ def _parts(report: ReportResult) -> Iterator[Part]:
             yield _folded(name, view.title, view.blocks(result))
         for more in view.more(result):
             yield _folded(more.title.lower().replace(" ", "-"), more.title, more.blocks)
-    numbers = [(what, "not measured" if x == "-" else x, y) for what, x, y in key_numbers(report)]
+    numbers = [
+        (what, "not measured" if x == "-" else x, y)
+        for what, x, y in key_numbers(report, claims=False)
+    ]
     if numbers:
         header = ("", "this model", "control")
         yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)

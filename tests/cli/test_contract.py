@@ -77,7 +77,8 @@ ROWS = {
     "attribute": Row(
         {"first": "the cat sat", "second": "a dog ran", "tokens": True, "curves": True},
         "attribute.csv",
-        "attribute_parts.csv attribute_tokens.csv attribute_pairs.csv attribute_curves.csv",
+        "attribute_parts.csv attribute_tokens.csv attribute_pairs.csv attribute_curves.csv "
+        "attribute.html",
         "attribute_removed attribute_direct attribute_heads attribute_curves",
     ),
     "rank": Row(

@@ -127,7 +127,7 @@ SLIPS: dict[str, list[Row]] = {
 SLIPS["symmetric"] = SLIPS["linear"]
 #: The same for what typer refuses (exit 2).
 USAGE: dict[str, list[Row]] = {
-    "classify": [("--limit", "--limit"), ("n", "n"), ("--stack sideways", "'decoder', 'cross'")],
+    "classify": [("--limit", "--limit"), ("n", "n"), ("--stack sideways", "decoder, cross")],
     "explain": [("", "SENTENCE")],
     "rank": [("--share-projections 4,x", "'4,x' is not a list of widths"), ("--share s", "sigma")],
     "spectrum": [("--pooling sum", "mean"), ("--k x", "integer")],

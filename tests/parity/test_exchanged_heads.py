@@ -242,7 +242,7 @@ def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval():
         one, two = (command(loaded, LINES[:2], seed=3) for _ in range(2))
         assert one.to_frame().equals(two.to_frame())
         other = command(loaded, LINES[:2], seed=4)
-        pick = "sets" if command is headscope.symmetric else "memory"
+        pick = "sets" if command is headscope.symmetric else "control"
         assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
 
 

@@ -47,7 +47,7 @@ class AttributeOptions(RunOptions):
     examples: ClassVar[tuple[str, ...]] = (
         'headscope attribute demo "A man plays a guitar." "Someone plays music."',
         'headscope attribute demo "A man plays." "Music is made." --tokens',
-        'headscope attribute demo "A man plays." "Music is made." --against Rain --curves',
+        'headscope attribute demo "A man plays." "Music." --against Rain --curves',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
         'headscope attribute ./my-classifier "A dull film." --flip',
         'headscope attribute ./my-translator "Guten Tag." --target "Good day."',

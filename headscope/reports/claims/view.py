@@ -167,7 +167,7 @@ def _verdicts(result: InsightsResult) -> Iterator[KeyNumber]:
     """Yield every claim that has a verdict, for comparison with other models."""
     for claim in result.insights:
         if claim.verdict != "not measured yet":
-            yield KeyNumber(claim.claim, claim.verdict)
+            yield KeyNumber(f"{claim.number}. {claim.claim}", claim.verdict)
 
 
 VIEW = View(

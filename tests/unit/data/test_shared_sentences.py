@@ -14,18 +14,19 @@ def pairs(*both: str) -> Examples:
 TEST = pairs("A man plays.|Someone  makes music.", "It rained.|It was wet.")
 
 
-def test_either_side_of_a_pair_counts_whatever_its_white_space():
+def test_either_side_of_a_pair_counts_whatever_its_case_and_white_space():
     train = pairs(
         "Someone makes music. |A dog ran.",  # the second side of a test pair, now the first
         "A cat sat.|It\trained.",
         "A cat sat.|A dog ran.",
-        "it rained.|a dog ran.",  # another sentence: case counts
+        "IT RAINED.|A dog ran.",  # case counts no more than white space does
+        "She sat.|A dog ran.",
     )
     found = without_shared(train, TEST)
-    assert found.examples.first == ("A cat sat.", "it rained.")
-    assert found.examples.scores == (2, 3)
-    assert (found.dropped, found.shared, found.sentences, found.same) == (2, 2, 4, False)
-    nothing = without_shared(train.pick([2, 3]), TEST)
+    assert found.examples.first == ("A cat sat.", "She sat.")
+    assert found.examples.scores == (2, 4)
+    assert (found.dropped, found.shared, found.sentences, found.same) == (3, 2, 4, False)
+    nothing = without_shared(train.pick([2, 4]), TEST)
     assert (nothing.dropped, nothing.shared, nothing.same) == (0, 0, False)
 
 
