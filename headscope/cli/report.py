@@ -81,8 +81,10 @@ def run_report(call: Call) -> None:
         print_warnings(result, format)
         drawn = [name for files in document["files"].values() for name in files]
         pages = ["report.html", "report.md", REPORT, BASELINE]
-        section = next((name for name in result.sections if name != "validate"), None)
-        print_written(folder, [*pages, *drawn], section)
+        with_heads = ("classify", *(name for name in result.sections if name != "validate"))
+        section = next((name for name in with_heads if name in result.sections), None)
+        if not quiet:
+            print_written(folder, [*pages, *drawn], section)
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
     for name in result.failed:

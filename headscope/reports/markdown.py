@@ -74,10 +74,12 @@ def headline(report: ReportResult) -> str:
         if points:
             point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
             share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
-            parts.append(
-                f"without {share} the {prune.metric} is {point.value.value:.2f} instead of "
-                f"{prune.baseline.value.value:.2f}"
-            )
+            value, full = point.value.value, prune.baseline.value.value
+            if prune.metric == "cosine":
+                text = f"embeddings stay at cosine {value:.2f} to the original"
+            else:
+                text = f"{prune.metric} is {value:.2f} in place of {full:.2f}"
+            parts.append(f"with {share} removed, {text}")
     if not parts:
         return "What the attention heads of this model do."
     return "; ".join(parts) + "."
