@@ -28,7 +28,9 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     yield b.Text(f"{named}: {summed[0].lower()}{summed[1:]}" if named else summed, "lead", b.PAGE)
     text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
     each = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
-    yield b.Text("\n".join(f"{name}: {visible(text)}" for name, text in each), "soft", b.TERMINAL)
+    if result.texts:
+        lines = "\n".join(f"{name}: {visible(text)}" for name, text in each)
+        yield b.Text(lines, "soft", b.TERMINAL)
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     yield from _largest(result)
