@@ -18,6 +18,7 @@ from headscope.models.run.products import fast_products
 from headscope.removal.times import Times, times
 from headscope.shrinking.distil import loss_of, output_of
 from headscope.shrinking.layers import layers_of
+from headscope.shrinking.neurons import width_of
 from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
 from headscope.shrinking.serving import CALIBRATION, Files, Form, Served
 from headscope.shrinking.text import Texts
@@ -151,6 +152,7 @@ class Bench:
             most, change = 0.0, Estimate(0.0)
         return MeasuredModel(
             layers=tuple(name for own in layers_of(model).values() for name in own),
+            neurons=width_of(model),
             rows=model.vocab_size,
             runtime=form.runtime,
             precision=form.precision,

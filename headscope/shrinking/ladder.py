@@ -1,7 +1,8 @@
 """The ladder of ``headscope shrink``, rung by rung, until one reaches the target.
 
 1. The whole model in every runtime and precision that there is, timed and measured.
-2. Fewer layers, distilled from the whole model's own outputs.
+2. Narrower feed-forward networks in every layer, down to half of their neurons, distilled from the
+   whole model's own outputs; where that is not enough, fewer layers too.
 3. For a size: fewer rows of the vocabulary, too.
 
 What chooses reads calibration text only; the evaluation data judge what was chosen. The layers of a
@@ -13,6 +14,8 @@ much (:mod:`headscope.stats.confirm`), so no correction is due.
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -38,11 +41,24 @@ from headscope.shrinking.layers import (
     nearest_subsets,
     spread_evenly,
 )
+from headscope.shrinking.neurons import (
+    MULTIPLE,
+    TEXTS,
+    first_neurons,
+    multiple,
+    narrowed,
+    width_of,
+)
 from headscope.shrinking.result import MeasuredModel, Target, Training
 from headscope.shrinking.serving import FORMS, TORCH, Files, Form
 
-#: Shares of the layers that models have which are tested for a largest drop, the easiest first.
-SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
+#: Shares of the layers, and of the neurons of each, that models have which are tested for a largest
+#: drop, the easiest first.
+SHARES = ((1, 3 / 4), (1, 1 / 2), (2 / 3, 1 / 2), (1 / 2, 1 / 2), (1 / 3, 1 / 2), (0, 1 / 2))
+NARROWEST = 1 / 2  # Share of the neurons that stay before a whole layer goes
+#: How much faster a model becomes at most with half of its neurons: usually two thirds of the work
+#: are theirs.
+HALF_GAINS = 1.6
 OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
 ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
 #: A model is trained only if its speed reaches so many times what was asked: one that only just
@@ -51,6 +67,20 @@ SPARE = 1.02
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
 NEAREST, BRIEFLY = 2, 0.15
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The size of a smaller model."""
+
+    base: LoadedModel  # The whole model, or the same with fewer rows of the vocabulary
+    layers: int  # Of its longest stack
+    width: int  # Neurons of each feed-forward network; 0 where they cannot be taken apart
+
+    @property
+    def narrower(self) -> bool:
+        """Whether neurons go."""
+        return 0 < self.width < width_of(self.base)
 
 
 class Ladder:
@@ -100,11 +130,11 @@ class Ladder:
         elif self.target is None:
             self._smallest_that_keeps()
         elif not self._whole_reaches():
-            self._fewer_layers()
+            self._smaller()
 
     def forget(self) -> None:
         """Delete the saved state of training: the model is saved."""
-        if (state := self._state(self.bench.whole, 0)) is not None:
+        if (state := self._state(Shape(self.bench.whole, 0, 0))) is not None:
             state.path.unlink(missing_ok=True)
 
     # --- the first rung -------------------------------------------------------------------------
@@ -145,7 +175,7 @@ class Ladder:
         """Take the form of the whole model that reaches the target and loses least, if any does.
 
         Calibration text says which that is: it is the only one whose loss is tested, and if that is
-        too much, fewer layers would lose more.
+        too much, a smaller model would lose more.
         """
         good = [form for form in self._forms if self._model(form).reaches(self.target)]
         if not good:
@@ -159,7 +189,7 @@ class Ladder:
             self.stopped = (
                 f"The whole model in {form} reaches the target but may lose "
                 f"{model.loss} of {self.bench.task.metric}, more than "
-                f"{self.max_drop:g}, and fewer layers would lose more: allow more, or give "
+                f"{self.max_drop:g}, and a smaller model would lose more: allow more, or give "
                 "more examples."
             )
         return True
@@ -169,29 +199,26 @@ class Ladder:
             m for m in self.models if (m.runtime, m.precision) == (form.runtime, form.precision)
         )
 
-    # --- fewer layers ---------------------------------------------------------------------------
+    # --- a smaller model ------------------------------------------------------------------------
 
-    def _fewer_layers(self) -> None:
+    def _smaller(self) -> None:
         """Find how many layers reach the target, train that model, measure it."""
         form = self._forms[0]
         if self._for_size:
             form = min(self._forms, key=lambda form: self._model(form).megabytes)
-        if (nearest := self._that_reaches(form)) is None:
+        if (shape := self._that_reaches(form)) is None:
             return
-        base, count = nearest
-        if (share := self._respelled.get(base.vocab_size)) is not None:
+        if (share := self._respelled.get(shape.base.vocab_size)) is not None:
             self.bench.texts.warnings.append(
                 f"{share:.1%} of the texts that are measured on need a piece that the smaller "
                 "vocabulary lacks; it is spelled in smaller pieces there."
             )
-        files, training = self._trained(base, count)
+        files, training = self._trained(shape)
         model = self._measured(files, form, training)
         self.models.append(model)
         self.chosen, self.best = len(self.models) - 1, files
         self.reached = model.reaches(self.target) and model.keeps(self.max_drop)
-        what = f"{len(model.layers)} of {len(self.models[0].layers)} layers"
-        if model.rows < self.models[0].rows:
-            what += f" and {model.rows:,} of {self.models[0].rows:,} rows of the vocabulary"
+        what = model.parts(self.models[0])
         if self.reached:
             self.stopped = f"No form of the whole model reaches the target; {what} in {form} do."
         elif not model.keeps(self.max_drop):
@@ -207,26 +234,36 @@ class Ladder:
                 f"{'' if self._save is None else kept}"
             )
 
-    def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
-        """Return the model to remove layers from and how many stay; None where none reaches."""
-        nearest = ""
+    def _that_reaches(self, form: Form) -> Shape | None:
+        """Return the largest shape that reaches the target; None where none does."""
         whole, *smaller = self._bases()
         layers = max(map(len, layers_of(whole).values()))
         # Rows that the text does not need cost least; layers go before rows that it does need.
         tried = [(base, layers) for base in smaller[:1]]
         tried += [(base, n) for n in self._counts(whole, form) for base in (whole, *smaller)]
+        nearest = ""
         for base, count in tried:
-            files = self.bench.files(first_layers(base, count))
-            reaches, nearest = self._would_reach(files, form)
-            files.close()
-            if reaches:
-                return base, count
-        if not tried:
-            self.stopped = (
-                f"No form of {whole.name} reaches the target, and its one layer stays; ask for "
-                "less, or allow another runtime."
-            )
-            return None
+            model = first_layers(base, count)
+            width = width_of(model)
+            narrowest = multiple(NARROWEST * width)
+            can = 0 < narrowest < width
+            cost, nearest = self._cost(first_neurons(model, narrowest) if can else model, form)
+            if cost > self._limit:
+                continue
+            if not can:
+                return Shape(base, count, width)
+            # Between this width and the full one the cost is a line, or nearly; the last word has
+            # a model of the width that follows from it.
+            of_full, _ = self._cost(model, form)
+            if of_full <= self._limit:
+                return Shape(base, count, width)
+            share = (self._limit - cost) / (of_full - cost)
+            wider = narrowest + int(share * (width - narrowest)) // MULTIPLE * MULTIPLE
+            while wider > narrowest:
+                if self._cost(first_neurons(model, wider), form)[0] <= self._limit:
+                    break
+                wider = max(narrowest, wider - 2 * MULTIPLE)
+            return Shape(base, count, wider)
         self.stopped = (
             f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
             "ask for less, or allow another runtime."
@@ -234,15 +271,14 @@ class Ladder:
         return None
 
     def _counts(self, base: LoadedModel, form: Form) -> list[int]:
-        """List the numbers of layers to try, beginning a little above where speed is expected."""
+        """List the numbers of layers to try, most first; those that are surely too slow are not."""
         counts, target = counts_of(base), self.target
-        if target is None or target.name != "speed" or not counts:
+        counts = [max(map(len, layers_of(base).values())), *counts]
+        if target is None or target.name != "speed":
             return counts
         whole = self._model(form).speed.value or 1.0
-        layers = counts[0] + 1
-        # At best time falls with the layers; the first number that is tried may be too large.
         return [
-            count for count in counts if whole * layers / count >= 0.95 * target.value
+            count for count in counts if whole * HALF_GAINS * counts[0] / count >= target.value
         ] or counts[-1:]
 
     def _bases(self) -> Iterator[LoadedModel]:
@@ -262,40 +298,63 @@ class Ladder:
                 self._respelled[base.vocab_size] = share
                 yield base
 
-    def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
-        """Whether a model of this size, not yet trained, is fast or small enough."""
+    @property
+    def _limit(self) -> float:
+        """What :meth:`_cost` may be: MB, milliseconds, or a share of the whole model's time."""
         assert self.target is not None
+        value = self.target.value
+        return {"mb": value, "ms": value / SPARE, "speed": 1 / (SPARE * value)}[self.target.name]
+
+    def _cost(self, model: LoadedModel, form: Form) -> tuple[float, str]:
+        """Return what a model of this size, not yet trained, costs, and say it in words.
+
+        Of an interval its bad end counts; a cost that is not known is infinite.
+        """
+        assert self.target is not None
+        files = self.bench.files(model)
         served, size = files.served(form), files.megabytes(form)
         if self._for_size:
-            return size <= self.target.value, f"{size:.1f} MB"
-        speed, ms, _ = self.bench.times(files.model, served)
-        words = {"ms": f"{ms.value:.2f} ms a text", "speed": f"{speed.value:.2f} times the speed"}
-        stricter = SPARE if self.target.name == "speed" else 1 / SPARE
-        asked = dataclasses.replace(self.target, value=self.target.value * stricter)
-        return asked.reached_by(speed, ms, size), words[self.target.name]
+            cost, words = size, f"{size:.1f} MB"
+        else:
+            speed, ms, _ = self.bench.times(model, served)
+            if self.target.name == "ms":
+                cost, words = ms.high or math.inf, f"{ms.value:.2f} ms a text"
+            else:
+                cost, words = 1 / (speed.low or 1e-9), f"{speed.value:.2f} times the speed"
+        files.close()
+        return cost, words
 
-    def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
-        """Choose which layers stay, and distil what is left."""
-        bench, minutes = self.bench, self._minutes
-        if not spread_evenly(base, count) and bench.distance(base, base) <= ROUNDING:
+    def _trained(self, shape: Shape) -> tuple[Files, Training | None]:
+        """Choose which layers and neurons stay, and distil what is left."""
+        bench, minutes, base = self.bench, self._minutes, shape.base
+        fewer = bool(spread_evenly(base, shape.layers))
+        if not fewer and not shape.narrower and bench.distance(base, base) <= ROUNDING:
             return bench.files(base), None  # rows alone went, and no text needs them
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
         give_back()
-        state = self._state(base, count)
+        state = self._state(shape)
         held = None if state is None else state.read()
+        removed, spent = (), 0.0
         if held is not None:  # an interrupted run had chosen already
             removed, spent = tuple(held["removed"]), float(held["spent"])
             model = remove_layers(base, removed)
         else:
-            sets = self._sets(base, count)
-            if minutes == 0:
-                return bench.files(remove_layers(base, sets[0])), None
-            each, spent = BRIEFLY * minutes, BRIEFLY * minutes * len(sets)
-            tried = (
-                (*self._distilled(remove_layers(base, removed), each, each * i), removed)
-                for i, removed in enumerate(sets)
-            )
-            model, _, removed = min(tried, key=lambda item: item[1].after)
+            sets = self._sets(base, shape.layers) if fewer else [()]
+            removed, model = sets[0], remove_layers(base, sets[0])
+            if minutes > 0 and len(sets) > 1:
+                each, spent = BRIEFLY * minutes, BRIEFLY * minutes * len(sets)
+                tried = (
+                    (*self._distilled(remove_layers(base, removed), each, each * i), removed)
+                    for i, removed in enumerate(sets)
+                )
+                model, _, removed = min(tried, key=lambda item: item[1].after)
+        if shape.narrower:
+            self._tell("choosing neurons", 0, 1)
+            rows = bench.texts.rows(model)
+            drawn = random.Random(bench.seed).sample(rows, min(TEXTS, len(rows)))
+            model = narrowed(model, shape.width, drawn)
+        if minutes == 0:
+            return bench.files(model), None
         if state is not None:
             state = dataclasses.replace(state, removed=removed, spent=spent)
         model, training = self._distilled(model, minutes - spent, spent, state)
@@ -337,13 +396,14 @@ class Ladder:
         self._low = training.arithmetic == "bfloat16"
         return model, training
 
-    def _state(self, base: LoadedModel, count: int) -> State | None:
+    def _state(self, shape: Shape) -> State | None:
         """Return the file in which training is saved, next to the folder that is to be saved."""
         if (folder := self._save) is None:
             return None
         texts = self.bench.texts
         what = (
-            *(self.bench.whole.name, fingerprint(self.bench.whole.network), base.vocab_size, count),
+            *(self.bench.whole.name, fingerprint(self.bench.whole.network)),
+            *(shape.base.vocab_size, shape.layers, shape.width),
             *(texts.training.sha256, len(texts.training), self._minutes, self.bench.seed),
         )
         return State(folder.with_name(f".{folder.name}.training"), sha256_of(repr(what)))
@@ -356,7 +416,7 @@ class Ladder:
     # --- the fastest that keeps to a loss -------------------------------------------------------
 
     def _smallest_that_keeps(self) -> None:
-        """Test forms of the whole model, then ever fewer layers, each up to the first refusal.
+        """Test forms of the whole model, then ever smaller models, each up to the first refusal.
 
         Calibration text has put the forms in order, the least lossy first.
         """
@@ -375,16 +435,23 @@ class Ladder:
             )
             return
         self.stopped = f"The whole model in {form} keeps to it."
-        longest = max(map(len, layers_of(self.bench.whole).values()))
-        counts = sorted({max(1, round(share * longest)) for share in SHARES}, reverse=True)
-        for count in (count for count in counts if count < longest):
-            files, training = self._trained(self.bench.whole, count)
+        whole = self.bench.whole
+        longest, width = max(map(len, layers_of(whole).values())), width_of(whole)
+        shapes = [
+            Shape(
+                *(whole, max(1, round(share * longest))),
+                min(width, multiple(neurons * width)),
+            )
+            for share, neurons in SHARES
+        ]
+        for shape in dict.fromkeys(s for s in shapes if s.layers < longest or s.narrower):
+            files, training = self._trained(shape)
             model = self._measured(files, form, training)
             self.models.append(model)
             if not model.keeps(self.max_drop):
                 self.stopped = (
-                    f"{len(model.layers)} layers may lose {model.loss}, more than "
-                    f"{self.max_drop:g}, so fewer were not tried."
+                    f"{model.parts(self.models[0])} may lose {model.loss}, more than "
+                    f"{self.max_drop:g}, so less was not tried."
                 )
                 files.close()
                 return

@@ -64,6 +64,7 @@ class MeasuredModel:
     """One model in one runtime and precision."""
 
     layers: tuple[Any, ...]  # The layers that are left, by their original names
+    neurons: int  # Of each feed-forward network; 0 where they differ or cannot be cut
     rows: int  # Of the vocabulary
     runtime: str
     precision: str
@@ -86,6 +87,17 @@ class MeasuredModel:
     def is_whole(self) -> bool:
         """Whether it is the whole model in torch, which everything is compared with."""
         return self.speed == Estimate(1.0)
+
+    def parts(self, whole: MeasuredModel) -> str:
+        """Say what is left of the whole model: ``3 of 6 layers, 1,024 of 1,536 neurons each``."""
+        parts = []
+        if len(self.layers) < len(whole.layers):
+            parts.append(f"{len(self.layers)} of {len(whole.layers)} layers")
+        if self.neurons < whole.neurons:
+            parts.append(f"{self.neurons:,} of {whole.neurons:,} neurons in each layer")
+        if self.rows < whole.rows:
+            parts.append(f"{self.rows:,} of {whole.rows:,} rows of the vocabulary")
+        return ", ".join(parts) or "the whole model"
 
     def reaches(self, target: Target | None) -> bool:
         """Whether it reaches a target, if there is one."""
@@ -169,6 +181,7 @@ class ShrinkResult:
             [
                 {
                     "layers": len(model.layers),
+                    "neurons": model.neurons,
                     "vocabulary": model.rows,
                     "runtime": model.runtime,
                     "precision": model.precision,

@@ -37,15 +37,12 @@ def answer(result: ShrinkResult) -> str:
 
 def description(result: ShrinkResult, model: MeasuredModel) -> str:
     """Name a model: ``3 of 6 layers (L0, L1, L5) in openvino int8``."""
-    parts = "The whole model"
+    parts = model.parts(result.whole).capitalize()
     if len(model.layers) < len(result.whole.layers):
-        parts = f"{len(model.layers)} of {len(result.whole.layers)} layers"
         names = (
             layer_name(n) if isinstance(n, int) else layer_name(n[1], n[0]) for n in model.layers
         )
-        parts += f" ({', '.join(names)})"
-    if model.rows < result.whole.rows:
-        parts += f" and {model.rows:,} of {result.whole.rows:,} rows of the vocabulary"
+        parts = parts.replace(" layers", f" layers ({', '.join(names)})", 1)
     trained = "" if model.training is None else f", distilled for {model.training.minutes:.3g} min"
     return f"{parts}{trained}, in {model.form}"
 
@@ -104,7 +101,9 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield b.Text(result.saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
-        yield next_step(result, "fewer layers, distilled:", "shrink {} --speed 6 --text TEXT")
+        yield next_step(
+            result, "narrower or fewer layers, distilled:", "shrink {} --speed 6 --text TEXT"
+        )
 
 
 def _table(result: ShrinkResult) -> b.Table:
@@ -135,11 +134,10 @@ def _other_metrics(result: ShrinkResult) -> str:
 
 def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
     def name(model: MeasuredModel) -> str:
-        layers = f"{len(model.layers)} of {len(result.whole.layers)} layers"
-        parts = "whole" if len(model.layers) == len(result.whole.layers) else layers
-        words = f", {model.rows:,} rows" if model.rows < result.whole.rows else ""
+        parts = "whole" if model.is_whole else model.parts(result.whole)
+        parts = parts.replace("the whole model", "whole").replace(" of the vocabulary", "")
         chosen = " *" if model is result.best else ""
-        return f"{parts}{words}{chosen}"
+        return f"{parts}{chosen}"
 
     return name
 
@@ -205,9 +203,9 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         if (t := model.training) is not None:
             ended = " (it came no nearer)" if t.ended == "no nearer" else ""
             yield (
-                f"{len(model.layers)} layers: {t.steps:,} steps in {t.minutes:.3g} minutes{ended}, "
-                f"{t.arithmetic}; distance on held-out text {t.before:.4f} before, {t.after:.4f} "
-                "after."
+                f"{model.parts(result.whole).capitalize()}: {t.steps:,} steps in {t.minutes:.3g} "
+                f"minutes{ended}, {t.arithmetic}; distance on held-out text {t.before:.4f} before, "
+                f"{t.after:.4f} after."
             )
     if result.max_drop is not None:
         yield f"At most {amount(result.max_drop, result.metric)} may be lost."

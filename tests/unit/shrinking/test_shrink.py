@@ -274,7 +274,7 @@ _SPEED, _MS = Estimate(3.0, 2.9, 3.1), Estimate(1.0, 0.9, 1.1)
 
 def model(speed=_SPEED, ms=_MS, most_lost=0.4):
     return MeasuredModel(
-        *((0, 1), 100, "openvino", "int8", 20.0, ms, speed),
+        *((0, 1), 64, 100, "openvino", "int8", 20.0, ms, speed),
         *(Estimate(80.0), Estimate(-0.1, -0.4, 0.2), most_lost, {}),
     )
 
@@ -317,6 +317,7 @@ def test_what_is_unknown_reaches_nothing():
 def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chosen, monkeypatch):
     forms = [serving.Form("openvino", name) for name in ("int8", "bfloat16", "float32")]
     monkeypatch.setattr("headscope.shrinking.ladder.layers_of", lambda model: {"encoder": [0]})
+    monkeypatch.setattr("headscope.shrinking.ladder.width_of", lambda model: 0)
     plain = {"target": None, "max_drop": 0.5, "minutes": 0.0, "save": None, "tell": None}
     ladder = Ladder(SimpleNamespace(files_of_whole=None, whole=None), ("openvino",), **plain)
     ladder.models = [

@@ -1,0 +1,162 @@
+r"""Narrower feed-forward networks: the same share of the neurons goes from every layer.
+
+A network adds ``a W_2`` to the residual stream, a (tokens, width) the activations of its neurons.
+If only the neurons S stay and their rows of W_2 may change, the map that changes least of what is
+added is ``(A_SS)^-1 A_S: W_2``, with ``A = a^T a`` over calibration text. Leaving out one more
+neuron costs ``|w_j|^2 / (A_SS^-1)_jj``, w_j its row of that map. The cheapest go, and after
+each quarter of them the map is solved anew. A column of ones stands for the bias and always stays.
+
+Each layer keeps equally many, so that a configuration states the new width in one number and the
+family's own class opens the model.
+
+References
+----------
+Hassibi & Stork 1993, "Second order derivatives for network pruning: Optimal Brain Surgeon".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.core.errors import UnsupportedModelError
+from headscope.data.token_rows import Row, padded
+from headscope.models.anatomy.feed_forward import feed_forwards
+from headscope.models.run.hooks import hooked
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.neurons import remove_neurons
+
+TEXTS = 1024  # That activations are taken from
+ROUNDS = 4  # In which neurons go
+MULTIPLE = 32  # Widths are multiples of it, which processors multiply at full speed
+_RIDGE = 1e-4  # Added to the diagonal of A, relative to its mean
+
+
+def width_of(loaded: LoadedModel) -> int:
+    """Return how many neurons each feed-forward network has; 0 where not all have as many."""
+    try:
+        widths = {item.width for item in feed_forwards(loaded)}
+    except UnsupportedModelError:
+        return 0
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def multiple(width: float) -> int:
+    """Return the next larger multiple of :data:`MULTIPLE`."""
+    return math.ceil(width / MULTIPLE) * MULTIPLE
+
+
+def first_neurons(loaded: LoadedModel, width: int) -> LoadedModel:
+    """Return a model of the right size, to be timed only: the first neurons of each network."""
+    gone = {item.name: item.neuron_ids[width:] for item in feed_forwards(loaded)}
+    return remove_neurons(loaded, gone, share=True) if any(gone.values()) else loaded
+
+
+def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedModel:
+    """Copy a model with ``width`` neurons in every feed-forward network, the others refitted.
+
+    ``rows`` are calibration texts; the first :data:`TEXTS` are read.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a layer's network cannot be taken apart.
+    """
+    networks = feed_forwards(loaded)
+    products = _products(loaded, [item.second for item in networks], rows[:TEXTS])
+    gone, maps = dict[str, list[int]](), dict[str, Tensor]()
+    for item, A in zip(networks, products, strict=True):
+        bias = [] if item.second.bias is None else [item.second.bias.detach()[None]]
+        W = torch.cat([_as_rows(item.second), *bias]).to(A)
+        left, maps[item.name] = kept_neurons(A, W, width, bias=bool(bias))
+        gone[item.name] = sorted(set(item.neuron_ids) - {item.neuron_ids[i] for i in left})
+    smaller = remove_neurons(loaded, gone)
+    for item in feed_forwards(smaller):
+        second, W = item.second, maps[item.name]
+        _as_rows(second).copy_(W[:width])
+        if second.bias is not None:
+            second.bias.data.copy_(W[-1])
+    return smaller
+
+
+def kept_neurons(
+    A: Tensor, W: Tensor, width: int, *, bias: bool = True
+) -> tuple[list[int], Tensor]:
+    """Choose the neurons that stay, and solve the map that belongs to them.
+
+    Parameters
+    ----------
+    A : Tensor, (n, n), float64
+        Products of activations, summed over tokens.
+    W : Tensor, (n, d_model), float64
+        The second map, one row for each neuron.
+    width : int
+        Neurons that stay.
+    bias : bool
+        Whether the last row of both is no neuron but the bias, whose activation is one.
+
+    Returns
+    -------
+    list of int, Tensor
+        The neurons that stay, in order, and their map (width, d_model), the bias after it.
+    """
+    ridged = A + _RIDGE * A.diagonal().mean() * torch.eye(len(A)).to(A)
+    left, target = torch.arange(len(W)), ridged @ W
+    for size in torch.linspace(len(W) - bias, width, ROUNDS + 1).round().long().tolist()[1:]:
+        n, n_gone = len(left) - bias, len(left) - bias - size
+        H = torch.linalg.inv(ridged[left][:, left])
+        V = H @ target[left]
+        costs = V.square().sum(1) / H.diagonal()
+        # Of the cheapest, one goes after the other: of two that can stand for each other one stays.
+        near = costs[:n].topk(min(n, 2 * n_gone), largest=False).indices
+        H, V, stays = H[near][:, near], V[near], torch.ones(len(near), dtype=torch.bool)
+        for _ in range(n_gone):
+            costs = (V.square().sum(1) / H.diagonal()).where(stays, torch.inf)
+            j = int(costs.argmin())
+            column = H[:, j] / H[j, j]
+            V, H = V - column[:, None] * V[j], H - column[:, None] * H[j]
+            stays[j] = False
+        kept = torch.ones(len(left), dtype=torch.bool)
+        kept[near[~stays]] = False
+        left = left[kept]
+    return left[:width].tolist(), torch.linalg.solve(ridged[left][:, left], target[left])
+
+
+def _products(
+    loaded: LoadedModel, seconds: Sequence[nn.Module], rows: Sequence[Row]
+) -> list[Tensor]:
+    """Sum a^T a over the tokens of texts, a the input of each map; with ones where it has a bias.
+
+    Texts of one length run together, so that nothing is padded.
+    """
+    sums = dict[nn.Module, Tensor]()
+
+    def add(module: Any, args: tuple[Tensor, ...]) -> None:
+        a = args[0].detach().flatten(0, -2)
+        if module.bias is not None:
+            a = torch.cat([a, a.new_ones(len(a), 1)], dim=1)
+        # A batch is summed in float32, batches in float64.
+        sums[module] = sums.get(module, 0) + (a.float().t() @ a.float()).double()
+
+    def lengths(row: Row) -> tuple[int, int]:
+        return len(row), len(getattr(row, "decoder_ids", ()))
+
+    hooks = [module.register_forward_pre_hook(add) for module in seconds]
+    with hooked(hooks), torch.no_grad():
+        for _, group in groupby(sorted(rows, key=lengths), key=lengths):
+            part = list(group)
+            for first in range(0, len(part), 32):
+                batch = padded(part[first : first + 32], loaded.pad_id, loaded.device)
+                loaded.run(*batch.inputs, **batch.decoder_inputs, select=None)
+    return [sums[module] for module in seconds]
+
+
+def _as_rows(second: Any) -> Tensor:
+    """Return a view of a second map with one row for each neuron."""
+    weight: Tensor = second.weight.data
+    return weight.t() if isinstance(second, nn.Linear) else weight
