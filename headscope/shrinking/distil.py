@@ -34,6 +34,10 @@ from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
+#: A model whose loss is below NEAR has a quarter of the rate: at the full one it first moves away
+#: (all-MiniLM-L6-v2 with 3/4 of its neurons, cosine elsewhere 0.975: 0.971 after 250 steps at the
+#: full rate, 0.978 after 200 at a quarter).
+NEAR = 0.05
 TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
 HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
 WARM = 50  # Steps until the full learning rate
@@ -125,8 +129,9 @@ def distil(
     with ExitStack() as stack:
         stack.enter_context(fast_products(whole.network))
         parameters = stack.enter_context(_trained(network))
-        optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
+        optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
         before = best = lesson.distance(held)
+        rate = RATE if before > NEAR else RATE / 4
         steps, share, nearest = 0, 0.0, copy.deepcopy(network.state_dict())
         if state is not None and (saved := state.read()) is not None:
             network.load_state_dict(saved["network"])
@@ -139,7 +144,7 @@ def distil(
         begun, evaluated, waited, share_before = clock(), clock(), 0, share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
-                group["lr"] = RATE * min(1.0, (steps + 1) / WARM) * (1 - share)
+                group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()
             lesson.backward(train[first : first + BATCH], low)
