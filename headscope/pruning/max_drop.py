@@ -15,7 +15,6 @@ sentence with what heads were chosen on are left out: on these the models are be
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -32,47 +31,26 @@ from headscope.pruning.curves import Outcome, Version, scores_of
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import FEWEST, Repair
 from headscope.pruning.ranking import Ranking, Repaired
-from headscope.pruning.result import (
-    CandidateDistance,
-    Curve,
-    DropPart,
-    MaxDrop,
-    RefusedNext,
-    TestedCount,
-    way,
-)
-from headscope.removal.metric_words import percent
-from headscope.stats.confirm import (
-    Judged,
-    Stopped,
-    ascending,
-    examples_needed,
-    judged,
-    last_confirmed,
-)
+from headscope.pruning.result import CandidateDistance, Curve, MaxDrop, TestedCount, way
+from headscope.stats.confirm import Judged, ascending, examples_needed, judged, last_confirmed
 from headscope.tasks.base import Task
-
-# --- what is tested on ----------------------------------------------------------------------------
 
 
 def unseen_examples(task: Task, calibration: Task | None) -> Array:
-    """Return the examples of a task that share no sentence with the calibration data, ascending."""
-    if calibration is None:
-        return np.arange(task.n_examples)
-    seen: set[Hashable] = {text for row in calibration.rows for text in sentences_of(row)}
-    seen.update(calibration.data.texts)  # some tasks name their sentences by text, not by tokens
-    free = [seen.isdisjoint(texts) for texts in task.sentences]
-    return np.flatnonzero(free)
+    """Return the examples that share no sentence with the calibration data, ascending.
 
-
-def check_enough(task: Task, calibration: Task | None) -> Array:
-    """Return :func:`unseen_examples`; refuse so few that intervals would not hold."""
+    Refuses so few that intervals would not hold.
+    """
     if task.n_examples < FEWEST:
         raise InputError(
             f"{task.data.name} gives {task.n_examples} examples, and max_drop needs {FEWEST} or "
             "more (better hundreds) to test on."
         )
-    examples = unseen_examples(task, calibration)
+    seen = set[Hashable]()
+    if calibration is not None:
+        seen = {text for row in calibration.rows for text in sentences_of(row)}
+        seen.update(calibration.data.texts)  # some tasks name their sentences by text, not tokens
+    examples = np.flatnonzero([seen.isdisjoint(texts) for texts in task.sentences])
     if len(examples) < FEWEST:
         raise InputError(
             f"Only {len(examples)} of the {task.n_examples:,} examples of {task.data.name} share "
@@ -82,9 +60,6 @@ def check_enough(task: Task, calibration: Task | None) -> Array:
     return examples
 
 
-# --- settled beforehand ---------------------------------------------------------------------------
-
-
 class Candidate(NamedTuple):
     """One way to prune: an order of heads and a repair."""
 
@@ -92,35 +67,29 @@ class Candidate(NamedTuple):
     repair: Repair
     ranking: Ranking
 
-    @property
-    def name(self) -> str:
-        """Method and repair: ``fisher + scale``."""
-        return way(self.method, self.repair.value)
-
 
 class Search:
-    """Makes, measures and judges the models of a search, by the number of units that they lost.
+    """Makes and judges the models of a search, by the number of units that they lost.
 
-    ``wanted`` is the most that may be lost, ``examples`` are those that are tested on.
+    ``wanted`` is the most that may be lost; ``pruner`` measures on the examples that are tested.
     """
 
-    def __init__(self, pruner: Pruner, wanted: float, examples: Array) -> None:
+    def __init__(self, pruner: Pruner, wanted: float) -> None:
         self._pruner, self.wanted = pruner, wanted
-        self.measure = pruner.measure.on(examples)
         #: The numbers that are tested, in this order; all leave a head.
         self.numbers = ascending(len(pruner.units))
         self.near: list[CandidateDistance] = []
         self.looks: list[TestedCount] = []
         self.judged: dict[int, Judged] = {}
-        self._models: dict[tuple[str, Repair, int], Repaired] = {}
+        self.models: dict[tuple[str, Repair, int], Repaired] = {}
 
     def model(self, candidate: Candidate, number: int) -> Repaired:
         """Return a candidate's model that lost this number; made once."""
         key = candidate.method, candidate.repair, number
-        if key not in self._models:
+        if key not in self.models:
             removed = candidate.ranking.remove(number)
-            self._models[key] = self._pruner.repaired(candidate.repair, removed)
-        return self._models[key]
+            self.models[key] = self._pruner.repaired(candidate.repair, removed)
+        return self.models[key]
 
     def heads(self, candidate: Candidate, number: int) -> int:
         """Return how many heads that model lost."""
@@ -149,44 +118,32 @@ class Search:
         with replaced_outputs(pruner.loaded, made.maps):
             return pruner.context.distance(gates)
 
-    # --- tested -----------------------------------------------------------------------------------
-
     def allowed(self, candidate: Candidate, number: int) -> bool:
         """Test one number."""
         tested, tell = len(self.looks), self._pruner.tell
         tell("removing heads", tested, max(len(self.numbers), tested + 1))
-        change = self.measure.change_of(self.model(candidate, number))
+        change = self._pruner.change(self.model(candidate, number))
         sign = 1 if self._pruner.evaluation.higher_is_better else -1
-        self.judged[number] = result = judged(change, sign, self.wanted)
-        self.looks.append(
-            TestedCount(
-                *(candidate.method, candidate.repair.value, self.heads(candidate, number)),
-                lost=result.lost,
-                most_lost=result.most_lost,
-                level=change.level,
-                allowed=result.allowed,
-            )
-        )
-        return result.allowed
+        self.judged[number] = found = judged(change, sign, self.wanted)
+        names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, number)
+        self.looks.append(TestedCount(*names, heads, found.lost, found.most_lost, found.allowed))
+        return found.allowed
 
-    def run(self, candidate: Candidate) -> Stopped:
-        """Test the numbers in order; raise if already the first of them is refused."""
-        stopped = last_confirmed(self.numbers, lambda number: self.allowed(candidate, number))
-        if stopped.confirmed is not None:
-            return stopped
+    def run(self, candidate: Candidate) -> int:
+        """Test the numbers in order, return the last confirmed; raise if there is none."""
+        number = last_confirmed(self.numbers, lambda each: self.allowed(candidate, each)).confirmed
+        if number is not None:
+            return number
         first, heads = self.judged[self.numbers[0]], self.looks[0].heads
-        without = f"without {heads} {'head' if heads == 1 else 'heads'} ({candidate.name})"
+        name = way(candidate.method, candidate.repair.value)
         needed = examples_needed(first, self.wanted)
         advice = "" if needed is None else f"about {needed:,} examples, or "
         raise InputError(
-            f"No head can go for a loss of at most {self.wanted:g}: {without} the loss is "
-            f"{first.lost:.4g} on {first.change.examples:,} examples, and its "
-            f"{percent(first.change.level)} interval reaches {first.most_lost:.4g}; give "
-            f"{advice}a larger max_drop."
+            f"No head can go for a loss of at most {self.wanted:g}: without {heads} "
+            f"{'head' if heads == 1 else 'heads'} ({name}) the loss is {first.lost:.4g} on "
+            f"{first.change.examples:,} examples, and its 95% interval reaches "
+            f"{first.most_lost:.4g}; give {advice}a larger max_drop."
         )
-
-
-# --- the run --------------------------------------------------------------------------------------
 
 
 def find_most(
@@ -199,73 +156,40 @@ def find_most(
     normalise: bool | None,
     random: bool,
 ) -> Outcome:
-    """Settle what is tested, test it on ``examples``, and describe the last confirmed model."""
-    if (why := pruner.measure.degenerate()) is not None:
+    """Settle what is tested, test it on ``examples``, and describe the last confirmed model.
+
+    All that is described is measured on these examples.
+    """
+    if (why := pruner.evaluation.degenerate(pruner.full)) is not None:
         raise InputError(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
             "max_drop cannot be used; give fractions to see the values."
         )
     if len(pruner.units) < 2:
         raise only_head(pruner.loaded)
-    search = Search(pruner, wanted, examples)
+    pruner = pruner.on(examples)
+    search = Search(pruner, wanted)
     rankings = pruner.rankings(methods, normalise)
     candidate = search.settle(
         [Candidate(name, kind, rankings[name]) for name in methods for kind in repairs]
     )
-    stopped = search.run(candidate)
-    number = stopped.confirmed
-    assert number is not None
-
-    # All that follows is measured on the examples that were tested on.
-    measure = search.measure
-    pruner = dataclasses.replace(pruner, counts=(0, number), measure=measure)
-    made, change = search.model(candidate, number), search.judged[number].change
-    point = dataclasses.replace(
-        measure.point(made), difference=change.estimate(), level=change.level
-    )
-    nothing = measure.point(pruner.repaired(candidate.repair, ()))
-    curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
+    number = search.run(candidate)
+    made, (method, repair, _) = search.model(candidate, number), candidate
+    point = pruner.point(made)
+    curves = [Curve(method, repair.value, (pruner.point(pruner.repaired(repair, ())), point))]
     if random:
-        points = tuple(pruner.random_point(count) for count in pruner.counts)
+        points = tuple(pruner.random_point(count) for count in (0, number))
         curves.append(Curve("random", "none", points))
-    one_more = None
-    if stopped.refused is not None:
-        next_made = search.model(candidate, stopped.refused)
-        more = measure.point(next_made, all_metrics=False)
-        assert more.value.value is not None
-        assert more.difference is not None  # only random draws have none
-        one_more = RefusedNext(
-            heads=len(more.heads_removed),
-            value=more.value.value,
-            difference=more.difference,
-            step=measure.change_of(next_made, made).estimate(),
-        )
     max_drop = MaxDrop(
-        wanted=search.wanted,
-        count=search.heads(candidate, number),
-        method=candidate.method,
-        repair=candidate.repair.value,
-        confirmed=DropPart(
-            heads=search.heads(candidate, number),
-            examples=change.examples,
-            baseline=change.baseline,
-            value=change.value,
-            difference=change.estimate(),
-            level=change.level,
-        ),
-        one_more=one_more,
+        *(search.wanted, search.heads(candidate, number), method, repair.value),
         looks=tuple(search.looks),
         sequence=tuple(search.heads(candidate, each) for each in search.numbers),
         near=tuple(search.near),
         left_out=pruner.evaluation.n_examples - len(examples),
     )
-    return Outcome(
-        tuple(curves),
-        (Version(candidate.method, candidate.repair, made, point, examples),),
-        tuple(scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items()),
-        max_drop,
-        measure,
-    )
+    scores = tuple(scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
+    versions = (Version(method, repair, made, point),)
+    return Outcome(pruner, tuple(curves), versions, scores, max_drop)
 
 
 def only_head(loaded: LoadedModel) -> InputError:

@@ -8,22 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from headscope.core.roles import role_name, role_of
-from headscope.pruning.result import (
-    Curve,
-    HeadEffect,
-    MaxDrop,
-    Point,
-    PruneResult,
-    way,
-)
+from headscope.pruning.result import Curve, HeadEffect, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
-from headscope.removal.metric_words import (
-    METRIC_NAMES,
-    amount,
-    number,
-    percent,
-    span,
-)
+from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
 from headscope.show import blocks as b
 from headscope.show.cells import model_name, p_text
 from headscope.stats.estimate import Estimate
@@ -54,7 +41,6 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     table = b.text_table(heads, rows, title)
     yield table if many else replace(table, on=b.TERMINAL)
     if not many:
-        level = percent(max((p.level for c in result.curves for p in c.points), default=0.95))
         rows = [
             [
                 _short_name(curve.method, curve.repair),
@@ -67,7 +53,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
             for point in curve.points
             if point.heads_removed
         ]
-        heads = ("chosen by", "removed", metric, "95%", "change", level, "p")
+        heads = ("chosen by", "removed", metric, "95%", "change", "95%", "p")
         yield from b.behind([b.text_table(heads, rows)])
     methods = dict.fromkeys(curve.method for curve in chosen_curves(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
@@ -109,16 +95,14 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         pairs = list(itertools.combinations(stacks, 2))
         values, differences = [], []
         for name in dict.fromkeys((area.method, area.repair) for area in result.areas):
-            of_name = (_cells(areas[stack, *name].compared, metric) for stack in stacks)
+            of_name = (_cells(areas[stack, *name].inner, metric) for stack in stacks)
             values.append([_short_name(*name), *itertools.chain.from_iterable(of_name)])
             row = [_short_name(*name)]
             for gap in (gaps[*pair, *name] for pair in pairs):
-                text, ends = _cells(gap.compared, metric, signed=True, short=True)
+                text, ends = _cells(gap.inner, metric, signed=True, short=True)
                 row.append(f"{text}{'*' if gap.is_apart else ''} {ends}")
             differences.append(row)
-        inner = all(area.inner is not None for area in result.areas)
-        over = "from the first to the last head removed" if inner else "over all shares removed"
-        title = f"Area under each curve: mean {metric} {over}"
+        title = f"Area under each curve: mean {metric} from the first to the last head removed"
         yield b.text_table(("chosen by", *columns), values, title)
         yield b.text_table(("difference of areas", *(f"{x} - {y}" for x, y in pairs)), differences)
         yield b.Text(
@@ -133,8 +117,7 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         for curve in chosen_curves(stack.curves)[:1]:
             label = f"{stack.stack}, {curve.name}"
             if (area := areas_shown.get(stack.stack)) is not None:
-                mean = number(area.compared.value, metric)
-                label += f": area {mean} ({span(area.compared, metric)})"
+                label += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
             series.append(_series(curve, label, colour, "-"))
     yield _chart(
         result,
@@ -184,16 +167,15 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
     rows = [
         [
             *(way(look.method, look.repair), str(look.heads), number(look.lost, metric)),
-            *(number(look.most_lost, metric), percent(look.level)),
-            "confirmed" if look.allowed else "refused",
+            *(number(look.most_lost, metric), "confirmed" if look.allowed else "refused"),
         ]
         for look in search.looks
     ]
     yield b.text_table(
-        ("", "heads", "loss", "at most", "level", ""),
+        ("", "heads", "loss", "at most (95%)", ""),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
-        f"{result.n_heads}, on {search.confirmed.examples:,} examples",
+        f"{result.n_heads}, on {result.measured_examples:,} examples",
     )
     numbers = ", ".join(map(str, search.sequence))
     yield b.Text(
