@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headscope.artefacts.opened_again import distance
+from headscope.artefacts.opened_again import distance, reason
 from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError
@@ -95,7 +95,12 @@ def keep(
             repair=kept.repair,
             provenance=result.provenance,
         )
-        again = _opened(path, loaded)
+        numbers, head = loaded.dtype, loaded.task_head
+        again = load(str(path.resolve()), dtype=numbers, device=loaded.device, task_head=head)
+        check_embeds(again, path)
+        again = again if loaded.whole is None else again.only(loaded.stacks[0])
+        if loaded.pooling.origin == "option":
+            again = again.pooled_by(loaded.pooling.modes[0])
         if list(evaluation_of(again).rows) != list(task.rows):
             raise ArtefactError(
                 f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
@@ -129,28 +134,15 @@ def _failure_with(result: PruneResult) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # torch and safetensors raise many kinds
-        message = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__}: {message}; please report this."
+        why = f"{type(error).__name__}: {reason(error)}; please report this."
         if isinstance(error, HeadscopeError):
-            reason = str(error)
+            why = str(error)
         elif isinstance(error, OSError):
-            reason = f"The system refused: {error}."
+            why = f"The system refused: {error}."
         raise ArtefactError(
-            f"The model could not be saved, and everything else that was found is kept: {reason}",
+            f"The model could not be saved, and everything else that was found is kept: {why}",
             result=result,
         ) from error
-
-
-def _opened(path: Path, loaded: LoadedModel) -> LoadedModel:
-    """Load what was written as the model was loaded."""
-    again = load(
-        str(path.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
-    )
-    check_embeds(again, path)
-    again = again if loaded.whole is None else again.only(loaded.stacks[0])
-    if loaded.pooling.origin == "option":
-        again = again.pooled_by(loaded.pooling.modes[0])
-    return again
 
 
 def _same_outputs(

@@ -15,8 +15,7 @@ sentence with what heads were chosen on are left out: on these the models are be
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,13 +24,13 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.rounding import tied
 from headscope.data.token_rows import sentences_of
-from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.curves import Outcome, Version, scores_of
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import FEWEST, Repair
 from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import CandidateDistance, Curve, MaxDrop, TestedCount, way
+from headscope.show.cells import plural
 from headscope.stats.confirm import Judged, ascending, examples_needed, judged, last_confirmed
 from headscope.tasks.base import Task
 
@@ -60,90 +59,69 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     return examples
 
 
-class Candidate(NamedTuple):
-    """One way to prune: an order of heads and a repair."""
-
-    method: str
-    repair: Repair
-    ranking: Ranking
+Way = tuple[str, Repair]  # Method and repair
 
 
-class Search:
-    """Makes and judges the models of a search, by the number of units that they lost.
+def settle(
+    pruner: Pruner, rankings: Mapping[str, Ranking], ways: Sequence[Way], number: int
+) -> tuple[Way, tuple[CandidateDistance, ...]]:
+    """Pick the way whose model stays nearest to the unpruned one with ``number`` units gone.
+
+    Only calibration data are used, without their labels; ties go to the first, and a single way is
+    not measured.
+    """
+    near = list[CandidateDistance]()
+    for i, (method, repair) in enumerate(ways if len(ways) > 1 else ()):
+        pruner.tell("comparing ways to prune", i, len(ways))
+        removed = rankings[method].remove(number)
+        distance = distance_of(pruner, pruner.repaired(repair, removed))
+        heads = len(pruner.units.heads(removed))
+        near.append(CandidateDistance(method, repair.value, heads, distance))
+    best = int(tied([each.distance for each in near]).argmin()) if near else 0
+    return ways[best], tuple(near)
+
+
+def distance_of(pruner: Pruner, made: Repaired) -> float:
+    """Return the mean squared distance to the unpruned model's outputs on calibration data."""
+    gates = torch.stack([made.gates[heads[0]] for heads in pruner.units.members])
+    with replaced_outputs(pruner.loaded, made.maps):
+        return pruner.context.distance(gates)
+
+
+def search(
+    pruner: Pruner, ranking: Ranking, by: Way, wanted: float
+) -> tuple[int, Repaired, tuple[TestedCount, ...]]:
+    """Test the numbers of units in order, and return the last confirmed, its model and all tests.
 
     ``wanted`` is the most that may be lost; ``pruner`` measures on the examples that are tested.
+    Raises if already the first number is refused.
     """
+    numbers, models, tests = ascending(len(pruner.units)), list[Repaired](), list[Judged]()
+    looks, sign = list[TestedCount](), 1 if pruner.evaluation.higher_is_better else -1
+    method, repair = by
 
-    def __init__(self, pruner: Pruner, wanted: float) -> None:
-        self._pruner, self.wanted = pruner, wanted
-        #: The numbers that are tested, in this order; all leave a head.
-        self.numbers = ascending(len(pruner.units))
-        self.near: list[CandidateDistance] = []
-        self.looks: list[TestedCount] = []
-        self.judged: dict[int, Judged] = {}
-        self.models: dict[tuple[str, Repair, int], Repaired] = {}
-
-    def model(self, candidate: Candidate, number: int) -> Repaired:
-        """Return a candidate's model that lost this number; made once."""
-        key = candidate.method, candidate.repair, number
-        if key not in self.models:
-            removed = candidate.ranking.remove(number)
-            self.models[key] = self._pruner.repaired(candidate.repair, removed)
-        return self.models[key]
-
-    def heads(self, candidate: Candidate, number: int) -> int:
-        """Return how many heads that model lost."""
-        return len(self._pruner.units.heads(candidate.ranking.remove(number)))
-
-    def settle(self, candidates: list[Candidate]) -> Candidate:
-        """Pick the candidate nearest to the unpruned model with half of the heads gone.
-
-        Only calibration data are used, without their labels; ties go to the first, and a
-        single candidate is not measured.
-        """
-        if len(candidates) == 1:
-            return candidates[0]
-        half, tell = self.numbers[len(self.numbers) // 2], self._pruner.tell
-        for i, candidate in enumerate(candidates):
-            tell("comparing ways to prune", i, len(candidates))
-            distance = self._distance(self.model(candidate, half))
-            names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, half)
-            self.near.append(CandidateDistance(*names, heads, distance))
-        return candidates[int(tied([near.distance for near in self.near]).argmin())]
-
-    def _distance(self, made: Repaired) -> float:
-        """Return the mean squared distance to the unpruned model's outputs on calibration data."""
-        pruner = self._pruner
-        gates = torch.stack([made.gates[heads[0]] for heads in pruner.units.members])
-        with replaced_outputs(pruner.loaded, made.maps):
-            return pruner.context.distance(gates)
-
-    def allowed(self, candidate: Candidate, number: int) -> bool:
-        """Test one number."""
-        tested, tell = len(self.looks), self._pruner.tell
-        tell("removing heads", tested, max(len(self.numbers), tested + 1))
-        change = self._pruner.change(self.model(candidate, number))
-        sign = 1 if self._pruner.evaluation.higher_is_better else -1
-        self.judged[number] = found = judged(change, sign, self.wanted)
-        names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, number)
-        self.looks.append(TestedCount(*names, heads, found.lost, found.most_lost, found.allowed))
+    def allowed(number: int) -> bool:
+        pruner.tell("removing heads", len(tests), len(numbers))
+        removed = ranking.remove(number)
+        models.append(pruner.repaired(repair, removed))
+        found = judged(pruner.change(models[-1]), sign, wanted)
+        heads = len(pruner.units.heads(removed))
+        looks.append(TestedCount(heads, found.lost, found.most_lost, found.allowed))
+        tests.append(found)
         return found.allowed
 
-    def run(self, candidate: Candidate) -> int:
-        """Test the numbers in order, return the last confirmed; raise if there is none."""
-        number = last_confirmed(self.numbers, lambda each: self.allowed(candidate, each)).confirmed
-        if number is not None:
-            return number
-        first, heads = self.judged[self.numbers[0]], self.looks[0].heads
-        name = way(candidate.method, candidate.repair.value)
-        needed = examples_needed(first, self.wanted)
-        advice = "" if needed is None else f"about {needed:,} examples, or "
-        raise InputError(
-            f"No head can go for a loss of at most {self.wanted:g}: without {heads} "
-            f"{'head' if heads == 1 else 'heads'} ({name}) the loss is {first.lost:.4g} on "
-            f"{first.change.examples:,} examples, and its 95% interval reaches "
-            f"{first.most_lost:.4g}; give {advice}a larger max_drop."
-        )
+    number = last_confirmed(numbers, allowed).confirmed
+    if number is not None:
+        return number, models[numbers.index(number)], tuple(looks)
+    first, heads = tests[0], looks[0].heads
+    needed = examples_needed(first, wanted)
+    advice = "" if needed is None else f"about {needed:,} examples, or "
+    raise InputError(
+        f"No head can go for a loss of at most {wanted:g}: without {heads} "
+        f"{plural(heads, 'head')} ({way(method, repair.value)}) the loss is {first.lost:.4g} on "
+        f"{first.change.examples:,} examples, and its 95% interval reaches {first.most_lost:.4g}; "
+        f"give {advice}a larger max_drop."
+    )
 
 
 def find_most(
@@ -165,35 +143,28 @@ def find_most(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
             "max_drop cannot be used; give fractions to see the values."
         )
-    if len(pruner.units) < 2:
-        raise only_head(pruner.loaded)
+    numbers = ascending(len(pruner.units))
+    if not numbers:
+        raise InputError(
+            f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
+            "heads."
+        )
     pruner = pruner.on(examples)
-    search = Search(pruner, wanted)
     rankings = pruner.rankings(methods, normalise)
-    candidate = search.settle(
-        [Candidate(name, kind, rankings[name]) for name in methods for kind in repairs]
-    )
-    number = search.run(candidate)
-    made, (method, repair, _) = search.model(candidate, number), candidate
-    point = pruner.point(made)
-    curves = [Curve(method, repair.value, (pruner.point(pruner.repaired(repair, ())), point))]
+    ways = [(method, repair) for method in methods for repair in repairs]
+    chosen, near = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
+    (method, repair), ranking = chosen, rankings[chosen[0]]
+    number, made, looks = search(pruner, ranking, chosen, wanted)
+    points = tuple(pruner.point(each) for each in (Repaired.bare(pruner.units, ()), made))
+    curves = [Curve(method, repair.value, points)]
     if random:
-        points = tuple(pruner.random_point(count) for count in (0, number))
-        curves.append(Curve("random", "none", points))
+        beside = tuple(pruner.random_point(count) for count in (0, number))
+        curves.append(Curve("random", "none", beside))
+    sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
     max_drop = MaxDrop(
-        *(search.wanted, search.heads(candidate, number), method, repair.value),
-        looks=tuple(search.looks),
-        sequence=tuple(search.heads(candidate, each) for each in search.numbers),
-        near=tuple(search.near),
+        *(wanted, len(points[1].heads_removed), method, repair.value, looks, sequence, near),
         left_out=pruner.evaluation.n_examples - len(examples),
     )
     scores = tuple(scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
-    versions = (Version(method, repair, made, point),)
+    versions = (Version(method, repair, made, points[1]),)
     return Outcome(pruner, tuple(curves), versions, scores, max_drop)
-
-
-def only_head(loaded: LoadedModel) -> InputError:
-    """Return the error for a model none of whose heads can go."""
-    return InputError(
-        f"{loaded.name} has one head only, and it must stay; prune a model with more heads."
-    )

@@ -77,8 +77,6 @@ class Curve:
 class TestedCount:
     """One model that was tested."""
 
-    method: str  # How it was made.
-    repair: str
     heads: int  # Heads that it lost
     lost: float  # What it loses of the metric there, and the upper end of the 95% interval.
     most_lost: float

@@ -25,7 +25,7 @@ from headscope.pruning.curves import (
     units_by_hand,
 )
 from headscope.pruning.keep import choose_version, keep
-from headscope.pruning.max_drop import find_most, only_head, unseen_examples
+from headscope.pruning.max_drop import find_most, unseen_examples
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import PruneOptions, Repair, needs
 from headscope.pruning.result import Area, AreaGap, DataInfo, PruneResult, StackResult
@@ -150,15 +150,10 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         if not by_hand and max_drop is None:
             n = len(units_of(loaded))
             count = int(shares[-1] * n + 0.5)
-            if count == n == 1:
-                raise only_head(loaded)
             if count in (0, n):
-                size, left, other = ("large", "left", "smaller")
-                if count == 0:
-                    size, left, other = ("small", "removed", "larger")
-                raise InputError(
-                    f"The fraction is so {size} that no head is {left}; give a {other} one."
-                )
+                what = "large that no head is left; give a smaller"
+                what = what if count else "small that no head is removed; give a larger"
+                raise InputError(f"The fraction is so {what} one.")
     evaluation_of = partial(make_task, task, sources.data, seed=seed, limit=options.limit)
     evaluation, calibration = evaluation_of(loaded), None
     if sources.calibration is not None:  # with other masks: both may hold the same text

@@ -166,16 +166,17 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         )
     rows = [
         [
-            *(way(look.method, look.repair), str(look.heads), number(look.lost, metric)),
-            *(number(look.most_lost, metric), "confirmed" if look.allowed else "refused"),
+            *(str(look.heads), number(look.lost, metric), number(look.most_lost, metric)),
+            "confirmed" if look.allowed else "refused",
         ]
         for look in search.looks
     ]
     yield b.text_table(
-        ("", "heads", "loss", "at most (95%)", ""),
+        ("heads", "loss", "at most (95%)", ""),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
-        f"{result.n_heads}, on {result.measured_examples:,} examples",
+        f"{result.n_heads} by {way(search.method, search.repair)}, on "
+        f"{result.measured_examples:,} examples",
     )
     numbers = ", ".join(map(str, search.sequence))
     yield b.Text(

@@ -79,9 +79,8 @@ def test_gates_close_useless_heads_and_stop_when_settled():
     probability = open_probability(ranking.values)
     assert (probability[[1, 2, 7]] < 0.5).all()
     assert (probability[[0, 3, 4, 5, 6]] > 0.5).all()
-    assert ranking.passes["forward"] < 40  # stopped early
-    assert [step[0] for step in seen] == ["gates"] * len(seen)
-    assert [step[1:] for step in seen] == [(i, 40) for i in range(1, ranking.passes["forward"] + 1)]
+    assert seen == [("gates", i, 40) for i in range(1, len(seen) + 1)]
+    assert len(seen) < 40  # stopped early
 
 
 D_MODEL, N_HEADS, D_HEAD = 12, 4, 3
