@@ -45,14 +45,26 @@ PAIRS = [
 
 
 def shown() -> list[str]:
-    """Every command of the help and of the page's first block that differs by more than names."""
+    """The commands of the help and of the page's first block, none that is part of another."""
     text = (Path(__file__).parents[2] / "docs" / "prune.md").read_text(encoding="utf-8")
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    commands = [*PruneOptions.examples, *lines]
-    alike = {re.sub(r"\S+\.tsv|\S+\.csv|--save \S+", "", command): command for command in commands}
-    return [command for command in alike.values() if "--keep-roles" not in command]
+    commands = [c for c in (*lines, *PruneOptions.examples) if "--keep-roles" not in c]
+    asked = [_asked(command) for command in commands]
+    return [
+        command
+        for i, command in enumerate(commands)
+        if not any(asked[i] < other for other in asked) and asked[i] not in asked[:i]
+    ]
+
+
+def _asked(command: str) -> set[str]:
+    """The model, the task, the options of a command, and whether heads are chosen as usual."""
+    words = shlex.split(command)
+    task = words[words.index("--task") + 1] if "--task" in words else "fidelity"
+    usual = {"usual"} - {"usual" for word in words if word == "--method"}
+    return {words[2], task, *(word for word in words if word.startswith("-")), *usual}
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
+from headscope.pruning import result as results
 from headscope.pruning.card import model_card
-from headscope.pruning.result import MaxDrop, PruneResult, SpeedResult, TestedCount
+from headscope.pruning.result import MaxDrop, PruneResult, SpeedResult
 from headscope.pruning.sentences import verdict
 from headscope.stats.estimate import Estimate
 
@@ -112,7 +113,7 @@ def test_a_check_that_was_not_run_did_not_fail(model, result):
 def test_what_a_search_settled_tested_and_refused_is_told(model, result):
     """How many numbers, on how many examples, and what ended it."""
     looks = tuple(
-        TestedCount(heads, 0.02, lost, allowed)
+        results.TestedCount(heads, 0.02, lost, allowed)
         for heads, lost, allowed in ((2, 0.02, True), (3, 0.03, True), (4, 0.0623, False))
     )
     search = MaxDrop(0.05, 3, "manual", "none", looks, (2, 3, 4, 5), left_out=5)
