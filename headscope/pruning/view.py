@@ -7,7 +7,7 @@ from typing import Any
 
 from headscope.core.heads import place_name
 from headscope.core.safe_text import visible
-from headscope.pruning.result import PruneResult, way
+from headscope.pruning.result import Area, AreaGap, PruneResult, way
 from headscope.pruning.sentences import (
     STACK_NAMES,
     chosen_curves,
@@ -220,6 +220,10 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     layers = zip(*(scores.values for scores in result.scores), strict=True)
     places = result.scores[0].layers if result.scores else ()
     methods = [scores.method for scores in result.scores]
+    areas: list[tuple[Area | AreaGap, str]] = [
+        *((area, "") for area in result.areas),
+        *((gap, gap.other) for gap in result.gaps),
+    ]
 
     def rows_of(items: Iterable[Any]) -> list[dict[str, Any]]:
         return [columns(item, *vars(item)) for item in items]
@@ -235,11 +239,8 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         "max_drop": rows_of(result.max_drop.looks if result.max_drop else ()),
         "areas": [
             {"stack": item.stack, "less": less, "method": item.method, "repair": item.repair}
-            | estimated_columns("inner", item.inner)
-            for item, less in [
-                *((area, "") for area in result.areas),
-                *((gap, gap.other) for gap in result.gaps),
-            ]
+            | {**estimated_columns("inner", item.inner)}
+            for item, less in areas
         ],
         "ablation": rows_of(result.ablation),
         "kept_alone": rows_of(result.kept_alone),

@@ -1,7 +1,6 @@
 """headscope prune on the command line: what is measured, hand-picked heads, and seq2seq."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def test_same_seed_gives_the_same_result(run, model, files):
 
 
 def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
-    call = ("prune", model, "--data", files["fidelity"][0], "--format", "json")
+    call = ("prune", model, "--data", files["fidelity"][0], *JSON)
     result = run(*call, "--heads", "L0H1,L1H*").json
     (curve,) = result["curves"]
     (point,) = curve["points"]
@@ -122,9 +121,9 @@ def seq2seq(translator: Path, *more: object) -> tuple[object, ...]:
 
 @pytest.fixture(scope="module")
 def folder(translator: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) -> Path:
-    """All stacks, half of the heads and all, with the tables of single heads."""
+    """All stacks, half of the heads and all."""
     out = tmp_path_factory.mktemp("out") / "found"
-    done = run(*seq2seq(translator, "--step", "0.5", "--ablation", "--verbose", "-o", out))
+    done = run(*seq2seq(translator, "--step", "0.5", "--verbose", "-o", out))
     assert done.code == 0, done.stderr
     (out / "printed.txt").write_text(done.stdout)
     return out
@@ -182,15 +181,3 @@ def test_the_page_shows_the_encoders_heads(found):
     said = {place: dict(card.facts)["First removed"] for place, card in cards.items()}
     assert {place for place, text in said.items() if text.startswith("at 50%")} == half
     assert Text(stacks_sentence(found)) in page.blocks(found)
-
-
-def test_a_stack_alone_by_hand_and_saved(run, translator, tmp_path):
-    by_hand = run(*seq2seq(translator, "--heads", "cross:L0H1,cross:L1H*"))
-    assert "these 5 of 24 heads" in by_hand.stdout
-    more = ("--stack", "cross", "--fraction", "0.5", "--repair", "none", "--save", tmp_path / "s")
-    saved = run(*seq2seq(translator, *more, "-v"))
-    assert saved.code == 0, saved.stderr
-    assert "Kept    surgeon without repair: 4 of 8 heads removed" in saved.stdout
-    assert re.search(r"It is \d\.\d\d .*times as fast as the whole model", saved.flat)
-    again = run("prune", tmp_path / "s", *seq2seq(translator)[2:], "--heads", "encoder:L0H0")
-    assert again.code == 0, again.stderr

@@ -116,12 +116,13 @@ def test_what_a_search_settled_tested_and_refused_is_told(model, result):
         results.TestedCount(heads, 0.02, lost, allowed)
         for heads, lost, allowed in ((2, 0.02, True), (3, 0.03, True), (4, 0.0623, False))
     )
-    search = MaxDrop(0.05, 3, "manual", "none", looks, (2, 3, 4, 5), left_out=5)
+    n = result.data.examples
+    search = MaxDrop(0.05, 3, "manual", "none", looks, (2, 3, 4, 5), left_out=n - 15)
     said = dataclasses.replace(result, max_drop=search)
     text = card_of(said, model)
     words = (
         "the order of 4 numbers of heads were settled beforehand, without these examples. The "
-        "numbers were tested one after the other, each on the 15 of 20 examples that share no "
+        f"numbers were tested one after the other, each on the 15 of {n} examples that share no "
         "sentence with what heads were chosen on, up to the first refusal: 4 heads (up to 0.0623, "
         "95%)."
     )
