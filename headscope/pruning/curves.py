@@ -58,22 +58,20 @@ class Outcome(NamedTuple):
 
 def run_curves(
     pruner: Pruner,
-    methods: Sequence[str],
+    rankings: Mapping[str, Ranking],
     repairs: Sequence[Repair],
+    counts: Sequence[int],
     *,
-    normalise: bool | None,
     random: bool,
 ) -> Outcome:
-    """Remove more and more heads by every method with every repair, and at random."""
-    rankings = pruner.rankings(methods, normalise)
+    """Remove so many units by every ranking with every repair, and as many at random."""
     ways = [(name, kind) for name in rankings for kind in repairs]
     ways += [("random", Repair.none)] if random else []
     curves, versions = list[Curve](), list[Version]()
     for i, (name, kind) in enumerate(ways):
         points = []
-        for j, count in enumerate(pruner.counts):
-            done, total = i * len(pruner.counts) + j, len(ways) * len(pruner.counts)
-            pruner.tell("removing heads", done, total)
+        for j, count in enumerate(counts):
+            pruner.tell("removing heads", i * len(counts) + j, len(ways) * len(counts))
             if name == "random":
                 points.append(pruner.random_point(count))
                 continue
@@ -82,25 +80,16 @@ def run_curves(
             if count:
                 versions.append(Version(name, kind, made, points[-1]))
         curves.append(Curve(name, kind.value, tuple(points)))
-    scores = (scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
-    return Outcome(pruner, tuple(curves), tuple(versions), tuple(scores))
+    return Outcome(pruner, tuple(curves), tuple(versions), scores_of(pruner, rankings))
 
 
-def remove_by_hand(
-    pruner: Pruner, removed: tuple[int, ...], repairs: Sequence[Repair], *, random: bool
-) -> Outcome:
-    """Remove the units that were named, and as many at random where that is asked for."""
-    versions = []
-    for kind in repairs:
-        made = pruner.repaired(kind, removed)
-        versions.append(Version(MANUAL, kind, made, pruner.point(made)))
-    curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
-    if random:
-        curves.append(Curve("random", "none", (pruner.random_point(len(removed)),)))
-    return Outcome(pruner, tuple(curves), tuple(versions))
+def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScores, ...]:
+    """Return the scores that methods give; heads that are named by hand have none."""
+    by_method = (item for item in rankings.items() if item[0] != MANUAL)
+    return tuple(scores_grid(*item, pruner.loaded, pruner.units) for item in by_method)
 
 
-def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
+def scores_grid(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
     """Lay a ranking's values out as layers x heads; None where a layer has fewer heads."""
     grid: list[list[float | None]] = units.expand(ranking.values).tolist()
     for site, row in zip(loaded.sites, grid, strict=True):

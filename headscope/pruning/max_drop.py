@@ -165,6 +165,5 @@ def find_most(
         *(wanted, len(points[1].heads_removed), method, repair.value, looks, sequence, near),
         left_out=pruner.evaluation.n_examples - len(examples),
     )
-    scores = tuple(scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
     versions = (Version(method, repair, made, points[1]),)
-    return Outcome(pruner, tuple(curves), versions, scores, max_drop)
+    return Outcome(pruner, tuple(curves), versions, scores_of(pruner, rankings), max_drop)

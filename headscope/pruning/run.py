@@ -17,8 +17,8 @@ from headscope.core.progress import part_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import Examples, sample_texts, without_shared
 from headscope.pruning.curves import (
+    Outcome,
     areas_of,
-    remove_by_hand,
     run_curves,
     single_heads,
     swept,
@@ -27,7 +27,8 @@ from headscope.pruning.curves import (
 from headscope.pruning.keep import choose_version, keep
 from headscope.pruning.max_drop import find_most, unseen_examples
 from headscope.pruning.measure import Pruner
-from headscope.pruning.options import PruneOptions, Repair, needs
+from headscope.pruning.options import MANUAL, PruneOptions, Repair, needs
+from headscope.pruning.ranking import Ranking
 from headscope.pruning.result import Area, AreaGap, DataInfo, PruneResult, StackResult
 from headscope.pruning.surgeon import can_refit
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
@@ -173,16 +174,22 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     # Remove and measure.
     prepare = partial(Pruner, shares=shares, draws=options.draws, labels=labels, seed=seed)
     pruner = prepare(loaded, evaluation, calibration, roles.by_place, tell=tell)
-    how = partial(run_curves, methods=methods, repairs=repairs, normalise=normalise, random=random)
+
+    def whole_curves(pruner: Pruner) -> Outcome:
+        rankings = pruner.rankings(methods, normalise)
+        return run_curves(pruner, rankings, repairs, pruner.counts, random=random)
+
     if max_drop is not None and examples is not None:
         outcome = find_most(
             *(pruner, methods, repairs, max_drop, examples), normalise=normalise, random=random
         )
     elif by_hand:
         removed = units_by_hand(loaded, pruner.units, options.heads, roles.by_place, keep_roles)
-        outcome = remove_by_hand(pruner, removed, repairs, random=bool(keep_roles))
+        named = Ranking(pruner.units.gates(removed))  # what is named goes first
+        beside = bool(keep_roles)
+        outcome = run_curves(pruner, {MANUAL: named}, repairs, [len(removed)], random=beside)
     else:
-        outcome = how(pruner)
+        outcome = whole_curves(pruner)
     pruner = outcome.pruner
     ablation, kept_alone = single_heads(pruner) if options.tables else ((), ())
     if (why := evaluation.degenerate(pruner.full)) is not None:
@@ -193,7 +200,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     stacks = list[StackResult]()
     areas, gaps = tuple[Area, ...](), tuple[AreaGap, ...]()
     if len(loaded.stacks) > 1 and not by_hand and max_drop is None:
-        whole_curves = {}
+        of_stacks = {}
         for stack in loaded.stacks:
             view = loaded.only(stack)
             row_of = {(site.stack, site.layer): site.row for site in view.sites}
@@ -202,10 +209,11 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
                 for (row, head), known in roles.by_place.items()
                 if (site := loaded.sites[row]).stack == stack
             }
-            one = how(prepare(view, evaluation, calibration, of_stack, tell=part_of(stack, tell)))
+            of_one = prepare(view, evaluation, calibration, of_stack, tell=part_of(stack, tell))
+            one = whole_curves(of_one)
             stacks.append(StackResult(stack, one.pruner.n_heads, one.curves, one.scores))
-            whole_curves[stack] = swept(one.pruner, one.curves)
-        areas, gaps = areas_of(whole_curves)
+            of_stacks[stack] = swept(one.pruner, one.curves)
+        areas, gaps = areas_of(of_stacks)
 
     def describe(data: Task, labels: bool | None, dropped: int = 0) -> DataInfo:
         read, counts = data.data, (data.n_examples, data.skipped)
