@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class Toy:
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Function, batch_size: int = 7) -> None:
         self._a, self._y, self._f, self._batch_size = a, y, f, batch_size
-        self.has_labels, self.loaded = y is not None, SimpleNamespace(sites=())
+        self.has_labels = y is not None
 
     def batches(self, *, labels: bool) -> Iterator[ToyBatch]:
         for start in range(0, len(self._a), self._batch_size):
