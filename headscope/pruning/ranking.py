@@ -145,7 +145,12 @@ def scale_gates(
     step = _solve_damped(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
-        best, best_distance = line_search(context, best, best_distance, kept, step)
+        for length in (1.0, 0.5, 0.25):
+            trial = best.clone()
+            trial[kept] += length * step
+            if (at_trial := context.distance(trial)) < (1 - ROUNDING) * best_distance:
+                best, best_distance = trial, at_trial
+                break
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break
         sums = sample(
@@ -164,15 +169,3 @@ def _solve_damped(matrix: Tensor, kept: list[int], right: Tensor, damping: float
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
     solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
     return solved
-
-
-def line_search(
-    context: Context, gates: Tensor, distance: float, kept: Sequence[int], step: Tensor
-) -> tuple[Tensor, float]:
-    """Go as far along a step as lowers the distance: all of it, half, a quarter, or not at all."""
-    for length in (1.0, 0.5, 0.25):
-        trial = gates.clone()
-        trial[list(kept)] += length * step
-        if (at_trial := context.distance(trial)) < (1 - ROUNDING) * distance:
-            return trial, at_trial
-    return gates, distance

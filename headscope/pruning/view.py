@@ -124,16 +124,14 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model was saved and why, and how fast it is."""
     if (kept := result.kept) is None or (saved := result.saved) is None:
         return
-    count = round(kept.fraction * result.n_heads)
+    count, metric = round(kept.fraction * result.n_heads), result.metric
     text = f"Kept    {way(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
     if kept.candidates:
-        digits = 4 if result.metric in ("cosine", "loss") else 2
-        values = ", ".join(
-            f"{way(c.method, c.repair)} {c.value:.{digits}f}" for c in kept.candidates
-        )
+        each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in kept.candidates)
+        values = ", ".join(each)
         text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
     yield b.Text(f"{text}.")
-    measured, before = (number(v, result.metric) for v in (saved.measured, kept.value))
+    measured, before = (number(v, metric) for v in (saved.measured, kept.value))
     value = measured if measured == before else f"{measured} ({before} before it was saved)"
     same = "every output is the same as before"
     if saved.max_difference > 0:
@@ -141,8 +139,7 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     yield b.Text(
         visible(
             f"Saved to {saved.folder}, its heads removed for real. Opened again, "
-            f"{SHORT_NAMES.get(result.metric, result.metric)} is {value}; {same}. To "
-            "open it in Python:"
+            f"{SHORT_NAMES.get(metric, metric)} is {value}; {same}. To open it in Python:"
         )
     )
     yield b.Text(saved.code, "code", b.TERMINAL)
