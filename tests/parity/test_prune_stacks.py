@@ -336,10 +336,6 @@ def test_heads_by_hand_are_named_with_their_stack(files):
     removed = (*(("encoder", 1, h) for h in range(4)), ("decoder", 1, 2), ("cross", 0, 1))
     assert point.heads_removed == removed
     assert point.value.value == pytest.approx(value_without("bart", removed, files["bart"][0]))
-    with pytest.raises(InputError, match="the model has several stacks; write cross:L0H1"):
-        pruned("bart", files, heads="L0H1")
-    with pytest.raises(InputError, match="heads are removed from cross here"):
-        pruned("bart", files, stack="cross", heads="decoder:L0H1")
 
 
 def test_fidelity_prunes_the_encoder(tmp_path):

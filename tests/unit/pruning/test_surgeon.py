@@ -133,17 +133,6 @@ def test_the_model_is_measured_again_when_a_set_asks_for_it(planted, monkeypatch
     assert early.argmin() == whole.values.argmin()
 
 
-def test_moments_between_two_sizes_are_linear_in_the_number_of_heads(planted):
-    path: Any = surgeon(context_of(planted, seed=8))
-    # Twelve heads in eight parts: the sixth and the seventh size are 7 and 9.
-    low, middle, high = (path._inputs_of(count) for count in (7, 8, 9))
-    for a, b, c in zip(low, middle, high, strict=True):
-        assert b.numpy() == pytest.approx((a.numpy() + c.numpy()) / 2, abs=1e-9)
-        assert not torch.equal(a, c)
-    for ours, last in zip(path._inputs_of(11), path._inputs_of(10), strict=True):
-        assert torch.equal(ours, last), "beyond the last size nothing is known"
-
-
 def test_the_compact_model_is_what_was_measured(planted):
     context = context_of(planted, seed=4)
     made = refitted(context, surgeon(context).remove(5))

@@ -28,21 +28,6 @@ def test_models_take_turns_in_both_orders():
     assert " ".join(said) == "a1 a2 b1 b2 b1 b1 b2 a1 a1 a2 a1 a1 a2 b1 b1 b2"
 
 
-def test_rounds_end_when_the_time_is_over():
-    now = 0.0
-
-    def run() -> None:
-        nonlocal now
-        now += 1.0
-
-    def rounds(**limits: Any) -> int:
-        return len(in_turns([[run], [run]], clock=lambda: now, **limits))
-
-    assert rounds(fewest=3, most=50, seconds=0.0) == 3
-    assert rounds(fewest=3, most=50, seconds=39.0) == 10  # four passes each
-    assert rounds(fewest=3, most=50, seconds=1e9) == 50
-
-
 def test_batches_have_the_lengths_of_the_examples():
     rows = [[0] * n for n in np.random.default_rng(0).permutation(np.repeat([3, 9, 40], 20))]
     places = spread_places(rows, 10)
