@@ -13,8 +13,8 @@ from headscope.core.heads import layer_name
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.models.run.loaded import LoadedModel
-from headscope.pruning.result import Point, PruneResult
-from headscope.pruning.sentences import number_of_times, speed_sentence, verdict
+from headscope.pruning.result import DataInfo, KeptModel, Point, PruneResult, SavedModel
+from headscope.pruning.sentences import speed_sentence, verdict
 from headscope.removal.card import (
     HUB_TASKS,
     MADE_BY,
@@ -25,7 +25,7 @@ from headscope.removal.card import (
     table,
     transformers_code,
 )
-from headscope.removal.metric_words import METRIC_NAMES, number, percent, span
+from headscope.removal.metric_words import METRIC_NAMES, number, span
 from headscope.stats.estimate import Estimate
 
 
@@ -51,52 +51,37 @@ def snippets(opens: str, head: str | None, *, sentences: bool) -> list[str]:
 
 def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> str:
     """Write the card of a saved folder; ``sentences``: whether sentence-transformers opens it."""
-    kept, saved, metric = result.kept, result.saved, result.metric
+    kept, saved, speed, data = result.kept, result.saved, result.speed, result.data
     assert kept is not None  # nothing is written otherwise
     assert saved is not None
+    assert speed is not None
     points = result.curve(kept.method, kept.repair).points
     point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-    metric_name = METRIC_NAMES.get(metric, metric)
-    full, value = result.baseline.value, point.value
-    values = f"{number(full.value, metric)} -> {number(value.value, metric)}"
-    answer = [f"{metric_name.partition(' (')[0]} {values}"]
-    sentence = [nameless(verdict(result))]
-    if (speed := result.speed) is not None:
-        smaller = 1 - speed.parameters_pruned / speed.parameters_full
-        answer = [
-            f"{smaller:.0%} smaller",
-            f"{number_of_times(speed.speed)} times as fast",
-            *answer,
-        ]
-        sentence.append(speed_sentence(speed))
-    headline = ", ".join(answer)
+    metric_name, used = METRIC_NAMES.get(result.metric, result.metric), result.measured_examples
+    tested = "" if used == data.examples else f"{used:,} tested of "
+    drawn = f"; {data.drawn}" if data.drawn else ""
+    measured_on = (
+        f"Measured on {_data(data)}: {tested}{data.examples:,} examples, {data.skipped:,} left out "
+        f"as too long{drawn}."
+    )
+    warnings = (f"> {markdown(text)}" for text in (*result.warnings, *warnings_of(result)))
+    columns = (f"{metric_name[0].upper()}{metric_name[1:]}", "value", "95% interval")
     return card_text(
         _header(result, loaded, point, title, sentences),
         title,
-        f"**{headline[0].upper()}{headline[1:]}.**",
-        " ".join([*sentence, MADE_BY]),
+        " ".join([nameless(verdict(result)), speed_sentence(speed), MADE_BY]),
         codes=snippets(saved.opens, loaded.task_head, sentences=sentences),
         sections={
             "Heads removed": table(
                 ("layer", "heads left", "removed"), _heads_of_layers(point, loaded)
             ),
             "What it costs": "\n\n".join(
-                [
-                    table(
-                        (
-                            f"{metric_name[0].upper()}{metric_name[1:]}",
-                            "value",
-                            "interval (95% unless said)",
-                        ),
-                        _costs(result, point),
-                    ),
-                    *_measured_on(result),
-                ]
+                [table(columns, _costs(result, point, saved)), measured_on, *warnings]
             ),
-            "How it was made": "\n".join(f"* {line}" for line in _made(result)),
+            "How it was made": "\n".join(f"* {line}" for line in _made(result, kept)),
         },
         command=str(result.provenance["command"]),
     )
@@ -121,7 +106,7 @@ def _header(
     if point.difference is not None and point.difference.value is not None:
         certainty["difference"] = round(point.difference.value, 4)
         certainty["difference_interval"] = ends(point.difference)
-        certainty["difference_level"] = round(point.level, 4)
+        certainty["difference_level"] = 0.95
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [test.heads for test in search.refusals]
@@ -165,7 +150,7 @@ def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, s
         yield layer_name(site.layer, site.stack), left, names
 
 
-def _costs(result: PruneResult, point: Point) -> Iterator[tuple[str, str, str]]:
+def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tuple[str, str, str]]:
     metric, whole, value = result.metric, result.baseline.value, point.value
     # Fidelity is a model's distance to itself.
     interval = "by definition" if result.task == "fidelity" else span(whole, metric)
@@ -173,37 +158,21 @@ def _costs(result: PruneResult, point: Point) -> Iterator[tuple[str, str, str]]:
     yield "this model", number(value.value, metric), span(value, metric)
     if point.difference is not None:
         change = number(point.difference.value, metric, signed=True)
-        level = "" if point.level == 0.95 else f" ({percent(point.level)})"
-        yield "change (paired)", change, f"{span(point.difference, metric, signed=True)}{level}"
+        yield "change (paired)", change, span(point.difference, metric, signed=True)
     if result.max_drop is not None:
         yield "loss that was allowed", number(result.max_drop.wanted, metric), ""
-    if result.saved is not None:
-        yield "this folder, opened again", number(result.saved.measured, metric), ""
+    yield "this folder, opened again", number(saved.measured, metric), ""
 
 
-def _measured_on(result: PruneResult) -> Iterator[str]:
-    data, used = result.data, result.measured_examples
-    tested = "" if used == data.examples else f"{used:,} tested of "
-    drawn = f"; {data.drawn}" if data.drawn else ""
-    yield (
-        f"Measured on {_data(data.name, data.sha256)}: {tested}{data.examples:,} examples, "
-        f"{data.skipped:,} left out as too long{drawn}."
-    )
-    for warning in (*result.warnings, *warnings_of(result)):
-        yield f"> {markdown(warning)}"
-
-
-def _made(result: PruneResult) -> Iterator[str]:
-    model, kept = result.provenance["model"], result.kept
+def _made(result: PruneResult, kept: KeptModel) -> Iterator[str]:
+    model = result.provenance["model"]
     weights, source = model.get("weights_sha256"), str(model["id"])
     sha256 = f", weights SHA-256 `{weights}`" if weights else ""
     yield f"Source: {markdown(base_model(source) or Path(source).name)}{sha256}"
-    if kept is not None:
-        yield f"Heads chosen by `{kept.method}`, repair `{kept.repair}`"
+    yield f"Heads chosen by `{kept.method}`, repair `{kept.repair}`"
     if (chosen := result.calibration) is not None:
         how = "with labels" if chosen.labels else "no labels used"
-        data = _data(chosen.name, chosen.sha256)
-        yield f"Chosen on {data}: {chosen.examples:,} examples, {how}"
+        yield f"Chosen on {_data(chosen)}: {chosen.examples:,} examples, {how}"
     passed = {True: "passed", False: "failed", None: "not run"}[result.validation.passed]
     yield f"Check that headscope's attention is the model's own: {passed}"
     versions = (
@@ -212,5 +181,5 @@ def _made(result: PruneResult) -> Iterator[str]:
     yield f"{', '.join(versions)}; seed {result.provenance['seed']}"
 
 
-def _data(name: str, sha256: str) -> str:
-    return f"{markdown(Path(name).name)} (SHA-256 `{sha256[:12]}`)"
+def _data(data: DataInfo) -> str:
+    return f"{markdown(Path(data.name).name)} (SHA-256 `{data.sha256[:12]}`)"

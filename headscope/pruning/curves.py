@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -25,18 +24,10 @@ from headscope.core.errors import InputError
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.models.run.loaded import LoadedModel
-from headscope.pruning.measure import Measurer, Pruner, original_names
+from headscope.pruning.measure import Name, Pruner, original_names
 from headscope.pruning.options import MANUAL, Repair
 from headscope.pruning.ranking import Ranking, Repaired
-from headscope.pruning.result import (
-    Area,
-    AreaGap,
-    Curve,
-    HeadEffect,
-    HeadScores,
-    MaxDrop,
-    Point,
-)
+from headscope.pruning.result import Area, AreaGap, Curve, HeadEffect, HeadScores, MaxDrop, Point
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, standard_error, t_half_width
 from headscope.tasks.calibration import HeadByHead
@@ -53,81 +44,58 @@ class Version:
     repair: Repair
     made: Repaired
     point: Point
-    examples: Array | None = None  # the evaluation examples that the point speaks of; None for all
-
-
-@dataclass(frozen=True)
-class Swept:
-    """A curve from no head removed to all, and how its values vary together."""
-
-    method: str
-    repair: str
-    shares: tuple[float, ...]  # of heads removed, from 0 to 1
-    means: tuple[float, ...]  # the metric at each
-    values: Array  # (points, resamples of the examples or draws of random heads)
 
 
 class Outcome(NamedTuple):
     """What was measured: the curves, and the models that may be kept."""
 
+    pruner: Pruner  # on the examples that were measured on
     curves: tuple[Curve, ...]
     versions: tuple[Version, ...]
     scores: tuple[HeadScores, ...] = ()
     max_drop: MaxDrop | None = None
-    measure: Measurer | None = None  # on the examples of a search
 
 
 def run_curves(
     pruner: Pruner,
-    methods: Sequence[str],
+    rankings: Mapping[str, Ranking],
     repairs: Sequence[Repair],
+    counts: Sequence[int],
     *,
-    normalise: bool | None,
     random: bool,
 ) -> Outcome:
-    """Remove more and more heads by every method with every repair, and at random."""
-    rankings = pruner.rankings(methods, normalise)
+    """Remove so many units by every ranking with every repair, and as many at random."""
     ways = [(name, kind) for name in rankings for kind in repairs]
     ways += [("random", Repair.none)] if random else []
     curves, versions = list[Curve](), list[Version]()
     for i, (name, kind) in enumerate(ways):
         points = []
-        for j, count in enumerate(pruner.counts):
-            done, total = i * len(pruner.counts) + j, len(ways) * len(pruner.counts)
-            pruner.tell("removing heads", done, total)
+        for j, count in enumerate(counts):
+            pruner.tell("removing heads", i * len(counts) + j, len(ways) * len(counts))
             if name == "random":
                 points.append(pruner.random_point(count))
                 continue
             made = pruner.repaired(kind, rankings[name].remove(count))
-            points.append(pruner.measure.point(made))
+            points.append(pruner.point(made))
             if count:
                 versions.append(Version(name, kind, made, points[-1]))
         curves.append(Curve(name, kind.value, tuple(points)))
-    scores = (scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
-    return Outcome(tuple(curves), tuple(versions), tuple(scores))
+    return Outcome(pruner, tuple(curves), tuple(versions), scores_of(pruner, rankings))
 
 
-def remove_by_hand(
-    pruner: Pruner, removed: tuple[int, ...], repairs: Sequence[Repair], *, random: bool
-) -> Outcome:
-    """Remove the units that were named, and as many at random where that is asked for."""
-    versions = []
-    for kind in repairs:
-        made = pruner.repaired(kind, removed)
-        versions.append(Version(MANUAL, kind, made, pruner.measure.point(made)))
-    curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
-    if random:
-        curves.append(Curve("random", "none", (pruner.random_point(len(removed)),)))
-    return Outcome(tuple(curves), tuple(versions))
+def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScores, ...]:
+    """Return the scores that methods give; heads that are named by hand have none."""
+    by_method = (item for item in rankings.items() if item[0] != MANUAL)
+    return tuple(scores_grid(*item, pruner.loaded, pruner.units) for item in by_method)
 
 
-def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
+def scores_grid(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
     """Lay a ranking's values out as layers x heads; None where a layer has fewer heads."""
     grid: list[list[float | None]] = units.expand(ranking.values).tolist()
     for site, row in zip(loaded.sites, grid, strict=True):
         row[site.n_heads :] = [None] * (len(row) - site.n_heads)
     layers = tuple((site.stack, site.layer) for site in loaded.sites)
-    return HeadScores(name, tuple(map(tuple, grid)), ranking.passes, layers)
+    return HeadScores(name, tuple(map(tuple, grid)), layers)
 
 
 def units_by_hand(
@@ -171,7 +139,7 @@ def units_by_hand(
 
 def single_heads(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
     """Measure the model without each head, and with the best head of each layer alone."""
-    units, measure, loaded, tell = pruner.units, pruner.measure, pruner.loaded, pruner.tell
+    units, loaded, tell = pruner.units, pruner.loaded, pruner.tell
     by_layer = {
         layer: (units.layers == layer).nonzero().flatten().tolist()
         for layer in sorted(set(units.layers.tolist()))
@@ -179,92 +147,76 @@ def single_heads(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffe
     chosen_on = pruner.context.calibration
     evaluation = HeadByHead(pruner.evaluation, loaded)
     calibration = HeadByHead(chosen_on.task, loaded)
-    point = partial(measure.point, all_metrics=False, run=evaluation.outputs)
-    without = list[Point]()
+    without = dict[Name, Point]()
     for layer, of_layer in by_layer.items():
         evaluation.start_at(layer)
         for unit in of_layer:
             tell("single heads", len(without), len(units))
-            without.append(point(Repaired.bare(units, [unit])))
-    kept, names = list[Point](), list[tuple[Any, ...]]()
+            bare = Repaired.bare(units, [unit])
+            point = pruner.point(bare, all_metrics=False, run=evaluation.outputs)
+            without[point.heads_removed[0]] = point
+    kept = dict[Name, Point]()
     for layer, of_layer in by_layer.items():
         qualities = []
         calibration.start_at(layer)
         for unit in of_layer:
-            tell("heads left alone", len(names), len(by_layer))
+            tell("heads left alone", len(kept), len(by_layer))
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
             qualities.append(chosen_on.quality(gates, lambda xi: calibration.outputs(gates=xi)))
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
-        kept.append(measure.point(others, all_metrics=False))
-        names.append(original_names(loaded, units.members[best])[0])
-    return _effects([point.heads_removed[0] for point in without], without), _effects(names, kept)
+        name = original_names(loaded, units.members[best])[0]
+        kept[name] = pruner.point(others, all_metrics=False)
+    return _effects(without), _effects(kept)
 
 
-def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:
+def _effects(points: Mapping[Name, Point]) -> tuple[HeadEffect, ...]:
     """Put points into a table, p-values adjusted over all of them; p = 1 for the full model."""
-    p_values = np.array([1.0 if point.p_value is None else point.p_value for point in points])
-    rows = zip(names, points, p_values.tolist(), adjust(p_values).tolist(), strict=True)
+    p_values = np.array([1.0 if p.p_value is None else p.p_value for p in points.values()])
+    rows = zip(points.items(), p_values.tolist(), adjust(p_values).tolist(), strict=True)
     effects = []
-    for (*stack, layer, head), point, p_value, adjusted in rows:
-        assert point.difference is not None  # only random draws have none
-        effects.append(
-            HeadEffect(
-                layer,
-                head,
-                stack=stack[0] if stack else "encoder",
-                value=point.value,
-                difference=point.difference,
-                p_value=p_value,
-                p_adjusted=adjusted,
-                significant=adjusted < Q,
-            )
-        )
+    for ((*stack, layer, head), point), p_value, adjusted in rows:
+        change = point.difference or Estimate(None)
+        row = layer, head, point.value, change, p_value, adjusted, adjusted < Q
+        effects.append(HeadEffect(*row, stack=stack[0] if stack else "encoder"))
     return tuple(effects)
 
 
 # --- stacks apart ---------------------------------------------------------------------------------
 
 
+class Swept(NamedTuple):
+    """A curve from no head removed to all, and how its values vary together."""
+
+    method: str
+    repair: str
+    shares: Array  # (points,), of heads removed, from 0 to 1
+    #: (points, 1 + resamples of the examples or draws of random heads): the metric itself first.
+    values: Array
+
+
 def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
     """Return the curves that run from no head removed to all, with the values of each resample."""
     whole = []
     for curve in curves:
-        shares = tuple(point.fraction for point in curve.points)
-        if (shares[0], shares[-1]) != (0.0, 1.0):
-            continue
-        random = curve.method == "random"
-        means = [point.value.value or 0.0 for point in curve.points]
-        values = [
+        values = list[Any]()
+        for point in curve.points:
+            value, drawn = point.value.value or 0.0, [draw.value for draw in point.draws]
+            if curve.method != "random":
+                drawn = pruner.resamples[id(point)].tolist()
             # Where nothing or everything is removed, there is nothing to draw.
-            np.full(pruner.draws, mean)
-            if random and not point.draws
-            else pruner.measure.resamples(point)
-            for point, mean in zip(curve.points, means, strict=True)
-        ]
-        item = Swept(curve.method, curve.repair, shares, tuple(means), np.stack(values))
-        whole.append(item)
+            values.append([value, *(drawn or [value] * pruner.draws)])
+        shares = np.array([point.fraction for point in curve.points])
+        if (shares[0], shares[-1]) == (0.0, 1.0):
+            whole.append(Swept(curve.method, curve.repair, shares, np.array(values)))
     return tuple(whole)
-
-
-def roles_of_stack(
-    loaded: LoadedModel, view: LoadedModel, roles: Mapping[Head, HeadResult]
-) -> dict[Head, HeadResult]:
-    """Return the roles of the heads of one stack by their places in its view."""
-    row_of = {(site.stack, site.layer): site.row for site in view.sites}
-    names = {(row, head): loaded.sites[row] for row, head in roles}
-    return {
-        (row_of[site.stack, site.layer], place[1]): roles[place]
-        for place, site in names.items()
-        if (site.stack, site.layer) in row_of
-    }
 
 
 def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
     """Return the areas under the whole curves of every stack, and the gaps between stacks.
 
-    Inner areas go from the first to the last head removed, over the shares that the curves of one
-    method have in common in all stacks, so that they can be compared.
+    They go from the first to the last head removed, over the shares that the curves of one method
+    have in common in all stacks, so that they can be compared.
     """
     by_name: dict[tuple[str, str], dict[str, Swept]] = {}
     for stack, curves in swept.items():
@@ -272,20 +224,17 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
     areas, gaps = list[Area](), list[AreaGap]()
     for name, of_stack in by_name.items():
-        # From the first to the last head removed, as far as all curves go.
-        shares = [[s for s in curve.shares if 0.0 < s < 1.0] for curve in of_stack.values()]
-        low, high = (
-            max(min(s, default=2.0) for s in shares),
-            min(max(s, default=-1.0) for s in shares),
-        )
-        spans = [(0.0, 1.0), (low, high)] if low <= high else [(0.0, 1.0)]
+        inner = [curve.shares[1:-1] for curve in of_stack.values()]
+        low = max(min(shares, default=2.0) for shares in inner)
+        high = min(max(shares, default=-1.0) for shares in inner)
+        if low > high:
+            continue
+        values = {stack: _area(curve, low, high) for stack, curve in of_stack.items()}
         random = name[0] == "random"
-        values = {s: [_area(curve, *span) for span in spans] for s, curve in of_stack.items()}
-        for stack, own in values.items():
-            areas.append(Area(stack, *name, *(_interval(area, random) for area in own)))
+        areas += [Area(stack, *name, _interval(area, random)) for stack, area in values.items()]
         for stack, other in permutations(values, 2):
-            pairs = zip(values[stack], values[other], strict=True)
-            gaps.append(AreaGap(stack, other, *name, *(_interval(a - b, random) for a, b in pairs)))
+            gap = _interval(values[stack] - values[other], random)
+            gaps.append(AreaGap(stack, other, *name, gap))
     return tuple(areas), tuple(gaps)
 
 
@@ -295,10 +244,9 @@ def _area(curve: Swept, low: float, high: float) -> Array:
     (1 + resamples,): of the metric itself first. Both ends may lie between points; over one share
     alone it is the curve's value there.
     """
-    shares = np.asarray(curve.shares)
+    shares = curve.shares
     x = np.unique([low, *shares[(shares > low) & (shares < high)], high])
-    values = np.column_stack([curve.means, curve.values])
-    y = make_interp_spline(shares, values, k=1)(x)
+    y = make_interp_spline(shares, curve.values, k=1)(x)
     area: Array = y[0] if len(x) == 1 else trapezoid(y, x, axis=0) / (high - low)
     return area
 

@@ -9,14 +9,14 @@ swap, however small the difference of the outputs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from headscope.artefacts.opened_again import distance
+from headscope.artefacts.opened_again import distance, reason
 from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError
@@ -30,14 +30,12 @@ from headscope.models.run.task_heads import Select
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.card import model_card, snippets
 from headscope.pruning.curves import Version
-from headscope.pruning.measure import at, compact_model
+from headscope.pruning.measure import Pruner, at, compact_model
 from headscope.pruning.result import Candidate, KeptModel, PruneResult, SavedModel, SpeedResult
-from headscope.pruning.sources import Sources
 from headscope.removal.card import CARD, in_folder
 from headscope.removal.times import times
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
-from headscope.tasks.units import units_of
 
 BATCH_SIZE = 8  # Texts of a batch that is timed
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
@@ -72,13 +70,13 @@ def keep(
     version: Version,
     kept: KeptModel,
     result: PruneResult,
-    loaded: LoadedModel,
-    task: Task,
-    sources: Sources,
-    save: str | Path,
-    seed: int,
+    pruner: Pruner,
+    evaluation_of: Callable[[LoadedModel], Task],
+    folder: Path,
 ) -> PruneResult:
     """Write the model of a version, open it again, compare, time and describe it.
+
+    ``evaluation_of`` tokenises the evaluation data for a model.
 
     Raises
     ------
@@ -86,8 +84,8 @@ def keep(
         If the folder could not be made; the error has the result with everything else. Nothing of
         the folder is left then, and what was there before is as it was.
     """
-    folder, result = Path(save), dataclasses.replace(result, kept=kept)
-    compact = compact_model(loaded, units_of(loaded), version.made)
+    loaded, task, result = pruner.loaded, pruner.evaluation, dataclasses.replace(result, kept=kept)
+    compact = compact_model(loaded, pruner.units, version.made)
     with _failure_with(result), whole_folder(folder) as path:
         opens = write_model(
             compact,
@@ -97,24 +95,30 @@ def keep(
             repair=kept.repair,
             provenance=result.provenance,
         )
-        again = _opened(path, folder, loaded, sources, task)
+        numbers, head = loaded.dtype, loaded.task_head
+        again = load(str(path.resolve()), dtype=numbers, device=loaded.device, task_head=head)
+        check_embeds(again, path)
+        again = again if loaded.whole is None else again.only(loaded.stacks[0])
+        if loaded.pooling.origin == "option":
+            again = again.pooled_by(loaded.pooling.modes[0])
+        if list(evaluation_of(again).rows) != list(task.rows):
+            raise ArtefactError(
+                f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
+                "than the model's own, so the folder was not kept."
+            )
         outputs, largest = _same_outputs(task, compact, again, folder)
         sentences = (path / MODULES).is_file()
         code, *_ = snippets(opens, loaded.task_head, sentences=sentences)
         saved = SavedModel(
             folder=str(folder),
-            method=kept.method,
-            repair=kept.repair,
             heads_removed=version.point.heads_removed,
-            fraction=kept.fraction,
-            value=kept.value,
-            measured=task.value(at(outputs, version.examples)),
+            measured=task.value(at(outputs, pruner.examples)),
             opens=opens,
             max_difference=largest,
             code=in_folder(code, str(folder)),
         )
         sides = ((loaded, loaded, task.rows), (again, again, task.rows))
-        timed = times(*sides, batch_size=BATCH_SIZE, seed=seed)
+        timed = times(*sides, batch_size=BATCH_SIZE, seed=pruner.seed)
         parameters = [sum(p.numel() for p in m.network.parameters()) for m in (loaded, again)]
         threads = torch.get_num_threads()
         speed = SpeedResult(timed.speed, timed.ms, BATCH_SIZE, loaded.device, threads, *parameters)
@@ -130,42 +134,19 @@ def _failure_with(result: PruneResult) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # torch and safetensors raise many kinds
-        message = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__}: {message}; please report this."
+        why = f"{type(error).__name__}: {reason(error)}; please report this."
         if isinstance(error, HeadscopeError):
-            reason = str(error)
+            why = str(error)
         elif isinstance(error, OSError):
-            reason = f"The system refused: {error}."
+            why = f"The system refused: {error}."
         raise ArtefactError(
-            f"The model could not be saved, and everything else that was found is kept: {reason}",
+            f"The model could not be saved, and everything else that was found is kept: {why}",
             result=result,
         ) from error
 
 
-def _opened(
-    path: Path, folder: Path, loaded: LoadedModel, sources: Sources, task: Task
-) -> LoadedModel:
-    """Load what was written; its own tokenizer must give the same tokens."""
-    again = load(
-        str(path.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
-    )
-    check_embeds(again, path)
-    again = again if loaded.whole is None else again.only(loaded.stacks[0])
-    if loaded.pooling.origin == "option":
-        again = again.pooled_by(loaded.pooling.modes[0])
-    if list(sources.evaluation_for(again).rows) != list(task.rows):
-        raise ArtefactError(
-            f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
-            "than the model's own, so the folder was not kept."
-        )
-    return again
-
-
 def _same_outputs(
-    task: Task,
-    measured: LoadedModel,
-    opened: LoadedModel,
-    folder: Path,
+    task: Task, measured: LoadedModel, opened: LoadedModel, folder: Path
 ) -> tuple[Outputs, float]:
     """Run the measured model and the opened one over the examples of a task, side by side.
 

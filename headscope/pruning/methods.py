@@ -108,9 +108,7 @@ def importance(kind: str, context: Context, *, normalise: bool = True) -> Rankin
         count += real.flatten(0, -2).sum(dim=0)
     total, count = summed(f"importance-{kind}", total, count)
     values = total / count
-    if normalise:
-        values = per_layer(values, units.layers)
-    return Ranking(values, passes={"forward": 1, "backward": 1})
+    return Ranking(per_layer(values, units.layers) if normalise else values)
 
 
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
@@ -123,41 +121,31 @@ def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     return values / norm.where(norm > EPS * norm.max(), norm.new_full((), torch.inf))
 
 
-def information(context: Context, directions: int) -> tuple[Tensor, Tensor]:
-    """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal, float64."""
-    if context.labelled:
-        rows = labelled_rows(context.calibration.batches(labels=True), context.units)
-        matrix = rows.t() @ rows
-        return matrix, matrix.diagonal()
-    sums = context.gauss_newton(directions)
-    return sums.matrix, sums.unit_squares
-
-
-def fisher(context: Context, *, normalise: bool = False) -> Ranking:
-    """Score heads by the diagonal of the Fisher matrix, refined in layers when heads are removed.
+class Fisher(Ranking):
+    """Scores by the diagonal of the Fisher matrix, refined in layers when heads are removed.
 
     A unit's value is about what removing it alone adds to the loss; ``normalise`` divides it by its
-    layer's l2 norm.
+    layer's l2 norm. Those with the lowest values go; units of a layer are then exchanged by the
+    whole matrix.
     """
-    matrix, diagonal = information(context, directions=1)
-    layers = context.units.layers
-    values = per_layer(diagonal, layers) if normalise else diagonal
-    return FisherRanking(values, matrix, layers)
 
-
-class FisherRanking(Ranking):
-    """Removes the lowest ``values``, then swaps units inside ``layers`` by the whole ``matrix``."""
-
-    def __init__(self, values: Tensor, matrix: Tensor, layers: Tensor) -> None:
-        super().__init__(values, passes={"forward": 1, "backward": 1})
-        self._matrix, self._layers = matrix, layers
+    def __init__(self, context: Context, *, normalise: bool = False) -> None:
+        self._layers = context.units.layers
+        if context.labelled:
+            rows = labelled_rows(context.calibration.batches(labels=True), context.units)
+            self.matrix = rows.t() @ rows
+            values = self.matrix.diagonal()
+        else:
+            sums = context.gauss_newton(1)
+            self.matrix, values = sums.matrix, sums.unit_squares
+        super().__init__(per_layer(values, self._layers) if normalise else values)
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go: refined anew for each count."""
         removed = set(super().remove(count))
         for layer in sorted(set(self._layers.tolist())):
             units = (self._layers == layer).nonzero().flatten()
-            inside = self._matrix[units][:, units]
+            inside = self.matrix[units][:, units]
             start = torch.tensor([unit in removed for unit in units.tolist()])
             removed -= set(units.tolist())
             removed |= set(units[exchange(inside, start)].tolist())
@@ -189,17 +177,13 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
 
 def ablation(context: Context) -> Ranking:
     """Score heads by the drop of the metric without each: n_units + 1 forward passes."""
-    n, drops = len(context.units), []
-    before = _quality(context, ())
-    for unit in range(n):
-        drops.append(before - _quality(context, (unit,)))
-        context.progress("ablation", unit + 1, n)
-    values = torch.tensor(drops, dtype=torch.float64)
-    return Ranking(values, passes={"forward": n + 1, "backward": 0}, size=abs(before))
-
-
-def _quality(context: Context, removed: tuple[int, ...]) -> float:
-    return context.calibration.quality(context.units.expand(context.units.gates(removed)))
+    units, drops = context.units, []
+    before = context.calibration.quality(units.expand(units.gates(())))
+    for unit in range(len(units)):
+        without = units.expand(units.gates([unit]))
+        drops.append(before - context.calibration.quality(without))
+        context.progress("ablation", unit + 1, len(units))
+    return Ranking(torch.tensor(drops, dtype=torch.float64), size=abs(before))
 
 
 # --- trained gates --------------------------------------------------------------------------------
@@ -228,7 +212,7 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
         context.progress("gates", epoch, EPOCHS)
         if unchanged >= PATIENCE and epoch > PATIENCE:
             break
-    return Ranking(logits, passes={"forward": epoch, "backward": epoch})
+    return Ranking(logits)
 
 
 def open_probability(log_a: Tensor) -> Tensor:
@@ -249,22 +233,17 @@ def draw_gates(log_a: Tensor, size: int, generator: torch.Generator) -> Tensor:
 # --- what the classification says -----------------------------------------------------------------
 
 
-def by_role(context: Context) -> Ranking:
-    """Keep heads with a role, the strongest first.
+def clearest_role(head: HeadResult) -> float:
+    """Return the largest gain of a labelled score over its baseline, plus 1 for having a label.
 
-    The value is the largest gain of a labelled score over its baseline, plus 1 for having a label
-    at all; heads without a role go first, the least confident of them before the others.
+    Heads without a role go first, the least confident of them before the others.
     """
-
-    def value(head: HeadResult) -> float:
-        if head.labels:
-            return 1.0 + max(float(label.score) - label.baseline for label in head.labels)
-        return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
-
-    return _by_largest(context, value)
+    if head.labels:
+        return 1.0 + max(float(label.score) - label.baseline for label in head.labels)
+    return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
 
 
-def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranking:
+def by_largest(value: Callable[[HeadResult], float], context: Context) -> Ranking:
     """Rank units by the largest value among their heads; 0 for a head that was not classified."""
     values = {head: value(result) for head, result in context.roles.items()}
     largest = [max(values.get(head, 0.0) for head in heads) for heads in context.units.members]
@@ -277,7 +256,8 @@ def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranki
 def magnitude(context: Context) -> Ranking:
     """Score heads by the Frobenius norm of their weights: W_Q, W_K, W_V and W_O together."""
     grid = torch.zeros(context.units.shape, dtype=torch.float64)
-    for layer, weights in enumerate(context.weights):
+    for layer, site in enumerate(context.calibration.loaded.sites):
+        weights = site.weights()
         maps = (weights.W_Q, weights.W_K, weights.W_V, weights.W_O)
         squares = sum((exact(W.detach()) ** 2).sum(dim=(1, 2)) for W in maps)
         grid[layer, : weights.n_heads] = torch.as_tensor(squares).cpu()
@@ -287,23 +267,21 @@ def magnitude(context: Context) -> Ranking:
 def random(context: Context) -> Ranking:
     """Draw an order of all units from the seed."""
     generator = torch.Generator().manual_seed(context.seed)
-    order = torch.randperm(len(context.units), generator=generator).tolist()
-    values = torch.empty(len(order), dtype=torch.float64)
-    values[torch.tensor(order)] = torch.arange(len(order), dtype=torch.float64)
-    return Ranking(values, order)
+    order = torch.randperm(len(context.units), generator=generator)
+    return Ranking(order.argsort())
 
 
 #: By the names in :data:`headscope.pruning.options.METHODS`.
 _RUN: dict[str, Callable[..., Ranking]] = {
     "surgeon": surgeon,
-    "fisher": fisher,
+    "fisher": Fisher,
     "importance-token": partial(importance, "token"),
     "importance-example": partial(importance, "example"),
     "gates": gates,
     "ablation": ablation,
-    "roles": by_role,
+    "roles": partial(by_largest, clearest_role),
     "magnitude": magnitude,
     # Mean largest attention weight on a content token.
-    "confidence": partial(_by_largest, value=lambda head: head.confidence or 0.0),
+    "confidence": partial(by_largest, lambda head: head.confidence or 0.0),
     "random": random,
 }

@@ -96,9 +96,9 @@ def check_methods(methods: Sequence[str]) -> None:
             raise InputError(f"There is no method {name!r}; {hint}")
 
 
-def needs(methods: Sequence[str], what: str) -> list[str]:
+def needs(methods: Sequence[str], what: str) -> tuple[str, ...]:
     """List the methods that need ``labels`` or ``roles``."""
-    return [name for name in methods if getattr(METHODS[name], f"needs_{what}")]
+    return tuple(name for name in methods if getattr(METHODS[name], f"needs_{what}"))
 
 
 def _role_names(text: str) -> list[str]:
@@ -336,7 +336,7 @@ class PruneOptions(RunOptions):
         if self.fractions and whole_curve:
             yield "step makes a whole curve of fractions; leave out step or fractions."
         check_methods(self.method_names)
-        wanting = needs(self.method_names, "roles") + (["keep_roles"] if self.keep_roles else [])
+        wanting = needs(self.method_names, "roles") + ("keep_roles",) * bool(self.keep_roles)
         if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
             yield (
                 f"{wanting[0]} needs to know what the heads do, and for the task seq2seq no model "
@@ -363,24 +363,13 @@ class PruneOptions(RunOptions):
                 )
         if not -(2**62) <= self.seed < 2**62:
             yield f"The seed {self.seed} is too large; give one of at most 62 bits."
-        if self.save is not None:
-            yield from self._problems_of_saving()
-
-    def _problems_of_saving(self) -> Iterator[str]:
-        """Yield, before a long run, why the options do not name one model and a folder for it."""
-        if not (self.manual or self.scored):
-            yield "Random heads are a control and are never saved; name another method."
-        if not self.manual and self.max_drop is None:
-            if len(set(self.fractions or ())) != 1:
+        if self.save is not None and not self.manual:
+            if not self.scored:
+                yield "Random heads are a control and are never saved; name another method."
+            if self.max_drop is None and len(set(self.fractions or ())) != 1:
                 yield (
                     "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
                     "the heads with heads or keep_roles."
-                )
-            if self.shares in ((0.0,), (0.0, 1.0)):
-                what = "everything" if self.shares[-1] else "nothing"
-                yield (
-                    f"The fraction {self.shares[-1]:g} leaves no pruned model to save: it removes "
-                    f"{what}."
                 )
 
     def step_names(self) -> tuple[str, ...]:

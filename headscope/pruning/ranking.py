@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.result import HeadResult
-from headscope.attention import AttentionWeights
 from headscope.core.progress import Progress, silent
 from headscope.core.rounding import ROUNDING, tied
 from headscope.models.run.loaded import LoadedModel
@@ -53,7 +52,6 @@ class Context:
 
     units: Units
     calibration: TaskCalibration
-    weights: Sequence[AttentionWeights] = ()  # of each layer
     roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
     use_labels: bool = False  # where a method can do with or without
     largest: int = 0  # most units that any point removes; the surgeon's path may stop there
@@ -65,8 +63,7 @@ class Context:
     @classmethod
     def of_task(cls, loaded: LoadedModel, task: Task, **fields: Any) -> Context:
         """Make the context of a model and a task's calibration examples."""
-        weights = [site.weights() for site in loaded.sites]
-        return cls(units_of(loaded), TaskCalibration(loaded, task), weights, **fields)
+        return cls(units_of(loaded), TaskCalibration(loaded, task), **fields)
 
     @property
     def labelled(self) -> bool:
@@ -101,26 +98,16 @@ class Context:
 class Ranking:
     """Which units go, for every number of them.
 
-    ``values`` (n_units,) are higher for units that are rather kept. Units go in ``order``, or by
-    ascending value: of values that are equal to rounding the later unit goes first. ``passes`` says
-    how often the calibration data were run ``forward`` and ``backward``; ``size`` how large the
-    numbers were whose differences the values are.
+    ``values`` (n_units,) are higher for units that are rather kept; of values that are equal to
+    rounding the later unit goes first. ``size`` says how large the numbers were whose differences
+    the values are.
     """
 
-    def __init__(
-        self,
-        values: Tensor,
-        order: Sequence[int] | None = None,
-        passes: Mapping[str, int] | None = None,
-        size: float = 0.0,
-    ) -> None:
+    def __init__(self, values: Tensor, size: float = 0.0) -> None:
         self.values = values.detach().cpu().double()
-        if order is None:
-            level = tied(self.values.numpy(), size)
-            order = sorted(range(len(level)), key=lambda unit: (level[unit], -unit))
+        level = tied(self.values.numpy(), size)
         #: Units, the first to go first.
-        self.order = tuple(order)
-        self.passes = dict(passes or {})
+        self.order = tuple(sorted(range(len(level)), key=lambda unit: (level[unit], -unit)))
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
@@ -158,7 +145,12 @@ def scale_gates(
     step = _solve_damped(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
-        best, best_distance = line_search(context, best, best_distance, kept, step)
+        for length in (1.0, 0.5, 0.25):
+            trial = best.clone()
+            trial[kept] += length * step
+            if (at_trial := context.distance(trial)) < (1 - ROUNDING) * best_distance:
+                best, best_distance = trial, at_trial
+                break
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break
         sums = sample(
@@ -177,15 +169,3 @@ def _solve_damped(matrix: Tensor, kept: list[int], right: Tensor, damping: float
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
     solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
     return solved
-
-
-def line_search(
-    context: Context, gates: Tensor, distance: float, kept: Sequence[int], step: Tensor
-) -> tuple[Tensor, float]:
-    """Go as far along a step as lowers the distance: all of it, half, a quarter, or not at all."""
-    for length in (1.0, 0.5, 0.25):
-        trial = gates.clone()
-        trial[list(kept)] += length * step
-        if (at_trial := context.distance(trial)) < (1 - ROUNDING) * distance:
-            return trial, at_trial
-    return gates, distance

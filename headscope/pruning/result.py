@@ -57,8 +57,6 @@ class Point:
     changed: tuple[str, ...] | None = None
     draws: tuple[Draw, ...] = ()  # Empty unless ``random``
     spread: float | None = None  # Standard deviation over draws
-    #: Of that interval: higher where smaller numbers of heads were tried after a refusal.
-    level: float = 0.95
 
 
 @dataclass(frozen=True)
@@ -76,27 +74,12 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class DropPart:
-    """A pruned model on one part of the evaluation data."""
-
-    heads: int  # Heads that it lost
-    examples: int  # Examples of the part
-    baseline: float  # The task's metric of the unpruned model and of this one, on these examples.
-    value: float
-    difference: Estimate  # Value minus baseline, with its paired interval
-    level: float  # Level of the interval: 0.95, or more where several models were tested
-
-
-@dataclass(frozen=True)
 class TestedCount:
     """One model that was tested."""
 
-    method: str  # How it was made.
-    repair: str
     heads: int  # Heads that it lost
-    lost: float  # What it loses of the metric there, and the upper end of the interval.
+    lost: float  # What it loses of the metric there, and the upper end of the 95% interval.
     most_lost: float
-    level: float  # Of that interval
     allowed: bool  # Whether that end is at most what may be lost
 
 
@@ -112,28 +95,17 @@ class CandidateDistance:
 
 
 @dataclass(frozen=True)
-class RefusedNext:
-    """The next number of the sequence, which was refused, on the examples that were tested on."""
-
-    heads: int  # Heads that it lost
-    value: float  # The task's metric
-    difference: Estimate  # Value minus the unpruned model's, with its paired 95% interval
-    step: Estimate  # Value minus that of the model that was found, with its paired 95% interval
-
-
-@dataclass(frozen=True)
 class MaxDrop:
     """A number of heads, not the largest, that costs at most ``wanted``.
 
-    A sequence of numbers, settled on the calibration data, is tested up to the first refusal.
+    A sequence of numbers, settled on the calibration data, is tested up to the first refusal. The
+    model that was confirmed is the last point of the curve of ``method`` and ``repair``.
     """
 
     wanted: float  # The most that may be lost, in the metric's unit
     count: int  # Heads that were removed: the number that was confirmed
     method: str  # How they were chosen, and what was done to the others.
     repair: str
-    confirmed: DropPart  # The model that was found, on the examples that were tested on
-    one_more: RefusedNext | None  # The number that was refused after it; None where none was
     looks: tuple[TestedCount, ...] = ()  # Every model that was tested, in order
     #: The numbers of heads in the order in which they were to be tested, settled beforehand.
     sequence: tuple[int, ...] = ()
@@ -182,18 +154,12 @@ class HeadScores:
     #: heads of all stacks are ranked together, the layers of the encoder come first, then those of
     #: the decoder and of cross-attention.
     values: tuple[tuple[float | None, ...], ...]
-    passes: dict[str, int]  # ``forward`` and ``backward`` passes over the calibration data
     layers: tuple[tuple[Any, ...], ...]  # (stack, layer): Which layer each row is
-
-    @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Stack and layer of each row."""
-        return tuple((stack, layer) for stack, layer in self.layers)
 
     @property
     def names(self) -> tuple[str, ...]:
         """``L3``, or ``cross:L3`` outside the encoder, for each row."""
-        return tuple(layer_name(layer, stack) for stack, layer in self.places)
+        return tuple(layer_name(layer, stack) for stack, layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -221,48 +187,35 @@ class StackResult:
 
 @dataclass(frozen=True)
 class Area:
-    """The area under a curve of one stack: the metric's mean over all shares of its heads."""
+    """The area under a curve of one stack: the metric's mean over shares of its heads removed."""
 
     stack: str  # Whose curve it is.
     method: str
     repair: str
-    #: In the metric's unit, by the trapezoidal rule over shares from 0 to 1, with its 95% interval:
-    #: bootstrap over examples; for ``random`` Student's t over draws.
-    value: Estimate
-    #: The same from the first to the last head removed, over the shares that the curves of all
-    #: stacks have in common: without the points where the stack has all its heads and none, the
-    #: last of which cuts a decoder off from the source in the case of cross-attention. None for
-    #: curves without a point between 0 and 1.
-    inner: Estimate | None = None
-
-    @property
-    def compared(self) -> Estimate:
-        """The area by which stacks are compared: the inner one where there is one."""
-        return self.inner or self.value
+    #: In the metric's unit, by the trapezoidal rule from the first to the last head removed, over
+    #: the shares that the curves of all stacks have in common, with its 95% interval: bootstrap
+    #: over examples; for ``random`` Student's t over draws. The points where the stack has all its
+    #: heads and none do not count: without any cross-attention a decoder is cut off from the
+    #: source.
+    inner: Estimate
 
 
 @dataclass(frozen=True)
 class AreaGap:
     """How much larger the area of one stack is than that of another."""
 
-    stack: str  # ``difference`` is the first's area minus the second's.
+    stack: str  # ``inner`` is the first's area minus the second's.
     other: str
     method: str  # Of both curves.
     repair: str
     #: In the metric's unit, with its 95% interval, paired: the same resampled examples for both;
     #: for ``random`` Student's t over draws.
-    difference: Estimate
-    inner: Estimate | None = None  # The difference of the inner areas
-
-    @property
-    def compared(self) -> Estimate:
-        """The difference by which stacks are compared, as :attr:`Area.compared`."""
-        return self.inner or self.difference
+    inner: Estimate
 
     @property
     def is_apart(self) -> bool:
-        """Whether the interval of that difference excludes 0."""
-        ends = self.compared.interval
+        """Whether that interval excludes 0."""
+        ends = self.inner.interval
         return ends is not None and (ends[0] > 0 or ends[1] < 0)
 
 
@@ -282,9 +235,7 @@ class KeptModel:
     method: str  # Never a control such as random heads.
     repair: str
     fraction: float  # Share of the model's heads that it lost
-    #: The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
-    #: the examples that were tested on, else on all evaluation data.
-    value: float
+    value: float  # The task's metric: a point of the curve of that method and repair
     #: All that might have been kept; the first of the best on the calibration data is. Empty where
     #: there was one only, which nothing had to be measured for.
     candidates: tuple[Candidate, ...] = ()
@@ -292,16 +243,12 @@ class KeptModel:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model that was written: where, which heads it lost, and what it is worth."""
+    """The model that is kept, as it was written and opened again."""
 
     folder: str  # Where it was written
-    method: str  # How it was made.
-    repair: str
     heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
-    fraction: float
-    value: float  # What the curve says that the model is worth
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
-    #: rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
+    #: rate may differ a little from the curve's: outputs that differ by rounding can swap a tie.
     measured: float
     #: What opens it besides headscope: transformers after ``headscope.register()``,
     #: ``trust_remote_code`` or ``transformers`` alone.
@@ -360,7 +307,7 @@ class PruneResult(Measured):
     @property
     def measured_examples(self) -> int:
         """Examples that baseline and curves are measured on: with ``max_drop`` those tested on."""
-        return self.data.examples if self.max_drop is None else self.max_drop.confirmed.examples
+        return self.data.examples - (self.max_drop.left_out if self.max_drop else 0)
 
     @property
     def sign(self) -> int:

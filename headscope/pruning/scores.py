@@ -8,7 +8,7 @@ from typing import Any
 from headscope import classify
 from headscope.analyses.classify.known_roles import Classification, find_roles, read_classification
 from headscope.models.run.loaded import LoadedModel
-from headscope.pruning.curves import scores_of, units_by_hand
+from headscope.pruning.curves import scores_grid, units_by_hand
 from headscope.pruning.methods import rank
 from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check_methods
 from headscope.pruning.ranking import Context, Repaired
@@ -90,7 +90,7 @@ def scores(
         largest=len(units),
         seed=seed,
     )
-    return scores_of(method, rank(method, context, normalise=normalise), loaded, units)
+    return scores_grid(method, rank(method, context, normalise=normalise), loaded, units)
 
 
 @public

@@ -20,11 +20,9 @@ from headscope.removal.metric_words import (
     amount,
     change_words,
     number,
-    percent,
     span,
 )
 from headscope.show.cells import plural
-from headscope.stats.estimate import Estimate
 
 STACK_NAMES = {
     "encoder": "the encoder's self-attention",
@@ -35,69 +33,60 @@ _MOST_QUERIES = 8  # Queries named in a sentence; all of them are in the JSON.
 
 
 def verdict(result: PruneResult) -> str:
-    """Say what is left of the metric at one point, which was settled before it was measured.
+    """Say what is left of the metric at :func:`leading_point`, and what may be lost.
 
-    That is the number that ``max_drop`` confirmed, the model that is kept, the heads that were
-    named, or else :func:`leading_point`. What may be lost is the bad end of the paired interval.
+    That is the bad end of the paired interval.
     """
-    metric = result.metric
-    name = SHORT_NAMES.get(metric, metric)
-    if (search := result.max_drop) is not None:
-        part = search.confirmed
-        return (
-            f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
-            f"confirmed to cost at most {amount(search.wanted, metric)}: {name} "
-            f"{number(part.baseline, metric)} -> {number(part.value, metric)} without them "
-            f"({way(search.method, search.repair)}); "
-            f"{change_words(metric, part.difference, part.level)}. "
-            f"{scheme_words(metric, search, result.data.examples)}"
-        )
-    leading = leading_point(result)
+    leading, metric = leading_point(result), result.metric
     if leading is None:
         return "Nothing was removed."
     curve, point = leading
-    heads, value = f"{len(point.heads_removed)} of {result.n_heads}", point.value
+    name, random = SHORT_NAMES.get(metric, metric), curve.method == "random"
+    full, value = (number(each.value.value, metric) for each in (result.baseline, point))
+    values, change = f"{name} {full} -> {value}", change_words(metric, point.difference)
+    if (search := result.max_drop) is not None:
+        return (
+            f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
+            f"confirmed to cost at most {amount(search.wanted, metric)}: {values} without them "
+            f"({curve.name}); {change}. {scheme_words(result, search)}"
+        )
+    heads = f"{len(point.heads_removed)} of {result.n_heads}"
     repair = "" if curve.repair == "none" else f"repair {curve.repair}"
     by = f"{curve.method}, {repair}" if curve.repair not in ("none", curve.method) else curve.name
     if result.task == "fidelity" and curve.method != "manual":
         # The full model is at 1 by definition: what is lost is plain from the value itself.
-        random = None if curve.method == "random" else random_beside(result, point)
-        others = "" if random is None else f"; random heads: {number(random.value.value, metric)}"
+        beside = None if random else random_beside(result, point)
+        others = f"; random heads: {number(beside.value.value, metric)}" if beside else ""
         return (
-            f"With {heads} heads removed ({by}) embeddings stay at a cosine of "
-            f"{number(value.value, metric)} to the full model's "
-            f"({'draws' if point.draws else '95%'}: {span(value, metric)}){others}."
+            f"With {heads} heads removed ({by}) embeddings stay at a cosine of {value} to the full "
+            f"model's ({'draws' if point.draws else '95%'}: {span(point.value, metric)}){others}."
         )
-    text = f"With {heads} heads removed ({by})"
+    if random:
+        ends = f"mean of {len(point.draws)} draws ({span(point.value, metric)})"
+        return f"With {heads} heads removed at random: {values}, {ends}."
     if curve.method == "manual":
-        text = f"Without these {heads} heads{repair and f' ({repair})'}"
-    elif curve.method == "random":
-        text = f"With {heads} heads removed at random"
-    text += f": {name} {number(result.baseline.value.value, metric)} -> "
-    text += number(value.value, metric)
-    if curve.method == "random":
-        return f"{text}, mean of {len(point.draws)} draws ({span(value, metric)})."
-    return f"{text}; {change_words(metric, point.difference, point.level)}."
+        return f"Without these {heads} heads{repair and f' ({repair})'}: {values}; {change}."
+    return f"With {heads} heads removed ({by}): {values}; {change}."
 
 
-def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
-    """Say what a search settled beforehand, on how many of the ``of`` examples it tested what.
+def scheme_words(result: PruneResult, search: MaxDrop) -> str:
+    """Say what a search settled beforehand, and on how many of the examples it tested what.
 
     Two sentences, for the headline and for cards.
     """
 
     def refusal(test: TestedCount) -> str:
-        lost = f"up to {amount(test.most_lost, metric)}"
+        lost = f"up to {amount(test.most_lost, result.metric)}"
         if test.most_lost < 0:
-            lost = f"a gain of {amount(-test.most_lost, metric)} or more"
-        return f"{test.heads} heads ({lost}, {percent(test.level)})"
+            lost = f"a gain of {amount(-test.most_lost, result.metric)} or more"
+        return f"{test.heads} heads ({lost}, 95%)"
 
     refused = ", ".join(map(refusal, search.refusals))
-    examples = f"all {of:,} examples"
+    examples = f"all {result.data.examples:,} examples"
     if search.left_out:
         examples = (
-            f"the {search.confirmed.examples:,} of {of:,} examples that share no sentence with "
-            "what heads were chosen on"
+            f"the {result.measured_examples:,} of {result.data.examples:,} examples that share no "
+            "sentence with what heads were chosen on"
         )
     n = len(search.sequence)
     order = f"the order of {n} numbers of heads" if n > 1 else "the number of heads"
@@ -111,12 +100,11 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
     """Return the curve and the point of the headline, chosen without looking at their values.
 
-    The model that is kept; else, of the method and repair that were named first, the point nearest
-    to half of the heads. None where nothing was removed anywhere.
+    The model that is kept, or that ``max_drop`` confirmed; else, of the method and repair that were
+    named first, the point nearest to half of the heads. None where nothing was removed anywhere.
     """
-    kept = result.kept
     curves = chosen_curves(result.curves) or list(result.curves)
-    if kept is not None:
+    if (kept := result.kept) is not None:
         curves = [result.curve(kept.method, kept.repair)]
     for curve in curves:
         points = [point for point in curve.points if point.heads_removed]
@@ -131,17 +119,17 @@ def stacks_sentence(result: PruneResult) -> str:
     if not areas:
         return ""
     method, repair = areas[0].method, areas[0].repair
-    lowest = min(areas, key=lambda area: result.sign * (area.compared.value or 0.0))
+    lowest = min(areas, key=lambda area: result.sign * (area.inner.value or 0.0))
     others = []
     for gap in result.gaps:
         if (gap.method, gap.repair, gap.other) == (method, repair, lowest.stack):
-            change = number(gap.compared.value, metric, signed=True)
+            change = number(gap.inner.value, metric, signed=True)
             doubt = "" if gap.is_apart else "; not clearly different"
-            ends = span(gap.compared, metric, signed=True)
+            ends = span(gap.inner, metric, signed=True)
             others.append(f"{STACK_NAMES[gap.stack]} {change} ({ends}{doubt})")
     return (
         f"Stack by stack ({way(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
-        f"to prune: mean {metric} {number(lowest.compared.value, metric)}; compared with that, "
+        f"to prune: mean {metric} {number(lowest.inner.value, metric)}; compared with that, "
         f"{' and '.join(others)}."
     )
 
@@ -163,18 +151,13 @@ def changed_sentence(result: PruneResult) -> str:
 
 def speed_sentence(speed: SpeedResult) -> str:
     """Say how many times as fast the saved model is, and how much smaller."""
-    less = 1 - speed.parameters_pruned / speed.parameters_full
+    less, ends = 1 - speed.parameters_pruned / speed.parameters_full, speed.speed.interval
+    interval = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
     return (
-        f"It is {number_of_times(speed.speed)} times as fast as the whole model (torch, batches "
+        f"It is {speed.speed.value:.2f}{interval} times as fast as the whole model (torch, batches "
         f"of {speed.batch_size} texts, {speed.threads} {plural(speed.threads, 'thread')}, "
         f"{speed.device}), with {less:.1%} fewer parameters."
     )
-
-
-def number_of_times(speed: Estimate) -> str:
-    """Write a ratio with its interval: ``1.42 (1.38 to 1.47)``."""
-    ends = speed.interval
-    return f"{speed.value:.2f}" + ("" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})")
 
 
 def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:

@@ -1,9 +1,22 @@
 r"""Optimal Brain Surgeon on whole heads: an order of removal, and the refit that belongs to it.
 
+Attention writes ``z W_O + b_O`` into the residual stream; a head owns rows of that map::
+
+    out_t = x_t W        x_t = (z at token t, 1)    W = (rows of the heads; b)
+
+For a choice without labels two second moments are enough. With ``g_t`` the gradient of a random
+direction of the model's output by ``out_t``, a change ``D`` of W moves the output by about
+``sum over t of (x_t D) . g_t``; its mean square, tokens taken as independent, is ``tr(D^T A D C)``:
+
+    A = sum of |g_t|^2 x_t x_t^T / sum of |g_t|^2        C = sum of g_t g_t^T / number of examples
+
+This is the Gauss-Newton matrix of the distance to the model's own output, in Kronecker-factored
+form (Martens & Grosse 2015, arXiv:1503.05671). Tokens that the output does not depend on, padding
+among them, have weight zero.
+
 Unlike gates, which can only turn a head up, W_O as a whole may change: the other heads write what a
 removed head wrote, as far as their outputs allow. If heads with rows R go and the rows K that stay
-may change, the best new map and what it costs are, with ``H = A^-1`` (A and C as in
-:mod:`headscope.pruning.sublayers`)::
+may change, the best new map and what it costs are, with ``H = A^-1``::
 
     W_K + A_KK^-1 A_KR W_R            cost = tr( W_R^T (H_RR)^-1 W_R C )
 
@@ -25,17 +38,21 @@ Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from headscope.core.errors import UnsupportedModelError
+from headscope.core.widest import exact
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.hooks import hooked
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.output_maps import OutputMap
+from headscope.models.surgery.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pruning.ranking import Context, Ranking, Repaired
-from headscope.pruning.sublayers import Moments, Sublayer, copied, moments, sublayers
-from headscope.tasks.base import Task
 
 PARTS = 8  # Steps from all heads to none
 DIRECTIONS = 2  # Random directions of the output for each batch
@@ -46,28 +63,39 @@ RIDGE = 1e-2  # Added to the diagonal of A, relative to its mean
 
 
 @dataclass(frozen=True)
+class Layer:
+    """One output map, and the heads that own its rows; where layers share a map, the first one."""
+
+    site: AttentionSite
+    units: tuple[int, ...]  # Of its heads
+    W: Tensor  # (n_heads * d_head + 1, d_model), float64: the whole model's; last row: b
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What passed through one layer's map, float64."""
+
+    A: Tensor  # (n_heads * d_head + 1, same), of its inputs, tokens weighted by |g_t|^2
+    C: Tensor  # (d_model, d_model), of the gradients by its outputs, a mean over examples
+
+
+@dataclass(frozen=True)
 class Elimination:
     """The path of one layer from all of its heads to none."""
 
     order: tuple[int, ...]  # Indices of its heads in the order in which they go
     costs: tuple[float, ...]  # Squared change of the model's output with 0, 1, ... heads gone
 
-    def left(self, removed: int) -> set[int]:
-        """Return the indices of the heads that are left once ``removed`` are gone."""
-        return set(self.order[removed:])
 
-
-def eliminate(item: Sublayer, W: Tensor, at: Moments) -> Elimination:
-    """Let the heads of a layer go one at a time, the cheapest first.
-
-    ``W`` (n_units * size + 1, d_model) is the map of the whole model.
-    """
+def eliminate(layer: Layer, at: Moments) -> Elimination:
+    """Let the heads of a layer go one at a time, the cheapest first."""
     values, vectors = torch.linalg.eigh(at.C)
     # With C = L L^T, tr(X^T Q X C) is the square of Q^(1/2) X L.
-    V = (W @ (vectors * values.clamp(min=0).sqrt())).float()
+    V = (layer.W @ (vectors * values.clamp(min=0).sqrt())).float()
     H = torch.linalg.inv(_ridged(at.A)).float()  # this only ranks; maps are solved in float64
-    left, order, costs = list(range(item.n_units)), list[int](), [0.0]
-    rows_of = {head: slice(head * item.size, (head + 1) * item.size) for head in left}
+    size = layer.site.d_head
+    left, order, costs = list(range(layer.site.n_heads)), list[int](), [0.0]
+    rows_of = {head: slice(head * size, (head + 1) * size) for head in left}
     while left:
         solved = {i: torch.linalg.solve(H[rows_of[i], rows_of[i]], V[rows_of[i]]) for i in left}
         prices = {i: float((V[rows_of[i]] * solved[i]).sum()) for i in left}
@@ -80,143 +108,6 @@ def eliminate(item: Sublayer, W: Tensor, at: Moments) -> Elimination:
         order.append(best)
         costs.append(costs[-1] + max(prices[best], 0.0))
     return Elimination(tuple(order), tuple(costs))
-
-
-def refitted(item: Sublayer, W: Tensor, A: Tensor, left: Collection[int]) -> Tensor:
-    """Return the best map whose rows are zero but for those of the heads ``left``, and the bias."""
-    heads = torch.tensor([head in left for head in range(item.n_units)])
-    rows = torch.cat([heads.repeat_interleave(item.size), torch.ones(1, dtype=torch.bool)])
-    if rows.all():
-        return W.clone()
-    A, new = _ridged(A), torch.zeros_like(W)
-    new[rows] = W[rows] + torch.linalg.solve(A[rows][:, rows], A[rows][:, ~rows] @ W[~rows])
-    return new
-
-
-def _ridged(A: Tensor) -> Tensor:
-    """Add to the diagonal; the row of ones, which belongs to no head, stays as it is."""
-    extra = torch.full((len(A),), float(A.diagonal()[:-1].mean() * RIDGE + 1e-12), dtype=A.dtype)
-    extra[-1] = 1e-9
-    return A + torch.diag(extra)
-
-
-# --- the whole model ------------------------------------------------------------------------------
-
-
-class RefittedModel:
-    """A copy of a model whose output maps are refitted to the heads that are left."""
-
-    def __init__(self, loaded: LoadedModel, task: Task, seed: int) -> None:
-        self._model, self._task, self._seed = copied(loaded), task, seed
-        self.layers = sublayers(self._model)
-        self.whole = [item.weights() for item in self.layers]
-        self._at_whole: list[Moments] = []
-
-    @classmethod
-    def of(cls, context: Context) -> RefittedModel:
-        """Return the copy that a context's methods and repairs share."""
-        data = context.calibration
-        return context.remember("surgeon", lambda: cls(data.loaded, data.task, context.seed))
-
-    def at_whole(self) -> list[Moments]:
-        """Return the moments of every layer of the whole model; measured only once."""
-        if not self._at_whole:
-            self.write([range(item.n_units) for item in self.layers], self.whole)
-            self._at_whole = self.measured(0)
-        return self._at_whole
-
-    def write(self, left: Sequence[Collection[int]], inputs: Sequence[Tensor]) -> None:
-        """Refit every map to the second moments of its inputs, with these heads left."""
-        for item, W, A, heads in zip(self.layers, self.whole, inputs, left, strict=True):
-            item.write(refitted(item, W, A, heads))
-
-    def measured(self, step: int) -> list[Moments]:
-        """Measure the moments of every layer in the model's current state."""
-        seed = self._seed + 1 + step
-        return moments(self._task, self._model, self.layers, directions=DIRECTIONS, seed=seed)
-
-    def units(self, context: Context) -> list[list[int]]:
-        """Return the units of each layer's heads, in their order."""
-        rows = {site.name: site.row for site in reversed(context.calibration.loaded.sites)}
-        return [
-            [context.units.unit((rows[item.name], head)) for head in range(item.n_units)]
-            for item in self.layers
-        ]
-
-
-def surgeon(context: Context) -> Ranking:
-    """Rank heads by removing them step by step."""
-    return context.remember("surgeon's ranking", lambda: SurgeonRanking(context))
-
-
-class SurgeonRanking(Ranking):
-    """The units to remove for each count, from the moments measured nearest below that count.
-
-    A unit's score is the share of units in the smallest set that removes it, as known so far.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._model = RefittedModel.of(context)
-        self._units = self._model.units(context)
-        n = len(context.units)
-        sizes = sorted({n * i // PARTS for i in range(PARTS)})
-        #: Sizes at which moments may be measured: no set is larger than the context's largest.
-        self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
-        self._paths: list[list[Elimination]] = []
-        self._last: list[Moments] = []  # At the last of these sizes
-        #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
-        self._inputs: list[list[Tensor]] = []
-
-    @property
-    def values(self) -> Tensor:  # type: ignore[override]
-        """Scores (n_units,)."""
-        values, seen = torch.zeros(sum(map(len, self._units))).double(), set[int]()
-        for count in range(1, len(values) + 1):
-            new = set(self._removed(count)) - seen
-            seen |= new
-            values[sorted(new)] = count / len(values)
-        return values
-
-    @property
-    def passes(self) -> dict[str, int]:  # type: ignore[override]
-        """Passes over the calibration data until now."""
-        return {"forward": len(self._paths), "backward": DIRECTIONS * len(self._paths)}
-
-    def remove(self, count: int) -> tuple[int, ...]:
-        """Return the ``count`` units that go; sets of different sizes need not be nested."""
-        self._measure(bisect_left(self._sizes, count))
-        return self._removed(count)
-
-    def _measure(self, times: int) -> None:
-        """Measure the model at each of the first sizes, where that was not done before."""
-        model = self._model
-        for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
-            if i > 0:
-                paths = self._paths[-1]
-                counts = exactly(paths, self._sizes[i])
-                left = [path.left(gone) for path, gone in zip(paths, counts, strict=True)]
-                model.write(left, [layer.A for layer in self._last])
-            self._last = model.measured(i) if i else model.at_whole()
-            layers = zip(model.layers, model.whole, self._last, strict=True)
-            self._paths.append([eliminate(item, W, at) for item, W, at in layers])
-            self._inputs.append([layer.A.float() for layer in self._last])
-
-    def _removed(self, count: int) -> tuple[int, ...]:
-        self._measure(1)
-        before = [i for i in range(len(self._paths)) if self._sizes[i] < count]
-        paths = self._paths[max(before, default=0)]
-        layers = zip(self._units, paths, exactly(paths, count), strict=True)
-        return tuple(sorted(units[i] for units, path, n in layers for i in path.order[:n]))
-
-    def inputs(self, count: int) -> list[Tensor]:
-        """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
-        self._measure(bisect_left(self._sizes, count) + 1)
-        sizes = self._sizes[: len(self._inputs)]
-        after = min(bisect_left(sizes, count), len(sizes) - 1)
-        before = max(after - 1, 0)
-        share = min((count - sizes[before]) / max(sizes[after] - sizes[before], 1), 1.0)
-        both = zip(self._inputs[before], self._inputs[after], strict=True)
-        return [torch.lerp(old.double(), new.double(), share) for old, new in both]
 
 
 def exactly(paths: Sequence[Elimination], count: int) -> list[int]:
@@ -236,25 +127,198 @@ def exactly(paths: Sequence[Elimination], count: int) -> list[int]:
     return list(best[count][1])
 
 
-def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
-    """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
-    model, gone = RefittedModel.of(context), set(removed)
-    left = [
-        [head for head, unit in enumerate(units) if unit not in gone]
-        for units in model.units(context)
-    ]
-    ranking = context.memo.get("surgeon's ranking")
-    if isinstance(ranking, SurgeonRanking) and ranking.remove(len(removed)) == tuple(removed):
-        inputs = ranking.inputs(len(removed))
-    else:  # by what passes through the whole model, then through the model that this gives
-        model.write(left, [layer.A for layer in model.at_whole()])
-        inputs = [layer.A for layer in model.measured(1)]
-    loaded = context.calibration.loaded
-    rows = {site.name: site.row for site in reversed(loaded.sites)}
-    maps = {}
-    for item, W, A, heads in zip(model.layers, model.whole, inputs, left, strict=True):
-        if len(heads) < item.n_units:
-            new = refitted(item, W, A, heads)
-            weight = loaded.sites[rows[item.name]].projections.out.weight
-            maps[rows[item.name]] = OutputMap(new[:-1].to(weight), new[-1].to(weight))
-    return Repaired(tuple(removed), context.units.expand(context.units.gates(removed)), maps)
+def refitted(layer: Layer, A: Tensor, left: Collection[int]) -> OutputMap:
+    """Return the best map whose rows are zero but for those of the heads ``left``, and the bias."""
+    heads = torch.tensor([head in left for head in range(layer.site.n_heads)])
+    ones = torch.ones(1, dtype=torch.bool)
+    rows = torch.cat([heads.repeat_interleave(layer.site.d_head), ones])
+    W, A = layer.W, _ridged(A)
+    new = torch.zeros_like(W)
+    new[rows] = W[rows] + torch.linalg.solve(A[rows][:, rows], A[rows][:, ~rows] @ W[~rows])
+    weight = layer.site.output_weight
+    return OutputMap(new[:-1].to(weight), new[-1].to(weight))
+
+
+def _ridged(A: Tensor) -> Tensor:
+    """Add to the diagonal; the row of ones, which belongs to no head, stays as it is."""
+    extra = torch.full((len(A),), float(A.diagonal()[:-1].mean() * RIDGE + 1e-12), dtype=A.dtype)
+    extra[-1] = 1e-9
+    return A + torch.diag(extra)
+
+
+# --- the whole model ------------------------------------------------------------------------------
+
+
+def can_refit(loaded: LoadedModel) -> bool:
+    """Whether every layer's output map reads its heads and nothing else."""
+    maps = ((site, site.projections.out) for site in loaded.sites if site.n_heads)
+    return all(
+        own.module.weight.dim() == 2
+        and own.in_features == site.n_heads * site.d_head
+        and own.parts == 1
+        for site, own in maps
+    )
+
+
+class Surgeon(Ranking):
+    """Which units go for each count, and the maps that are refitted to those that stay.
+
+    The sets of its path come from the moments measured nearest below their size; sets of different
+    sizes need not be nested. A unit's score is the share of units in the smallest set that removes
+    it, as known so far.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._model = context, context.calibration.loaded
+        if not can_refit(self._model):
+            raise UnsupportedModelError(
+                f"surgeon cannot refit the output map of {self._model.name} "
+                f"({self._model.family}), into which attention writes more than heads; choose "
+                "another method and repair."
+            )
+        first = {site.module: site for site in reversed(self._model.sites) if site.n_heads}
+        self._layers = []
+        for site in sorted(first.values(), key=lambda site: site.row):
+            units = tuple(context.units.unit((site.row, head)) for head in range(site.n_heads))
+            own = output_map(site)
+            self._layers.append(Layer(site, units, exact(torch.cat([own.W, own.b[None]])).cpu()))
+        n = len(context.units)
+        sizes = sorted({n * i // PARTS for i in range(PARTS)})
+        #: Sizes at which moments may be measured: no set is larger than the context's largest.
+        self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
+        self._paths: list[list[Elimination]] = []
+        self._whole: list[Moments] = []  # of the whole model, measured once
+        #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
+        self._inputs: list[list[Tensor]] = []
+        self._last: list[Tensor] = []  # A in float64 at the last of these sizes
+
+    @property
+    def values(self) -> Tensor:  # type: ignore[override]
+        """Scores (n_units,)."""
+        values, seen = torch.zeros(len(self._context.units)).double(), set[int]()
+        for count in range(1, len(values) + 1):
+            new = set(self._removed(count)) - seen
+            seen |= new
+            values[sorted(new)] = count / len(values)
+        return values
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go."""
+        self._measure_sizes(bisect_left(self._sizes, count))
+        return self._removed(count)
+
+    def refit(self, removed: Sequence[int]) -> Repaired:
+        """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
+        gone = set(removed)
+        left = [[i for i, unit in enumerate(own.units) if unit not in gone] for own in self._layers]
+        if self._paths and self.remove(len(removed)) == tuple(removed):
+            inputs = self._inputs_of(len(removed))
+        else:  # by what passes through the whole model, then through the model that this gives
+            inputs = [layer.A for layer in self._at_whole()]
+            inputs = [layer.A for layer in self._moments(1, self._refitted(left, inputs))]
+        gates = self._context.units.expand(self._context.units.gates(removed))
+        return Repaired(tuple(removed), gates, self._refitted(left, inputs))
+
+    def _measure_sizes(self, times: int) -> None:
+        """Measure the model at each of the first sizes, where that was not done before."""
+        for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
+            if i == 0:
+                now = self._at_whole()
+            else:
+                paths = self._paths[-1]
+                counts = exactly(paths, self._sizes[i])
+                left = [path.order[gone:] for path, gone in zip(paths, counts, strict=True)]
+                now = self._moments(i, self._refitted(left, self._last))
+            self._last = [layer.A for layer in now]
+            layers = zip(self._layers, now, strict=True)
+            self._paths.append([eliminate(layer, at) for layer, at in layers])
+            self._inputs.append([A.float() for A in self._last])
+
+    def _removed(self, count: int) -> tuple[int, ...]:
+        self._measure_sizes(1)
+        before = [i for i in range(len(self._paths)) if self._sizes[i] < count]
+        paths = self._paths[max(before, default=0)]
+        layers = zip(self._layers, paths, exactly(paths, count), strict=True)
+        return tuple(sorted(own.units[i] for own, path, n in layers for i in path.order[:n]))
+
+    def _inputs_of(self, count: int) -> list[Tensor]:
+        """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
+        self._measure_sizes(bisect_left(self._sizes, count) + 1)
+        sizes = self._sizes[: len(self._inputs)]
+        after = min(bisect_left(sizes, count), len(sizes) - 1)
+        before = max(after - 1, 0)
+        share = min((count - sizes[before]) / max(sizes[after] - sizes[before], 1), 1.0)
+        both = zip(self._inputs[before], self._inputs[after], strict=True)
+        return [torch.lerp(old.double(), new.double(), share) for old, new in both]
+
+    def _refitted(
+        self, left: Sequence[Collection[int]], inputs: Sequence[Tensor]
+    ) -> dict[int, OutputMap]:
+        """Refit, by row, every map that loses heads to the second moments of its inputs."""
+        return {
+            layer.site.row: refitted(layer, A, heads)
+            for layer, A, heads in zip(self._layers, inputs, left, strict=True)
+            if len(heads) < layer.site.n_heads
+        }
+
+    def _at_whole(self) -> list[Moments]:
+        self._whole = self._whole or self._moments(0, {})
+        return self._whole
+
+    def _moments(self, step: int, maps: Mapping[int, OutputMap]) -> list[Moments]:
+        """Run the model with other maps over all calibration examples; sum up what passes."""
+        shapes = [layer.W.shape for layer in self._layers]
+        A = [torch.zeros(n_in, n_in, dtype=torch.float64) for n_in, _ in shapes]
+        C = [torch.zeros(d_model, d_model, dtype=torch.float64) for _, d_model in shapes]
+        weights = [0.0] * len(shapes)
+        uses: list[tuple[int, Tensor, Tensor]] = []  # Layer; what enters and leaves its map
+        modules = [layer.site.projections.out.module for layer in self._layers]
+
+        def note(i: int) -> Any:
+            return lambda _, args, output: uses.append((i, args[0], output))
+
+        count = width = 0
+        seed = self._context.seed + 1 + step
+        with (
+            replaced_outputs(self._model, maps),
+            hooked(module.register_forward_hook(note(i)) for i, module in enumerate(modules)),
+        ):
+            for index, batch in enumerate(self._context.calibration.batches(labels=False)):
+                generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+                uses.clear()
+                out = batch.embed(batch.gates("example"))
+                outputs = [output for _, _, output in uses]
+                grads: list[list[Tensor | None]] = []
+                for _ in range(DIRECTIONS):
+                    drawn = F.normalize(torch.randn(out.shape, generator=generator), dim=-1).to(out)
+                    options = {"retain_graph": True, "allow_unused": True}
+                    grads.append(list(torch.autograd.grad(out, outputs, drawn, **options)))
+                for (i, x, _), of_use in zip(uses, zip(*grads, strict=True), strict=True):
+                    rows = [g.flatten(0, -2) for g in of_use if g is not None]
+                    if not rows:
+                        continue
+                    weight = torch.stack([(g.float() ** 2).sum(-1) for g in rows]).sum(0)
+                    real = weight > 0
+                    # Without a bias nothing could be written by the row of ones.
+                    biased = modules[i].bias is not None
+                    x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=float(biased))
+                    x = x * weight[real].sqrt().to(x)[:, None]
+                    A[i] += exact(x.t() @ x).cpu()
+                    C[i] += sum(exact(g.t() @ g).cpu() for g in rows)
+                    weights[i] += float(weight.sum())
+                count, width = count + batch.size, out.shape[-1]
+        scale = width / (DIRECTIONS * max(count, 1))  # A unit direction has E[r r^T] = I / d.
+        sums = zip(A, C, weights, strict=True)
+        return [Moments(a / max(weight, 1e-300), c * scale) for a, c, weight in sums]
+
+
+def surgeon_of(context: Context) -> Surgeon:
+    """Return the surgeon that a context's methods and repairs share."""
+    return context.remember("surgeon", lambda: Surgeon(context))
+
+
+def surgeon(context: Context) -> Ranking:
+    """Rank heads by removing them step by step."""
+    ranking = surgeon_of(context)
+    ranking.remove(0)  # the repair asks of any set whether it is one of this path
+    return ranking

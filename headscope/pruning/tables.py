@@ -8,22 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from headscope.core.roles import role_name, role_of
-from headscope.pruning.result import (
-    Curve,
-    HeadEffect,
-    MaxDrop,
-    Point,
-    PruneResult,
-    way,
-)
+from headscope.pruning.result import Area, AreaGap, Curve, HeadEffect, MaxDrop, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
-from headscope.removal.metric_words import (
-    METRIC_NAMES,
-    amount,
-    number,
-    percent,
-    span,
-)
+from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
 from headscope.show import blocks as b
 from headscope.show.cells import model_name, p_text
 from headscope.stats.estimate import Estimate
@@ -48,27 +35,13 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     for curve in result.curves:
         values = {round(point.fraction, 3): point.value.value for point in curve.points}
         cells = (number(values.get(share), metric, short=True) for share in shown)
-        rows.append([_short_name(curve.method, curve.repair), *cells])
+        rows.append([_short_name(curve), *cells])
     title = f"{metric} by share of heads removed (random: mean of its draws)"
-    heads: tuple[str, ...] = ("chosen by", *(f"{share:.0%}" for share in shown))
+    heads = ("chosen by", *(f"{share:.0%}" for share in shown))
     table = b.text_table(heads, rows, title)
     yield table if many else replace(table, on=b.TERMINAL)
     if not many:
-        level = percent(max((p.level for c in result.curves for p in c.points), default=0.95))
-        rows = [
-            [
-                _short_name(curve.method, curve.repair),
-                f"{point.fraction:.0%}",
-                *_cells(point.value, metric),
-                *_cells(point.difference, metric, signed=True),
-                p_text(point.p_value),
-            ]
-            for curve in result.curves
-            for point in curve.points
-            if point.heads_removed
-        ]
-        heads = ("chosen by", "removed", metric, "95%", "change", level, "p")
-        yield from b.behind([b.text_table(heads, rows)])
+        yield from b.behind([_points_table(metric, {"": result.curves})])
     methods = dict.fromkeys(curve.method for curve in chosen_curves(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
     dashes = {"none": "--", "scale": ":", "surgeon": "-"}
@@ -94,33 +67,24 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
 def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show each stack pruned alone, the areas under the curves, and which are apart."""
     metric, stacks = result.metric, [stack.stack for stack in result.stacks]
-    columns = [title for stack in stacks for title in (stack, "95%")]
     sizes = ", ".join(f"{stack.stack} {stack.n_heads}" for stack in result.stacks)
-    rows = []
-    for name, share, points in _points_by_share({s.stack: s.curves for s in result.stacks}):
-        at_share = (points[stack].value if stack in points else None for stack in stacks)
-        cells = (cell for value in at_share for cell in _cells(value, metric, short=True))
-        rows.append([_short_name(*name), f"{share:.0%}", *cells])
-    title = f"Each stack pruned alone, the others whole (heads: {sizes}): {metric}"
-    yield b.text_table(("chosen by", "removed", *columns), rows, title)
+    title = f"Each stack pruned alone, the others whole (heads: {sizes})"
+    yield _points_table(metric, {stack.stack: stack.curves for stack in result.stacks}, title)
     if result.areas:
-        areas = {(area.stack, area.method, area.repair): area for area in result.areas}
-        gaps = {(gap.stack, gap.other, gap.method, gap.repair): gap for gap in result.gaps}
-        pairs = list(itertools.combinations(stacks, 2))
-        values, differences = [], []
-        for name in dict.fromkeys((area.method, area.repair) for area in result.areas):
-            of_name = (_cells(areas[stack, *name].compared, metric) for stack in stacks)
-            values.append([_short_name(*name), *itertools.chain.from_iterable(of_name)])
-            row = [_short_name(*name)]
-            for gap in (gaps[*pair, *name] for pair in pairs):
-                text, ends = _cells(gap.compared, metric, signed=True, short=True)
-                row.append(f"{text}{'*' if gap.is_apart else ''} {ends}")
-            differences.append(row)
-        inner = all(area.inner is not None for area in result.areas)
-        over = "from the first to the last head removed" if inner else "over all shares removed"
-        title = f"Area under each curve: mean {metric} {over}"
-        yield b.text_table(("chosen by", *columns), values, title)
-        yield b.text_table(("difference of areas", *(f"{x} - {y}" for x, y in pairs)), differences)
+        rows = [
+            [area.stack, _short_name(area), *_cells(area.inner, metric), ""]
+            for area in result.areas
+        ]
+        rows += [
+            [
+                *(f"{gap.stack} - {gap.other}", _short_name(gap)),
+                *(*_cells(gap.inner, metric, signed=True), "*" if gap.is_apart else ""),
+            ]
+            for gap in result.gaps
+            if stacks.index(gap.stack) < stacks.index(gap.other)
+        ]
+        title = "Area under each curve from the first to the last head removed, and differences"
+        yield b.text_table(("stack", "chosen by", f"mean {metric}", "95%", ""), rows, title)
         yield b.Text(
             "Intervals (95%): paired bootstrap over examples; for random heads Student's t over "
             "draws.\n* the interval excludes 0",
@@ -133,8 +97,7 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         for curve in chosen_curves(stack.curves)[:1]:
             label = f"{stack.stack}, {curve.name}"
             if (area := areas_shown.get(stack.stack)) is not None:
-                mean = number(area.compared.value, metric)
-                label += f": area {mean} ({span(area.compared, metric)})"
+                label += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
             series.append(_series(curve, label, colour, "-"))
     yield _chart(
         result,
@@ -153,20 +116,22 @@ def other_metrics(result: PruneResult) -> Iterator[b.Block]:
     if not names:
         return
 
-    def values(metrics: Mapping[str, float] | None) -> str:
-        if not metrics:
-            return "-"
-        return " / ".join(number(metrics.get(name), name, short=True) for name in names)
+    def cells(metrics: Mapping[str, float]) -> list[str]:
+        return [number(metrics.get(name), name, short=True) for name in names]
 
-    parts = {result.stack: chosen_curves(result.curves)}
-    parts |= {stack.stack: chosen_curves(stack.curves) for stack in result.stacks}
-    rows = []
-    for name, share, points in _points_by_share(parts):
-        cells = (values(points[stack].metrics if stack in points else None) for stack in parts)
-        rows.append([_short_name(*name), f"{share:.0%}", *cells])
-    what = " / ".join(METRIC_NAMES[name] for name in names)
-    title = f"{'Greedy decoding' if result.task == 'seq2seq' else 'Also'}, {what}: full model "
-    yield b.text_table(("chosen by", "removed", *parts), rows, title + values(full))
+    rows = [["", "full model", "", *cells(full)]]
+    for stack, curves in [(result.stack, result.curves)] + [
+        (stack.stack, stack.curves) for stack in result.stacks
+    ]:
+        rows += [
+            [stack, _short_name(curve), f"{point.fraction:.0%}", *cells(point.metrics or {})]
+            for curve in chosen_curves(curves)
+            for point in curve.points
+            if point.heads_removed
+        ]
+    what = ", ".join(METRIC_NAMES[name] for name in names)
+    title = f"{'Greedy decoding' if result.task == 'seq2seq' else 'Also'}: {what}"
+    yield b.text_table(("stack", "chosen by", "removed", *names), rows, title)
     yield b.Text(changed_sentence(result))
 
 
@@ -183,17 +148,17 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         )
     rows = [
         [
-            *(way(look.method, look.repair), str(look.heads), number(look.lost, metric)),
-            *(number(look.most_lost, metric), percent(look.level)),
+            *(str(look.heads), number(look.lost, metric), number(look.most_lost, metric)),
             "confirmed" if look.allowed else "refused",
         ]
         for look in search.looks
     ]
     yield b.text_table(
-        ("", "heads", "loss", "at most", "level", ""),
+        ("heads", "loss", "at most (95%)", ""),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
-        f"{result.n_heads}, on {search.confirmed.examples:,} examples",
+        f"{result.n_heads} by {way(search.method, search.repair)}, on "
+        f"{result.measured_examples:,} examples",
     )
     numbers = ", ".join(map(str, search.sequence))
     yield b.Text(
@@ -322,20 +287,24 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     return b.Series(name, x, y, "line", colour, dash=dash, band=band)
 
 
-def _points_by_share(
-    parts: Mapping[str, Sequence[Curve]],
-) -> Iterator[tuple[tuple[str, str], float, dict[str, Point]]]:
-    """Yield method and repair, the share of heads removed, and each part's point there."""
-    shares: dict[tuple[str, str], dict[float, dict[str, Point]]] = {}
-    for part, curves in parts.items():
-        for curve in curves:
-            points = shares.setdefault((curve.method, curve.repair), {})
-            for point in curve.points:
-                if point.heads_removed:
-                    points.setdefault(round(point.fraction, 3), {})[part] = point
-    for name, points in shares.items():
-        for share, at_share in sorted(points.items(), key=lambda item: item[0]):
-            yield name, share, at_share
+def _points_table(metric: str, parts: Mapping[str, Sequence[Curve]], title: str = "") -> b.Table:
+    """Write every point of the curves of some stacks, with its change; the stack if it has a name.
+
+    One row a method, repair and share of heads removed.
+    """
+    rows = [
+        [
+            *([stack] if stack else []),
+            *(_short_name(curve), f"{point.fraction:.0%}", *_cells(point.value, metric)),
+            *(*_cells(point.difference, metric, signed=True), p_text(point.p_value)),
+        ]
+        for stack, curves in parts.items()
+        for curve in curves
+        for point in curve.points
+        if point.heads_removed
+    ]
+    heads = ("chosen by", "removed", metric, "95%", "change", "95%", "p")
+    return b.text_table(("stack", *heads) if any(parts) else heads, rows, title)
 
 
 def _spaced(items: Sequence[Any]) -> Sequence[Any]:
@@ -343,16 +312,15 @@ def _spaced(items: Sequence[Any]) -> Sequence[Any]:
     return items[:: max(1, -(-len(items) // _MOST_COLUMNS))]
 
 
-def _cells(
-    estimate: Estimate | None, metric: str, *, signed: bool = False, short: bool = False
-) -> tuple[str, str]:
+def _cells(estimate: Estimate | None, metric: str, *, signed: bool = False) -> tuple[str, str]:
     """Write a value, and both ends of its interval shortly."""
     if estimate is None:
         return "-", "-"
     ends = (number(end, metric, signed=signed, short=True) for end in estimate.interval or ())
-    return number(estimate.value, metric, signed=signed, short=short), " ".join(ends) or "-"
+    return number(estimate.value, metric, signed=signed), " ".join(ends) or "-"
 
 
-def _short_name(method: str, repair: str) -> str:
+def _short_name(curve: Curve | Area | AreaGap) -> str:
     """Name a curve shortly enough for a column: ``imp.-token +scale``."""
-    return way(method, repair).replace("importance", "imp.").replace(" + ", " +")
+    name = way(curve.method, curve.repair)
+    return name.replace("importance", "imp.").replace(" + ", " +")

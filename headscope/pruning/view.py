@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headscope.core.heads import place_name
@@ -40,7 +40,7 @@ from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import columns, estimated_columns
 from headscope.stats.estimate import Estimate
 
 
@@ -124,16 +124,14 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model was saved and why, and how fast it is."""
     if (kept := result.kept) is None or (saved := result.saved) is None:
         return
-    count = round(kept.fraction * result.n_heads)
+    count, metric = round(kept.fraction * result.n_heads), result.metric
     text = f"Kept    {way(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
     if kept.candidates:
-        digits = 4 if result.metric in ("cosine", "loss") else 2
-        values = ", ".join(
-            f"{way(c.method, c.repair)} {c.value:.{digits}f}" for c in kept.candidates
-        )
+        each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in kept.candidates)
+        values = ", ".join(each)
         text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
     yield b.Text(f"{text}.")
-    measured, before = (number(v, result.metric) for v in (saved.measured, saved.value))
+    measured, before = (number(v, metric) for v in (saved.measured, kept.value))
     value = measured if measured == before else f"{measured} ({before} before it was saved)"
     same = "every output is the same as before"
     if saved.max_difference > 0:
@@ -141,8 +139,7 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     yield b.Text(
         visible(
             f"Saved to {saved.folder}, its heads removed for real. Opened again, "
-            f"{SHORT_NAMES.get(result.metric, result.metric)} is {value}; {same}. To "
-            "open it in Python:"
+            f"{SHORT_NAMES.get(metric, metric)} is {value}; {same}. To open it in Python:"
         )
     )
     yield b.Text(saved.code, "code", b.TERMINAL)
@@ -156,7 +153,7 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
     here = "encoder" if result.stack == "all" else result.stack
     scores: dict[Place, float] = {}
     for first in result.scores[:1]:
-        for (stack, layer), row in zip(first.places, first.values, strict=True):
+        for (stack, layer), row in zip(first.layers, first.values, strict=True):
             if stack == here:  # a row counts the heads that its layer still has
                 heads = [place for place in places if place[0] == layer]
                 scores |= zip(heads, [v for v in row if v is not None], strict=False)
@@ -189,19 +186,17 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     """Yield what a search confirmed, and the headline's point compared with random heads."""
-    metric = result.metric
-    if (search := result.max_drop) is not None:
-        part = search.confirmed
-        yield KeyNumber(
-            f"heads confirmed to cost at most {amount(search.wanted, metric)} of {metric}",
-            f"{search.count} of {result.n_heads}",
-            change_words(metric, part.difference, part.level),
-            Estimate(search.count),
-        )
-    leading = leading_point(result)
+    metric, leading = result.metric, leading_point(result)
     if leading is None or leading[0].method == "random":
         return
     curve, point = leading
+    if (search := result.max_drop) is not None:
+        yield KeyNumber(
+            f"heads confirmed to cost at most {amount(search.wanted, metric)} of {metric}",
+            f"{search.count} of {result.n_heads}",
+            change_words(metric, point.difference),
+            Estimate(search.count),
+        )
     random = random_beside(result, point)
     interval = f" [{span(point.value, metric)}]" if point.value.interval else ""
     yield KeyNumber(
@@ -220,43 +215,35 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     layers = zip(*(scores.values for scores in result.scores), strict=True)
-    places = result.scores[0].places if result.scores else ()
+    places = result.scores[0].layers if result.scores else ()
     methods = [scores.method for scores in result.scores]
-    areas: list[tuple[Area | AreaGap, str, Estimate]] = [
-        *((area, "", area.value) for area in result.areas),
-        *((gap, gap.other, gap.difference) for gap in result.gaps),
+    areas: list[tuple[Area | AreaGap, str]] = [
+        *((area, "") for area in result.areas),
+        *((gap, gap.other) for gap in result.gaps),
     ]
+
+    def rows_of(items: Iterable[Any]) -> list[dict[str, Any]]:
+        return [columns(item, *vars(item)) for item in items]
+
     rows: dict[str, list[dict[str, Any]]] = {
         "scores": [
-            {
-                "layer": layer,
-                "head": head,
-                "stack": stack,
-                **dict(zip(methods, of_head, strict=True)),
-            }
+            {"layer": layer, "head": head, "stack": stack}
+            | dict(zip(methods, of_head, strict=True))
             for (stack, layer), by_method in zip(places, layers, strict=True)
             for head, of_head in enumerate(zip(*by_method, strict=True))
             if of_head[0] is not None
         ],
-        "max_drop": [*map(_row, result.max_drop.looks if result.max_drop else ())],
+        "max_drop": rows_of(result.max_drop.looks if result.max_drop else ()),
         "areas": [
             {"stack": item.stack, "less": less, "method": item.method, "repair": item.repair}
-            | {**estimated_columns("area", value), **estimated_columns("inner", item.inner)}
-            for item, less, value in areas
+            | {**estimated_columns("inner", item.inner)}
+            for item, less in areas
         ],
-        "ablation": [*map(_row, result.ablation)],
-        "kept_alone": [*map(_row, result.kept_alone)],
+        "ablation": rows_of(result.ablation),
+        "kept_alone": rows_of(result.kept_alone),
     }
     tables = {name: frame_csv(pandas.DataFrame(own)) for name, own in rows.items() if own}
     return folder_files({"curves": to_csv(result), **tables}, dict(figures_of(blocks(result))))
-
-
-def _row(item: Any) -> dict[str, Any]:
-    """Lay the fields of a row of a result out as columns."""
-    columns: dict[str, Any] = {}
-    for name, value in vars(item).items():
-        columns |= estimated_columns(name, value) if isinstance(value, Estimate) else {name: value}
-    return columns
 
 
 VIEW = View(

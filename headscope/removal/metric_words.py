@@ -62,11 +62,6 @@ def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
     return " to ".join(number(end, metric, signed=signed) for end in estimate.interval)
 
 
-def percent(level: float) -> str:
-    """Write a level of confidence: ``95%``, ``99.17%``."""
-    return f"{100 * level:.4g}%"
-
-
 def amount(value: float, metric: str) -> str:
     """Write a difference with its unit: ``1.10 points``, ``0.190 nats``; a cosine has none."""
     if not math.isfinite(value):
@@ -78,7 +73,7 @@ def amount(value: float, metric: str) -> str:
     return f"{text}{unit}"
 
 
-def change_words(metric: str, change: Estimate | None, level: float = 0.95) -> str:
+def change_words(metric: str, change: Estimate | None) -> str:
     """Say what a paired interval allows to be said: how much is lost at most, or what is gained."""
     name = SHORT_NAMES.get(metric, metric)
     if change is None or change.value is None or change.interval is None:
@@ -89,10 +84,10 @@ def change_words(metric: str, change: Estimate | None, level: float = 0.95) -> s
     if most_lost < 0:
         ends = " to ".join(number(end, metric) for end in sorted((abs(low), abs(high))))
         verb = "falls" if change.value < 0 else "rises"
-        return f"{name} {verb} by {amount(abs(change.value), metric)} ({percent(level)}: {ends})"
+        return f"{name} {verb} by {amount(abs(change.value), metric)} (95%: {ends})"
     lost = amount(most_lost, metric)
     lost = lost if lost.startswith("less") else f"at most {lost}"
     if loss:
-        return f"{name} rises by {lost} ({percent(level)})"
+        return f"{name} rises by {lost} (95%)"
     are = "are lost" if lost.endswith("points") else f"of {name} is lost"
-    return f"{lost} {are} ({percent(level)})"
+    return f"{lost} {are} (95%)"

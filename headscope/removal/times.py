@@ -1,11 +1,22 @@
 """How fast a model is compared with the whole one, on batches of the evaluation texts' lengths.
 
 Another program, or a warm processor, changes the speed of a machine for seconds at a time. Models
-that take turns see the same of it, so what is compared is always what ran side by side.
+that take turns see the same of it, so what is compared is always what ran side by side: adjacent
+pairs of runs, first one and then the other. The estimate is the median of the ratio whole / cut
+over pairs: a run that was interrupted spoils one pair. Pairs that follow each other still resemble
+each other, so the interval draws blocks of adjacent pairs (Kuensch 1989, The Annals of Statistics
+17), the last followed by the first. A block has four times as many pairs as the measured
+autocorrelation spans (Geyer 1992, Statistical Science 7: initial positive sequence), and a sixth of
+all pairs at least. Few blocks give too narrow an interval; so each end lies as far out among the
+resamples as Student's quantile for that many blocks, times sqrt(m / (m - 1)), does in a normal
+distribution, as in :mod:`headscope.stats.paired_change`. Where fewer than four blocks fit in, the
+interval is unknown. What holds for longer than the whole run (a machine that is slow for minutes)
+no run can see.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,16 +25,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from scipy.special import ndtr, stdtrit
 
 from headscope.artefacts.onnx_session import RuntimeFile
 from headscope.core.accumulator import Array
+from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import own_implementation, use_implementation
-from headscope.removal.confirm_speed import FEWEST, median_interval, ratio_interval
 from headscope.stats.estimate import Estimate
 
+FEWEST = 30  # Pairs of runs, at least
 _BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
+_BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
+_SPANS = 4  # Autocorrelation times that a block has
+_RESAMPLES, _BEYOND = (2000, 10_000), 5  # At least and at most; beyond either end
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
@@ -63,11 +80,12 @@ def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times
             )
             runs.append([partial(_pass, served, batch) for batch in batches])
         spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
-        if cut and ratio_interval(*spent.T, seed=seed)[1] is None:
+        speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
+        if cut and speed.interval is None:
             again = in_turns(runs, fewest=2 * len(spent), most=2 * len(spent), seconds=0.0)
             spent = np.concatenate([spent, again.sum(axis=2)])
-    ms = [Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T]
-    speed = Estimate(*ratio_interval(*spent.T, seed=seed)) if cut else Estimate(1.0)
+            speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
+    ms = [median_interval(1e3 * s / texts, seed=seed) for s in spent.T]
     return Times(speed, ms[-1], ms[0])
 
 
@@ -129,3 +147,50 @@ def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
         torch.cuda.synchronize(hidden.device)
     elif hidden.device.type == "mps":
         torch.mps.synchronize()
+
+
+def median_interval(values: ArrayLike, *, seed: int = 0) -> Estimate:
+    """Return the median of positive numbers measured one after the other, with its 95% interval.
+
+    It has no ends where the autocorrelation leaves fewer than four blocks, and where no
+    resample differs from another but by rounding: a clock with too few digits says nothing about
+    noise.
+    """
+    logs = np.log(np.asarray(values, dtype=float))
+    n, estimate = len(logs), math.exp(np.median(logs))
+    fewest, most = _BLOCKS
+    block = math.ceil(max(_SPANS * autocorrelation_time(logs), n / most))
+    blocks = math.ceil(n / block)
+    if n / block < fewest:
+        return Estimate(estimate)
+    quantile = -stdtrit(blocks - 1, 0.025) * math.sqrt(blocks / (blocks - 1))
+    tail = float(ndtr(-quantile))
+    resamples = int(np.clip(_BEYOND / tail, *_RESAMPLES))
+    starts = np.random.default_rng(abs(seed)).integers(n, size=(resamples, blocks, 1))
+    places = ((starts + np.arange(block)) % n).reshape(resamples, -1)[:, :n]
+    drawn = np.median(logs[places], axis=1)
+    if np.ptp(drawn) <= EPS:
+        return Estimate(estimate)
+    return Estimate(estimate, *np.exp(np.quantile(drawn, [tail, 1 - tail])).tolist())
+
+
+def autocorrelation_time(values: Array) -> float:
+    """Return over how many neighbours a series resembles itself: 1 + 2 sum of autocorrelations.
+
+    Those of the signs about the median, which is what the median's error is made of; summed in
+    pairs of lags as long as these are positive, none larger than the one before.
+    """
+    signs = np.sign(values - np.median(values))
+    signs = signs - signs.mean()
+    n = len(signs)
+    square = float(signs @ signs)
+    if square == 0.0:
+        return 1.0
+    lags = [float(signs[: n - lag] @ signs[lag:]) / square for lag in range(n // 2)]
+    total, last = -1.0, math.inf
+    for pair in zip(lags[::2], lags[1::2], strict=False):
+        last = min(last, sum(pair))
+        if last <= 0:
+            break
+        total += 2 * last
+    return max(1.0, total)

@@ -247,7 +247,7 @@ def _prune(result: PruneResult) -> Iterator[Found]:
     for area in result.areas:
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         sign = 0 if area.method == "random" else better
-        yield where, f"mean {metric}", _pruned(area.value, sign)
+        yield where, f"mean {metric}", _pruned(area.inner, sign)
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
         yield where, "heads removed", Number(drop.count, better=1)

@@ -103,7 +103,7 @@ importance-abs | pruning/methods.py | signs cancel
 budget-end | stats/confirm.py | the last head may go, too
     if 0 < k < n} => if 0 < k <= n} | {n}
 tested-examples | pruning/max_drop.py | examples that heads were chosen on are tested on
-    return np.flatnonzero(free) => return np.arange(len(free))
+    return examples\n => return np.arange(task.n_examples)\n
 sequence-end | stats/confirm.py | a refusal ends nothing
     return Stopped(confirmed, number) => continue
 drop-bound | stats/confirm.py | the mean, not the bound
@@ -114,8 +114,8 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_session.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-ratio-of-times | removal/confirm_speed.py | times are multiplied
-    float) / np.asarray(cut, dtype=float), seed => float) * np.asarray(cut, dtype=float), seed
+ratio-of-times | removal/times.py @ 1 | times are multiplied
+    spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)
 alike-models | reports/compare.py | models differ by nature

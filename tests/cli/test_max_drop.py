@@ -17,6 +17,7 @@ from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
+from headscope.pruning.run import open_sources
 from headscope.pruning.sentences import verdict
 from headscope.removal.metric_words import change_words, number
 from headscope.reports.facts import facts_of
@@ -82,40 +83,35 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     assert {(layer, head) for layer, head in result["saved"]["heads_removed"]} == IDLE
     most = result["max_drop"]
     assert (most["count"], most["wanted"]) == (len(IDLE), 0.5)
-    assert (most["confirmed"]["examples"], most["left_out"]) == (80, 0)
-    assert most["confirmed"]["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
+    assert (result["data"]["examples"], most["left_out"]) == (80, 0)
     assert most["sequence"] == list(range(1, 16))
     assert [look["heads"] for look in most["looks"]] == list(range(1, len(IDLE) + 2))
     assert (most["method"], most["repair"], most["near"]) == ("surgeon", "surgeon", [])
-    assert most["one_more"]["heads"] == len(IDLE) + 1
-    assert most["one_more"]["difference"]["value"] < -0.5
-    assert most["one_more"]["step"]["value"] == pytest.approx(
-        most["one_more"]["difference"]["value"], abs=1e-6
-    )
+    assert most["looks"][-1]["lost"] > 0.5
     # What stands on disk is the model of the curve's last point.
     (curve,) = (c for c in result["curves"] if c["method"] != "random")
     assert [len(p["heads_removed"]) for p in curve["points"]] == [0, len(IDLE)]
-    saved = result["saved"]
-    assert saved["measured"] == pytest.approx(curve["points"][1]["value"]["value"], abs=1e-4)
+    saved, part = result["saved"], curve["points"][1]
+    assert part["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
+    assert saved["measured"] == pytest.approx(part["value"]["value"], abs=1e-4)
     small = headscope.load(saved["folder"])
     kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
     assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
     # The card and its header say of these examples what the JSON and the terminal say.
     card = ModelCard.load(Path(saved["folder"]) / "README.md")
-    part = most["confirmed"]
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
     said, change = metric["args"], Estimate(**part["difference"])
-    assert metric["value"] == pytest.approx(part["value"], abs=5.1e-5)
-    assert (said["examples"], said["max_drop"]) == (part["examples"], 0.5)
-    assert said["full_model"] == pytest.approx(part["baseline"], abs=5.1e-5)
+    assert metric["value"] == pytest.approx(part["value"]["value"], abs=5.1e-5)
+    assert (said["examples"], said["max_drop"]) == (80, 0.5)
+    assert said["full_model"] == pytest.approx(result["baseline"]["value"]["value"], abs=5.1e-5)
     assert said["difference"] == pytest.approx(change.value, abs=5.1e-5)
     # Heads that do nothing leave every ranking as it is: there is no interval to be put down.
     assert said.get("difference_interval") == (
         change.interval and pytest.approx(change.interval, abs=5.1e-5)
     )
-    assert result["kept"]["value"] == saved["value"] == part["value"]
-    assert f"| this model | {number(part['value'], 'spearman')} |" in card.text
+    assert result["kept"]["value"] == part["value"]["value"]
+    assert f"| this model | {number(part['value']['value'], 'spearman')} |" in card.text
     most_lost = change_words("spearman", change)
     again = from_dict(PruneResult, result)
     facts = facts_of(Results("x", prune=again), ["prune"])
@@ -146,11 +142,29 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     result = run(*PLAIN, *few).json
     most = result["max_drop"]
     assert (most["count"], most["left_out"], most["near"]) == (len(IDLE), 0, [])
-    assert (result["data"]["examples"], most["confirmed"]["examples"]) == (90, 90)
+    assert result["data"]["examples"] == 90
     assert (result["calibration"]["examples"], result["calibration"]["dropped"]) == (70, 10)
     assert "its 10 examples with such a sentence are left out" in result["warnings"][0]
-    same = run(*PLAIN, "--data", "stsb-train.csv", "--max-drop", "0.5")
-    refused(same, "Only 0 of the 80 examples")
+    same = ("--data", "stsb-train.csv", "--max-drop", "0.5")
+    refused(run(*PLAIN, *same), "Only 0 of the 80 examples")
+    few = ("--calibration-limit", "20", "--repair", "none", "--format", "json")
+    result = run(*PLAIN, *same, *few).json
+    left = result["max_drop"]["left_out"]
+    assert left == 10
+    assert "the tests leave out every example" in result["warnings"][0]
+    # All values are of the 70 that are left.
+    chosen = open_sources(
+        *("similarity", "stsb-train.csv", "stsb-train.csv"),
+        limit=None,
+        calibration_limit=20,
+        seed=0,
+    ).calibration
+    lines = (at_desk / "stsb-train.csv").read_text().splitlines(keepends=True)
+    others = [line for line in lines if line.split(",")[0] not in chosen.first]
+    (at_desk / "others.csv").write_text("".join(others))
+    assert len(others) == 70
+    whole = headscope.measure("demo", "similarity", "others.csv")
+    assert result["baseline"]["value"]["value"] == pytest.approx(whole.value.value, abs=1e-6)
 
 
 def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):

@@ -1,7 +1,6 @@
 """headscope prune on the command line: what is measured, hand-picked heads, and seq2seq."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +17,30 @@ from headscope.pruning.sentences import stacks_sentence
 from headscope.show.blocks import Text
 
 PAIRS = [
-    ("the cat sat on the mat", "the big cat sat", 4.0),
-    ("a dog ran", "the dog ran to the house", 3.5),
-    ("he saw it", "she was in the house", 0.5),
-    ("the red house is big", "the dogs ran", 0.0),
-    ("it was red", "it is red", 4.5),
-    ("she sat", "a mat", 1.0),
+    ("the cat sat on the mat", "the big cat sat was it"),
+    ("a dog ran", "the dog ran to the house was it"),
+    ("he saw it", "she was in the house was it"),
+    ("the red house is big", "the dogs ran was it"),
+    ("it was red", "it is red was it"),
+    ("she sat", "a mat was it"),
 ]
 JSON = ("--no-roles", "--format", "json")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Evaluation and calibration data of every task."""
-    folder = tmp_path_factory.mktemp("data")
-    found = {}
-    for i, end in enumerate(("", " was it")):
-        a, b = ([f"{pair[k]}{end if k else ''}" for pair in PAIRS] for k in (0, 1))
-        lines = (a, [text.removesuffix(end) for text in b])[i]
-        for task, text in (
-            ("similarity", "".join(f"{x}{end},{y}{end},{s}\n" for x, y, s in PAIRS)),
-            ("fidelity", "".join(f"{line}\n" for line in lines)),
-            ("mlm", "".join(f"{line}\n" for line in lines) * 20),
-            ("classification", "".join(f"{line}\t{k % 2}\n" for k, line in enumerate(lines))),
-        ):
-            suffix = {"similarity": "csv", "classification": "tsv"}.get(task, "txt")
-            path = folder / f"{task}-{i}.{suffix}"
-            path.write_text(text, encoding="utf-8")
+    """Evaluation and calibration data of both tasks."""
+    folder, found = tmp_path_factory.mktemp("data"), dict[str, tuple[Path, Path]]()
+    for task, times in (("fidelity", 1), ("mlm", 20)):
+        for i, lines in enumerate(zip(*PAIRS, strict=True)):
+            path = folder / f"{task}-{i}.txt"
+            path.write_text("".join(f"{line}\n" for line in lines) * times, encoding="utf-8")
             found[task] = (*found.get(task, ()), path)
     return found
 
 
-def data(files: dict[str, tuple[Path, Path]], task: str = "fidelity") -> tuple[object, ...]:
-    return ("--task", task, "--data", files[task][0], "--calibration", files[task][1])
-
-
-def test_json_has_the_promised_shape(run, model, files):
-    ours = ("surgeon", "fisher", "importance-token", "importance-example", "magnitude")
-    names = (*ours, "ablation", "random")
-    words = [word for name in names for word in ("--method", name)]
-    call = ("prune", model, *data(files, "similarity"), *words, "--step", "0.5", "--ablation")
-    result = run(*call, *JSON).json
-    assert (result["task"], result["metric"]) == ("similarity", "spearman")
-    assert result["baseline"]["value"]["low"] is None  # six pairs tell no interval
-    assert {(c["method"], c["repair"]) for c in result["curves"]} == {
-        *((name, repair) for name in names[:-1] for repair in ("none", "surgeon")),
-        ("random", "none"),
-    }
-    for curve in result["curves"]:
-        assert [len(p["heads_removed"]) for p in curve["points"]] == [0, 4, 8]
-        assert [p["fraction"] for p in curve["points"]] == [0.0, 0.5, 1.0]
-        assert curve["points"][0]["value"] == result["baseline"]["value"]
-    assert {s["method"] for s in result["scores"]} == set(names[:-1])
-    assert all(len(s["values"]) == 2 and len(s["values"][0]) == 4 for s in result["scores"])
-    passes = {s["method"]: s["passes"] for s in result["scores"]}
-    for name in ("fisher", "importance-token", "importance-example"):
-        assert passes[name] == {"forward": 1, "backward": 1}
-    assert len(result["ablation"]) == 8
-    assert [row["layer"] for row in result["kept_alone"]] == [0, 1]
-    assert result["warnings"] == []
-    draws = result["curves"][-1]["points"][1]["draws"]
-    assert len({draw["seed"] for draw in draws}) == 5
+def data(files: dict[str, tuple[Path, Path]]) -> tuple[object, ...]:
+    return ("--data", files["fidelity"][0], "--calibration", files["fidelity"][1])
 
 
 def test_same_seed_gives_the_same_result(run, model, files):
@@ -95,7 +57,7 @@ def test_same_seed_gives_the_same_result(run, model, files):
 
 
 def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
-    call = ("prune", model, "--data", files["fidelity"][0], "--format", "json")
+    call = ("prune", model, "--data", files["fidelity"][0], *JSON)
     result = run(*call, "--heads", "L0H1,L1H*").json
     (curve,) = result["curves"]
     (point,) = curve["points"]
@@ -111,18 +73,7 @@ def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
     assert found["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
 
 
-@pytest.mark.parametrize("repair", ["scale", "surgeon"])
-def test_the_repaired_model_is_the_measured_model(repair, run, model, files, tmp_path):
-    save = ("--save", tmp_path / "small", "--fraction", "0.5")
-    call = ("prune", model, *data(files), "--method", "fisher", "--repair", repair)
-    value = run(*call, *save, *JSON).json["curves"][0]["points"][1]["value"]["value"]
-    full, small = headscope.load(str(model)), headscope.load(str(tmp_path / "small"))
-    again = headscope.measure(small, "fidelity", files["fidelity"][0], reference=full)
-    assert again.value.value == pytest.approx(value, abs=1e-5)
-    assert sum(site.n_heads for site in small.sites) == 4
-
-
-@pytest.mark.parametrize("method", ["surgeon", "fisher", "ablation", "gates"])
+@pytest.mark.parametrize("method", ["fisher", "ablation", "gates"])
 def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
     loaded = headscope.load(str(tiny_bert(tmp_path / "planted", layers=2, heads=4, seed=5)))
     with torch.no_grad():
@@ -135,9 +86,9 @@ def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
     assert point.value.value == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("task", ["fidelity", "similarity", "mlm", "classification"])
+@pytest.mark.parametrize("task", ["fidelity", "mlm"])
 def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(tmp_path, files, task):
-    head = task if task in ("mlm", "classification") else None
+    head = "mlm" if task == "mlm" else None
     loaded = headscope.load(str(tiny_bert(tmp_path / "m", task_head=head)), task_head=head)
     with torch.no_grad():
         for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
@@ -170,9 +121,9 @@ def seq2seq(translator: Path, *more: object) -> tuple[object, ...]:
 
 @pytest.fixture(scope="module")
 def folder(translator: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) -> Path:
-    """All stacks, half of the heads and all, with the tables of single heads."""
+    """All stacks, half of the heads and all."""
     out = tmp_path_factory.mktemp("out") / "found"
-    done = run(*seq2seq(translator, "--step", "0.5", "--ablation", "--verbose", "-o", out))
+    done = run(*seq2seq(translator, "--step", "0.5", "--verbose", "-o", out))
     assert done.code == 0, done.stderr
     (out / "printed.txt").write_text(done.stdout)
     return out
@@ -183,24 +134,21 @@ def found(folder: Path) -> PruneResult:
     return from_dict(PruneResult, json.loads((folder / "prune.json").read_text()))
 
 
-def test_the_terminal_shows_the_stacks_side_by_side(found, folder):
-    fits((folder / "printed.txt").read_text())
-    lines = (folder / "printed.txt").read_text().splitlines()
-    text = " ".join(" ".join(lines).split())
-    start = ["chosen", "by", "removed", "encoder", "95%"]
-    (head,) = (i for i, line in enumerate(lines) if line.split()[:5] == start)
-    row = lines[head + 1].split()
-    points = [stack.curves[0].points[1] for stack in found.stacks]
-    assert row[:2] == ["surgeon", "50%"]
-    cells = [f"{x:.1f}" for p in points for x in vars(p.value).values()]
-    assert row[2:] == cells
-    area = next(a for a in found.areas if a.stack == "cross" and a.method == "surgeon")
-    inner = area.compared
-    assert f"{inner.value:.2f} {inner.low:.1f} {inner.high:.1f}" in text
+def test_the_terminal_shows_every_stack_and_its_area(found, folder):
+    printed = (folder / "printed.txt").read_text()
+    fits(printed)
+    text = " ".join(printed.split())
+    for stack in found.stacks:
+        point, change = stack.curves[0].points[1], stack.curves[0].points[1].difference
+        value = f"{point.value.value:.2f} {point.value.low:.1f} {point.value.high:.1f}"
+        lost = f"{change.value:+.2f} {change.low:+.1f} {change.high:+.1f}"
+        assert f"{stack.stack} surgeon 50% {value} {lost}" in text
+    area = next(a for a in found.areas if a.stack == "cross" and a.method == "surgeon").inner
+    assert f"cross surgeon {area.value:.2f} {area.low:.1f} {area.high:.1f}" in text
     gap = next(g for g in found.gaps if (g.stack, g.other) == ("encoder", "cross"))
-    inner = gap.compared
-    mark = "*" if inner.low > 0 or inner.high < 0 else ""
-    assert f"{inner.value:+.1f}{mark} {inner.low:+.1f} {inner.high:+.1f}" in text
+    ends = f"{gap.inner.low:+.1f} {gap.inner.high:+.1f}"
+    mark = " *" if gap.inner.low > 0 or gap.inner.high < 0 else ""
+    assert f"encoder - cross surgeon {gap.inner.value:+.2f} {ends}{mark}" in text
     assert stacks_sentence(found) in text
 
 
@@ -230,32 +178,3 @@ def test_the_page_shows_the_encoders_heads(found):
     said = {place: dict(card.facts)["First removed"] for place, card in cards.items()}
     assert {place for place, text in said.items() if text.startswith("at 50%")} == half
     assert Text(stacks_sentence(found)) in page.blocks(found)
-
-
-def test_a_stack_alone_by_hand_and_saved(run, translator, tmp_path):
-    by_hand = run(*seq2seq(translator, "--heads", "cross:L0H1,cross:L1H*"))
-    assert "these 5 of 24 heads" in by_hand.stdout
-    more = ("--stack", "cross", "--fraction", "0.5", "--repair", "none", "--save", tmp_path / "s")
-    saved = run(*seq2seq(translator, *more, "-v"))
-    assert saved.code == 0, saved.stderr
-    assert "Kept    surgeon without repair: 4 of 8 heads removed" in saved.stdout
-    assert re.search(r"It is \d\.\d\d .*times as fast as the whole model", saved.flat)
-    again = run("prune", tmp_path / "s", *seq2seq(translator)[2:], "--heads", "encoder:L0H0")
-    assert again.code == 0, again.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("--task seq2seq --data {pairs}", "give a calibration file"),
-        ("--task seq2seq --data {one} --heads cross:L0H0", "one example"),
-        ("--task seq2seq --data {pairs} --heads L0H0", "several stacks"),
-        ("--task seq2seq --data {pairs} --keep-roles rare", "give roles"),
-    ],
-)
-def test_slips_are_named_in_one_sentence(run, translator, tmp_path, arguments, says):
-    (tmp_path / "one.tsv").write_text("the cat\ta dog\n")
-    places = {"one": tmp_path / "one.tsv", "pairs": translator.parent / "pairs.tsv"}
-    given = [word.format(**places) for word in arguments.split()]
-    code = 2 if "--keep-roles" in given else 1  # which the words alone show
-    refused(run("prune", translator, "--dtype", "float64", *given), says, code=code)

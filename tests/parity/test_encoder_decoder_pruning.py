@@ -11,7 +11,6 @@ from families import (
     SITES,
     Named,
     batch,
-    each_kind,
     ids_and_mask,
     opened,
     out_name,
@@ -94,12 +93,13 @@ def test_removed_is_zeroed_and_stays_so_when_saved(kind, tmp_path):
         headscope.remove_heads(twice, [("cross", 0, 0)])
 
 
-@pytest.mark.parametrize("kind", ["bart", "t5"])
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    ("kind", "stack"), [("bart", "encoder"), ("t5", "decoder"), ("t5", "cross")]
+)
 def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
     loaded = opened(kind)
     layers = [layer for name, layer in SITES if name == stack]
-    for gone in ([0], [1], layers):
+    for gone in ([0], layers):
         heads = [(stack, layer, head) for layer in gone for head in range(4)]
         compact = headscope.remove_heads(loaded, heads)
         for implementation in ("eager", "sdpa"):
@@ -118,7 +118,7 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
         close(run(view.whole, batch(loaded)), expected)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", ["bart", "t5"])
 def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind):
     loaded = opened(kind)
     whole = torch.rand(8, 4, generator=torch.Generator().manual_seed(4))
@@ -192,7 +192,7 @@ def generated(model: Any, **options: Any) -> tuple[Tensor, Tensor]:
     return out.sequences, torch.stack(out.logits)
 
 
-@pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
+@pytest.mark.parametrize("kind", ["bart", "t5"])
 def test_a_compact_model_generates_what_the_zeroed_one_does(kind):
     """With and without a cache of keys and values, whose shape a removed head changes."""
     # transformers makes T5's cache as long as its encoder
@@ -209,11 +209,9 @@ def test_a_compact_model_generates_what_the_zeroed_one_does(kind):
     assert loaded.network.config.use_cache is not False
 
 
-@pytest.mark.parametrize("heads", [(2, 4), (4, 2)])
-def test_stacks_may_have_different_numbers_of_heads(heads, tmp_path):
-    encoder, decoder = heads
-    loaded = opened("bart", encoder_attention_heads=encoder, decoder_attention_heads=decoder)
-    assert [site.n_heads for site in loaded.sites] == [encoder] * 2 + [decoder] * 6
+def test_stacks_may_have_different_numbers_of_heads(tmp_path):
+    loaded = opened("bart", encoder_attention_heads=2, decoder_attention_heads=4)
+    assert [site.n_heads for site in loaded.sites] == [2] * 2 + [4] * 6
     compact = headscope.remove_heads(
         loaded, [("encoder", 0, 1), ("decoder", 1, 0), ("cross", 2, 1)]
     )

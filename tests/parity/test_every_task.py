@@ -139,7 +139,7 @@ def test_as_many_as_a_largest_drop_allows(case, files, model):
     )
     assert found.max_drop is not None
     assert found.max_drop.left_out == (4 if ranks else 0)
-    assert found.max_drop.confirmed.examples + found.max_drop.left_out == 64
+    assert found.measured_examples + found.max_drop.left_out == 64
     assert found.max_drop.count >= 1
 
 

@@ -258,7 +258,7 @@ def test_prune_writes_what_its_source_says(embedder, tmp_path):
     off = {"roles": False, "validate": False, "limit": 20, "calibration_limit": 20}
     save = tmp_path / "a"
     result = headscope.prune(str(embedder), heads="L0H1,L1H*", pooling="max", save=save, **off)
-    assert result.saved.measured == pytest.approx(result.saved.value, abs=1e-4)
+    assert result.saved.measured == pytest.approx(result.kept.value, abs=1e-4)
     assert (tmp_path / "a" / "modeling_headscope.py").is_file()
     assert str(headscope.load(str(tmp_path / "a")).pooling).startswith("cls, dense 32x12")
 

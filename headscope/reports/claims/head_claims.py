@@ -21,7 +21,6 @@ from headscope.reports.claims.rule import (
 )
 from headscope.reports.result import Insight, InsightPart
 from headscope.show.cells import joined
-from headscope.stats.estimate import UNKNOWN as UNKNOWN_NUMBER
 from headscope.stats.estimate import Estimate
 from headscope.stats.paired_change import FEWEST
 
@@ -227,26 +226,24 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
         gap = gaps.get(stack)
         if not does_the_task:
             verdict, text = UNKNOWN, rule.say("no_task")
-        elif gap is None or gap.inner is None or gap.inner.interval is None:
+        elif gap is None or gap.inner.interval is None:
             verdict, text = UNKNOWN, rule.say("no_point")
         else:
             # A loss: larger is worse.
             low, high = sorted(pruned.sign * end for end in gap.inner.interval)
-            inner = (areas[name].inner or UNKNOWN_NUMBER for name in ("cross", stack))
-            equal = ROUNDING * max(abs(area.value or 0.0) for area in inner)
+            equal = ROUNDING * max(abs(areas[name].inner.value or 0.0) for name in ("cross", stack))
             verdict = HOLDS if high < -equal else FAILS if low > equal else OPEN
             text = rule.say("gap", gap=gap.inner)
         parts.append(rule.part(stack, verdict, text))
 
     random = {area.stack: area for area in pruned.areas if area.method == "random"}
-    whole = ", ".join(f"{area.stack} {shown(area.value, '.1f')}" for area in areas.values())
     values = {
         "metric": pruned.metric,
         "baseline": pruned.baseline.value.value,
         "method": cross.method,
         "repair": cross.repair,
-        "areas": {stack: _area_values(area) for stack, area in areas.items()},
-        "random_areas": {stack: _area_values(area) for stack, area in random.items()},
+        "areas": {stack: asdict(area.inner) for stack, area in areas.items()},
+        "random_areas": {stack: asdict(area.inner) for stack, area in random.items()},
         "gaps": [asdict(gap) for gap in gaps.values()],
     }
     return rule.concluded(
@@ -262,16 +259,10 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
         rule.say(
             "control",
             random=rule.say("random", inner=_inner_areas(random.values())) if random else "",
-            whole=whole,
         ),
         values,
     )
 
 
 def _inner_areas(areas: Iterable[Area]) -> str:
-    inner = ((area.stack, area.inner or UNKNOWN_NUMBER) for area in areas)
-    return ", ".join(f"{stack} {shown(area, '.1f', 'unknown')}" for stack, area in inner)
-
-
-def _area_values(area: Area) -> dict[str, object]:
-    return {"area": asdict(area.value), "inner": None if area.inner is None else asdict(area.inner)}
+    return ", ".join(f"{area.stack} {shown(area.inner, '.1f', 'unknown')}" for area in areas)

@@ -16,7 +16,7 @@ from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning import result as results
 from headscope.pruning.card import model_card
-from headscope.pruning.result import DropPart, MaxDrop, PruneResult, SpeedResult
+from headscope.pruning.result import MaxDrop, PruneResult, SpeedResult
 from headscope.pruning.sentences import verdict
 from headscope.stats.estimate import Estimate
 
@@ -54,13 +54,9 @@ def args_of(card: str) -> dict[str, Any]:
     return {**metric["args"], "value": metric["value"], "type": metric["type"]}
 
 
-def test_what_was_written_is_what_the_function_makes(model, result):
-    folder = Path(result.saved.folder)
-    assert (folder / "README.md").read_text(encoding="utf-8") == card_of(result, model)
-
-
 def test_header_and_tables(model, result):
-    text = card_of(result, model)
+    text = (Path(result.saved.folder) / "README.md").read_text(encoding="utf-8")
+    assert text == card_of(result, model)
     header = ModelCard(text).data.to_dict()
     assert (header["license"], header["language"]) == ("apache-2.0", "en")
     assert "headscope" in header["tags"]
@@ -87,10 +83,7 @@ def test_the_whole_model_stands_beside_the_pruned_one(model, result):
     speed = SpeedResult(Estimate(1.5, 1.4, 1.6), Estimate(2.0, 1.9, 2.1), 8, "cpu", 2, 1500, 1000)
     baseline = dataclasses.replace(result.baseline, value=Estimate(0.75))
     text = card_of(dataclasses.replace(result, speed=speed, baseline=baseline), model)
-    assert (
-        "**33% smaller, 1.50 (1.40 to 1.60) times as fast, cosine to the full model's pooled "
-        f"states 0.7500 -> {result.saved.value:.4f}.**"
-    ) in text
+    assert f"Without these 3 of 8 heads: the cosine 0.7500 -> {result.kept.value:.4f};" in text
     assert (
         "It is 1.50 (1.40 to 1.60) times as fast as the whole model (torch, batches of 8 texts, 2 "
         "threads, cpu), with 33.3% fewer parameters."
@@ -119,30 +112,27 @@ def test_a_check_that_was_not_run_did_not_fail(model, result):
 
 def test_what_a_search_settled_tested_and_refused_is_told(model, result):
     """How many numbers, on how many examples, and what ended it."""
-    part = DropPart(3, 120, 1.0, 0.98, Estimate(-0.02, -0.03, -0.01), 0.975)
     looks = tuple(
-        results.TestedCount("fisher", "none", heads, 0.02, lost, 0.975, allowed)
+        results.TestedCount(heads, 0.02, lost, allowed)
         for heads, lost, allowed in ((2, 0.02, True), (3, 0.03, True), (4, 0.0623, False))
     )
-    found = MaxDrop(
-        *(0.05, 3, "fisher", "none", part, None, looks, (2, 3, 4, 5)),
-        left_out=result.data.examples - 120,
-    )
-    said = dataclasses.replace(result, max_drop=found)
+    n = result.data.examples
+    search = MaxDrop(0.05, 3, "manual", "none", looks, (2, 3, 4, 5), left_out=n - 15)
+    said = dataclasses.replace(result, max_drop=search)
     text = card_of(said, model)
     words = (
         "the order of 4 numbers of heads were settled beforehand, without these examples. The "
-        f"numbers were tested one after the other, each on the 120 of {result.data.examples} "
-        "examples that share no sentence with what heads were chosen on, up to the first refusal: "
-        "4 heads (up to 0.0623, 97.5%)."
+        f"numbers were tested one after the other, each on the 15 of {n} examples that share no "
+        "sentence with what heads were chosen on, up to the first refusal: 4 heads (up to 0.0623, "
+        "95%)."
     )
     assert words in text
     args = args_of(text)
     assert (args["refused_heads"], args["sequence_of_heads"]) == ([4], [2, 3, 4, 5])
-    assert (args["max_drop"], args["examples"]) == (0.05, 120)
-    headline = verdict(said)
-    assert words in headline
-    assert "at most 0.0300 of the cosine is lost (97.5%)" in headline
+    assert (args["max_drop"], args["examples"], args["difference_level"]) == (0.05, 15, 0.95)
+    assert words in verdict(said)
+    most_lost = -result.curves[0].points[0].difference.low
+    assert f"at most {most_lost:.4f} of the cosine is lost (95%)" in verdict(said)
 
 
 def test_a_classifier_s_snippet_opens_it_with_its_head(tmp_path):

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from headscope.data.frequencies import COMMON_WORDS
-from headscope.models.surgery.vocabulary import plan_vocabulary
-from headscope.pruning.sources import open_sources
+from headscope.pruning.run import open_sources
 
 
 def pairs_file(path: Path, numbers: range) -> Path:
@@ -42,13 +40,10 @@ def test_shared_pairs_are_left_out_of_the_whole_file(files, options):
     assert "the other 240" in told
 
 
-def test_nothing_is_told_where_nothing_is_shared(files, tmp_path):
+def test_only_pairs_that_are_measured_count(files, tmp_path):
+    """With a limit most of the test pairs are not; nothing is told where nothing is shared."""
     found = opened(files[0], pairs_file(tmp_path / "other.csv", range(50)))
     assert (found.dropped, found.warnings, len(found.calibration)) == (0, (), 50)
-
-
-def test_only_pairs_that_are_measured_count(files):
-    """With a limit most of the test pairs are not."""
     found = opened(*files, limit=10)
     assert found.data.drawn == "10 of 100 examples, chosen at random (seed 0)"
     shared = sum(text in {*found.data.first} for text in (f"first {i}" for i in range(1000, 1040)))
@@ -64,7 +59,3 @@ def test_one_file_for_both_is_told(files):
     assert "leave out every example with a sentence that heads were chosen on" in str(
         searched.warnings
     )
-
-
-def test_there_is_one_number_of_common_words():
-    assert plan_vocabulary.__kwdefaults__["common"] == COMMON_WORDS == 10_000

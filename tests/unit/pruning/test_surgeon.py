@@ -12,10 +12,11 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.examples import Examples
+from headscope.models.run.intervene import gated
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.measure import compact_model
 from headscope.pruning.ranking import Context, Repaired
-from headscope.pruning.surgeon import Elimination, exactly, refitted_maps, surgeon
+from headscope.pruning.surgeon import Elimination, Surgeon, exactly, surgeon, surgeon_of
 from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.units import units_of
 
@@ -60,12 +61,16 @@ def test_layers_share_a_number_as_an_exhaustive_search_would():
         assert cost(exactly(paths, count)) == pytest.approx(min(map(cost, every)))
 
 
+def refitted(context: Context, removed: Any) -> Repaired:
+    return surgeon_of(context).refit(removed)
+
+
 def test_idle_heads_go_first_and_cost_nothing(planted):
     context = context_of(planted, seed=1)
     ranking = surgeon(context)
     removed = ranking.remove(3)
     assert set(units_of(planted).heads(removed)) == IDLE
-    assert distance(context, refitted_maps(context, removed)) < 1e-9
+    assert distance(context, refitted(context, removed)) < 1e-9
     assert len(ranking.remove(7)) == 7
     assert ranking.remove(12) == tuple(range(12))
 
@@ -73,77 +78,67 @@ def test_idle_heads_go_first_and_cost_nothing(planted):
 def test_a_refit_is_nearer_than_leaving_the_maps_on_other_text_too(planted):
     context, other = context_of(planted, seed=2), context_of(planted, seed=3)
     removed = surgeon(context).remove(7)
-    made = refitted_maps(context, removed)
+    made = refitted(context, removed)
     bare = Repaired.bare(context.units, removed)
     for judge in (context, other):
         assert distance(judge, made) < 0.9 * distance(judge, bare)
     # The same whatever was refitted before, and the model itself is as it was.
-    refitted_maps(context, (0, 5))
-    again = refitted_maps(context, removed)
+    refitted(context, (0, 5))
+    again = refitted(context, removed)
     assert all(torch.equal(made.maps[row].W, again.maps[row].W) for row in made.maps)
     assert distance(context, Repaired.bare(context.units, ())) == 0
 
 
-def test_sets_of_the_walk_are_refitted_without_a_pass(planted, monkeypatch):
+def test_sets_of_the_path_are_refitted_without_a_pass(planted, monkeypatch):
     context, other = context_of(planted, seed=6), context_of(planted, seed=7)
-    walk = surgeon(context)
-    fresh = dataclasses.replace(context, memo={})  # knows of no walk: passes where it then stands
-    twice = {count: refitted_maps(fresh, walk.remove(count)) for count in range(1, 12)}
-    assert surgeon(context) is walk
+    path = surgeon(context)
+    fresh = dataclasses.replace(context, memo={})  # knows of no path: passes where it then stands
+    sets = {count: path.remove(count) for count in (1, 4, 8, 11)}
+    twice = {count: refitted(fresh, removed) for count, removed in sets.items()}
     with monkeypatch.context() as patch:
-        patch.setattr("headscope.pruning.surgeon.moments", None)
-        made = {count: refitted_maps(context, walk.remove(count)) for count in range(1, 12)}
+        patch.setattr(Surgeon, "_moments", None)
+        made = {count: refitted(context, removed) for count, removed in sets.items()}
     for count, ours in made.items():
-        assert ours.removed == walk.remove(count)
+        assert ours.removed == sets[count]
         for judge in (context, other):
             assert distance(judge, ours) < 1.2 * distance(judge, twice[count]) + 1e-9
-    # After one step of the walk both are the same: it began with the whole model, too.
+    # After one step of the path both are the same: it began with the whole model, too.
     assert all(torch.allclose(made[1].maps[i].W, m.W, atol=1e-5) for i, m in twice[1].maps.items())
-    # Any other set needs its passes, walk or not.
-    removed = tuple(sorted({0, 5, 9, 10} ^ set(walk.remove(4))))[:4]
-    a, b = (refitted_maps(each, removed) for each in (context, fresh))
+    # Any other set needs its passes, path or not.
+    removed = tuple(sorted({0, 5, 9, 10} ^ set(sets[4])))[:4]
+    a, b = (refitted(each, removed) for each in (context, fresh))
     assert all(torch.equal(a.maps[row].W, b.maps[row].W) for row in b.maps)
 
 
-def test_a_look_is_made_when_a_set_asks_for_it(planted):
-    context, other = context_of(planted, seed=9), context_of(planted, seed=9)
-    late, whole = surgeon(context), surgeon(other)
+def test_the_model_is_measured_again_when_a_set_asks_for_it(planted, monkeypatch):
+    steps: list[int] = []
+    measured = Surgeon._moments
+
+    def noted(self: Surgeon, step: int, maps: Any) -> Any:
+        steps.append(step)
+        return measured(self, step, maps)
+
+    monkeypatch.setattr(Surgeon, "_moments", noted)
+    whole, late = (surgeon(context_of(planted, seed=9)) for _ in range(2))
+    steps.clear()
     whole.remove(12)
-    assert late.passes["forward"] == 0
+    assert steps == [1, 2, 3, 4, 5, 6, 7]  # the whole model was measured at once
+    steps.clear()
     assert late.remove(1) == whole.remove(1)
-    assert late.passes == {"forward": 1, "backward": 2}
+    assert steps == []
     early = late.values
-    # A set that is not the walk's makes the walk look further, in the same copy of the model: what
-    # is refitted begins with the whole model all the same.
-    made, alone = (refitted_maps(c, (0, 5, 7, 9)) for c in (context, context_of(planted, seed=9)))
-    assert late.passes["forward"] > 1
-    assert all(torch.equal(made.maps[row].W, alone.maps[row].W) for row in alone.maps)
     assert [late.remove(count) for count in (4, 7, 12)] == [whole.remove(n) for n in (4, 7, 12)]
-    assert late.passes == whole.passes == {"forward": 8, "backward": 16}
+    assert steps == [1, 2, 3, 4, 5, 6, 7]
     assert torch.equal(late.values, whole.values)
     assert early.argmin() == whole.values.argmin()
 
 
-def test_moments_between_two_looks_are_linear_in_the_number_of_heads(planted):
-    walk: Any = surgeon(context_of(planted, seed=8))
-    # Twelve heads in eight parts: the sixth and the seventh look are at 7 and 9.
-    low, middle, high = (walk.inputs(count) for count in (7, 8, 9))
-    for a, b, c in zip(low, middle, high, strict=True):
-        assert b.numpy() == pytest.approx((a.numpy() + c.numpy()) / 2, abs=1e-9)
-        assert not torch.equal(a, c)
-    for ours, last in zip(walk.inputs(11), walk.inputs(10), strict=True):
-        assert torch.equal(ours, last), "beyond the last look nothing is known"
-
-
 def test_the_compact_model_is_what_was_measured(planted):
     context = context_of(planted, seed=4)
-    made = refitted_maps(context, surgeon(context).remove(5))
+    made = refitted(context, surgeon(context).remove(5))
     small = compact_model(planted, context.units, made)
     ids, mask = planted.pad([[5, 7, 9, 11], [4, 5]])
-    gates = made.gates
-    from headscope.models.run.intervene import gated
-
-    with torch.no_grad(), replaced_outputs(planted, made.maps), gated(planted, gates) as run:
+    with torch.no_grad(), replaced_outputs(planted, made.maps), gated(planted, made.gates) as run:
         hidden, _ = run(ids, mask)
     with torch.no_grad():
         cut = small.forward(ids, mask)
@@ -156,5 +151,5 @@ def test_shared_layers_and_transposed_maps(kind, planted):
     loaded.tokenizer = planted.tokenizer
     context = context_of(loaded, seed=5)
     removed = surgeon(context).remove(2)
-    made = refitted_maps(context, removed)
+    made = refitted(context, removed)
     assert distance(context, made) <= distance(context, Repaired.bare(context.units, removed))
