@@ -1,36 +1,45 @@
-"""The oracle of the syntactic labels: a literal reading of the definitions' second edition.
+"""The oracle of the labels: a literal reading of docs/definitions/roles.md, second edition.
 
-All rules work on choices (`reference_choices`): a head, a baseline and a kernel are all "from word
-i, look at word j".  Nothing of the package is used.  Readings where the definitions are silent:
+One sentence at a time goes through transformers' own eager attention; what is kept of it are
+choices, the word that a word attends most in a head. All rules work on choices: a head, a baseline
+and a kernel are all "from word i, look at word j". The kernel knows half A only, whichever
+sentences it is evaluated on; a distance that no pair of words in A has counts as 0. Nothing of the
+package is used. Readings where the definitions are silent:
 
 * Margins are compared with 1e-9 to spare, so that 0.60 beats 0.50 by 0.10.
 * A relation and direction with fewer than 50 trials on half B can never be confirmed, so nothing of
   it is selected and nothing of it enters the correction.  Neither do `punct` and `root`.
 * The paired z against uniform is one-sided, with the sample variance (n - 1) of the differences.
+* A rare word's queries share one target, so the sentence is the sampled unit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from reference import (
+    Encoded,
     Key,
+    Model,
     Sentence,
     Trial,
     baseline_hit,
-    benjamini_hochberg,
     best_offset,
-    mcnemar,
+    rare_target,
     syntactic_trials,
-    wilson,
 )
-from reference_choices import Corpus, Floats, Ints, Observed, uniform_hit
+from scipy import stats
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+CLIP = 20  # of a distance in the kernel
 MARGIN = 0.10
 MIN_TRIALS = 50
 Q = 0.05
@@ -39,6 +48,104 @@ VOITA = ("nsubj", "obj", "amod", "advmod")
 FIXED = ("offset", "first", "last")  # baselines that know nothing of the head or the pieces
 BASELINES = ("offset", "first", "last", "uniform", "kernel")
 SLACK = 1e-9
+
+
+@dataclass
+class Observed:
+    """What the rules need of one measured sentence; arrays are over (heads, words).
+
+    `index` is its zero-based place in the file; `n` counts its tokens with special ones.
+    """
+
+    index: int
+    sentence: Sentence
+    n: int
+    pieces: Ints  # of every word
+    choice: Ints  # argmax of the sum over the attended word's pieces
+    choice_mean: Ints  # the same with the mean
+    relative_entropy: Floats  # (heads, non-special rows): H / ln n
+    kernel_choice: Ints | None = None  # filled in once the kernels are known
+
+    @property
+    def in_a(self) -> bool:
+        """Half A: the even indices of the file."""
+        return self.index % 2 == 0
+
+
+def word_attention(patterns: Floats, encoded: Encoded) -> Floats:
+    """(heads, words, words): mean over the attending word's pieces, sum over the attended one's."""
+    words = range(len(encoded.sentence.forms))
+    pieces = [encoded.pieces(word) for word in words]
+    rows = np.stack([patterns[:, pieces[w], :].mean(axis=1) for w in words], axis=1)
+    return np.stack([rows[:, :, pieces[w]].sum(axis=2) for w in words], axis=2)
+
+
+def choose(attention: Floats) -> Ints:
+    """Every word's argmax in every head, the diagonal excluded; ties: the lowest index.
+
+    What reaches the largest but for 64 roundings of float32 is a tie.
+    """
+    without = attention.copy()
+    words = np.arange(attention.shape[1])
+    without[:, words, words] = -np.inf
+    largest = without.max(axis=2, keepdims=True)
+    found: Ints = (without >= largest - 64 / 2**23 * np.abs(largest)).argmax(axis=2)
+    return found
+
+
+def distances(words: int) -> Ints:
+    """j - i for every ordered pair (i, j), clipped to -20..20."""
+    order = np.arange(words)
+    clipped: Ints = np.clip(order[None, :] - order[:, None], -CLIP, CLIP)
+    return clipped
+
+
+def uniform_hit(pieces: Ints, query: int, targets: frozenset[int]) -> float:
+    """Evenly spread attention looks at the words with most pieces, which share the argmax."""
+    others = [word for word in range(len(pieces)) if word != query]
+    most = max(pieces[word] for word in others)
+    top = [word for word in others if pieces[word] == most]
+    return sum(word in targets for word in top) / len(top)
+
+
+@dataclass
+class Corpus:
+    """The file's sentences, and those that were measured."""
+
+    sentences: list[Sentence]
+    observed: list[Observed]
+    heads: list[tuple[int, int]]
+
+
+def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
+    """Run every usable sentence through the model, one by one, then let the kernels choose."""
+    model, observed = Model(model_dir), []
+    config = model.model.config
+    heads = list(product(range(config.num_hidden_layers), range(config.num_attention_heads)))
+    # Sums over the ordered word pairs of half A by clipped distance (-20..20, at index 0..40)
+    total, pairs = np.zeros((len(heads), 2 * CLIP + 1)), np.zeros(2 * CLIP + 1)
+    for index, sentence in enumerate(sentences):
+        encoded = model.encode(sentence)
+        if not encoded.is_usable(int(config.max_position_embeddings)):
+            continue
+        patterns = np.concatenate(model.patterns(encoded))
+        words = len(sentence.forms)
+        pieces = np.array([len(encoded.pieces(word)) for word in range(words)])
+        attention = word_attention(patterns, encoded)
+        per_piece = attention / pieces
+        for r in range(-CLIP, CLIP + 1) if index % 2 == 0 else ():
+            at = (distances(words) == r) & (r != 0)
+            total[:, r + CLIP] += per_piece[:, at].sum(axis=1)
+            pairs[r + CLIP] += at.sum()
+        rows = patterns[:, encoded.queries, :]
+        entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=2)
+        n, both = len(encoded.ids), (choose(attention), choose(per_piece))
+        observed.append(Observed(index, sentence, n, pieces, *both, entropy / math.log(n)))
+    kernel = np.where(pairs > 0, total / np.maximum(pairs, 1), 0.0)
+    for one in observed:  # from i, the argmax over j != i of K_h(j - i) times j's pieces
+        by_kernel = kernel[:, distances(len(one.pieces)) + CLIP] * one.pieces
+        one.kernel_choice = choose(by_kernel)
+    return Corpus(list(sentences), observed, heads)
 
 
 def previous_of_same_length(sentences: Sequence[Sentence]) -> list[Sentence | None]:
@@ -59,28 +166,14 @@ class Outcomes:
     """All trials of one relation and direction, in the file's order."""
 
     trials: list[Trial]
-    in_a: NDArray[np.bool_]  # (trials,)
-    hits: NDArray[np.bool_]  # (trials, heads)
-    hits_mean: NDArray[np.bool_]
-    kernel: NDArray[np.bool_]
-    first: NDArray[np.bool_]  # (trials,)
-    last: NDArray[np.bool_]
-    uniform: Floats  # (trials,): the expectation
+    hits: dict[str, Floats]  # by sum, mean, kernel: (trials, heads); by first, last, uniform, in_a
 
-    def part(self, which: NDArray[np.bool_]) -> Outcomes:
-        return Outcomes(
-            [trial for trial, keep in zip(self.trials, which, strict=True) if keep],
-            self.in_a[which],
-            self.hits[which],
-            self.hits_mean[which],
-            self.kernel[which],
-            self.first[which],
-            self.last[which],
-            self.uniform[which],
-        )
+    def part(self, which: Floats) -> Outcomes:
+        trials = [trial for trial, keep in zip(self.trials, which, strict=True) if keep]
+        return Outcomes(trials, {name: values[which > 0] for name, values in self.hits.items()})
 
-    def offset(self, offset: int) -> NDArray[np.bool_]:
-        return np.array([baseline_hit(trial, offset) for trial in self.trials], dtype=bool)
+    def offset(self, offset: int) -> Floats:
+        return np.array([baseline_hit(trial, offset) for trial in self.trials], dtype=float)
 
 
 def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outcomes]:
@@ -94,23 +187,25 @@ def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outco
 
 
 def outcomes(pairs: Sequence[tuple[Observed, Trial]]) -> Outcomes:
-    return Outcomes(
-        [trial for _, trial in pairs],
-        np.array([one.in_a for one, _ in pairs]),
-        np.array([hit(one.choice, trial) for one, trial in pairs]),
-        np.array([hit(one.choice_mean, trial) for one, trial in pairs]),
-        np.array([hit(one.kernel_choice, trial) for one, trial in pairs]),
+    def each(value: Callable[[Observed, Trial], Any]) -> Floats:
+        return np.array([value(one, trial) for one, trial in pairs], dtype=float)
+
+    def hit(choice: Ints | None, trial: Trial) -> NDArray[np.bool_]:
+        """(heads,): whether the query's choice is a target."""
+        assert choice is not None
+        return np.isin(choice[:, trial.query], list(trial.targets))
+
+    hits = {
+        "in_a": each(lambda one, trial: one.in_a),
+        "sum": each(lambda one, trial: hit(one.choice, trial)),
+        "mean": each(lambda one, trial: hit(one.choice_mean, trial)),
+        "kernel": each(lambda one, trial: hit(one.kernel_choice, trial)),
         # A word that is itself the first (or last) looks at itself, which is never a target.
-        np.array([0 in trial.targets for _, trial in pairs]),
-        np.array([len(one.pieces) - 1 in trial.targets for one, trial in pairs]),
-        np.array([uniform_hit(one.pieces, trial.query, trial.targets) for one, trial in pairs]),
-    )
-
-
-def hit(choice: Ints | None, trial: Trial) -> NDArray[np.bool_]:
-    """(heads,): whether the query's choice is a target."""
-    assert choice is not None
-    return np.isin(choice[:, trial.query], list(trial.targets))
+        "first": each(lambda one, trial: 0 in trial.targets),
+        "last": each(lambda one, trial: len(one.pieces) - 1 in trial.targets),
+        "uniform": each(lambda one, trial: uniform_hit(one.pieces, trial.query, trial.targets)),
+    }
+    return Outcomes([trial for _, trial in pairs], hits)
 
 
 def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dict[Key, Any]]:
@@ -122,33 +217,27 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
     result: dict[tuple[int, int], dict[Key, Any]] = {head: {} for head in corpus.heads}
     tested: list[dict[str, Any]] = []
     for key, every in collect(corpus, trees).items():
-        half_a, half_b = every.part(every.in_a), every.part(~every.in_a)
+        half_a, half_b = every.part(every.hits["in_a"]), every.part(1 - every.hits["in_a"])
         for position, head in enumerate(corpus.heads):
-            entry = describe(every, half_a, half_b, position)
+            entry = describe(every, half_a, position)
             entry["selected"] = may_be_labelled(key, half_b) and is_selected(entry["half_a"])
             if entry["selected"]:
                 entry["confirmed"] = confirm(half_a, half_b, position)
                 tested.append(entry)
             result[head][key] = entry
-    adjusted = benjamini_hochberg([entry["confirmed"]["p"] for entry in tested])
+    adjusted = adjusted_p([entry["confirmed"]["p"] for entry in tested])
     for entry, p in zip(tested, adjusted, strict=True):
         entry["confirmed"]["p_adjusted"] = p
         entry["labelled"] = is_confirmed(entry["confirmed"])
     return result
 
 
-def describe(every: Outcomes, half_a: Outcomes, half_b: Outcomes, head: int) -> dict[str, Any]:
+def describe(every: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
     """The figures on all sentences and those on half A."""
-    offset_all = best_offset(every.trials)
     offset_a = best_offset(half_a.trials) if half_a.trials else None
     return {
-        "trials": len(every.trials),
-        "accuracy": float(every.hits[:, head].mean()),
-        "accuracy_mean": float(every.hits_mean[:, head].mean()),
-        "baseline_offset": offset_all,
-        "baselines": rates(every, offset_all, head),
+        **figures(every, best_offset(every.trials), head),
         "half_a": figures(half_a, offset_a, head),
-        "half_b": figures(half_b, offset_a, head),
         "confirmed": None,
         "labelled": False,
     }
@@ -160,8 +249,8 @@ def figures(half: Outcomes, offset: int | None, head: int) -> dict[str, Any]:
         return {"trials": 0}
     return {
         "trials": len(half.trials),
-        "accuracy": float(half.hits[:, head].mean()),
-        "accuracy_mean": float(half.hits_mean[:, head].mean()),
+        "accuracy": float(half.hits["sum"][:, head].mean()),
+        "accuracy_mean": float(half.hits["mean"][:, head].mean()),
         "baselines": rates(half, offset, head),
     }
 
@@ -170,10 +259,8 @@ def rates(part: Outcomes, offset: int | None, head: int) -> dict[str, float]:
     """The five baselines; without an offset (no trial to choose it on) that one never hits."""
     hits = {
         "offset": part.offset(offset) if offset is not None else np.zeros(len(part.trials)),
-        "first": part.first,
-        "last": part.last,
-        "uniform": part.uniform,
-        "kernel": part.kernel[:, head],
+        **{name: part.hits[name] for name in ("first", "last", "uniform")},
+        "kernel": part.hits["kernel"][:, head],
     }
     return {name: float(value.mean()) for name, value in hits.items()}
 
@@ -198,16 +285,17 @@ def confirm(half_a: Outcomes, half_b: Outcomes, head: int) -> dict[str, Any]:
     """A selected head on B: its figures, and the largest of the four paired p-values."""
     offset = best_offset(half_a.trials)
     figure = figures(half_b, offset, head)
-    hits = half_b.hits[:, head]
-    base = {"offset": half_b.offset(offset), "first": half_b.first, "last": half_b.last}
-    p = {name: mcnemar_of(hits, base[name]) for name in FIXED}
-    p["uniform"] = paired_z(hits - half_b.uniform)
+    hits = half_b.hits["sum"][:, head]
+    base = (half_b.offset(offset), half_b.hits["first"], half_b.hits["last"])
+    p = [mcnemar_of(hits > 0, fixed > 0) for fixed in base]
+    p.append(paired_z(hits - half_b.hits["uniform"]))
     return {
         **figure,
         "strongest": max(BASELINES, key=lambda name: figure["baselines"][name]),
-        "interval": wilson(int(hits.sum()), len(hits)),
-        "p_values": p,
-        "p": max(p.values()),
+        "interval": list(
+            stats.binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+        ),
+        "p": max(p),
     }
 
 
@@ -220,9 +308,16 @@ def is_confirmed(half: dict[str, Any]) -> bool:
     )
 
 
+def adjusted_p(p: Sequence[float]) -> list[float]:
+    """Benjamini-Hochberg."""
+    return stats.false_discovery_control(p).tolist() if p else []
+
+
 def mcnemar_of(hits: NDArray[np.bool_], base: NDArray[np.bool_]) -> float:
     """Exact, two-sided, on the trials where exactly one of the two hits."""
-    return mcnemar(int((hits & ~base).sum()), int((base & ~hits).sum()))
+    only_head, only_base = int((hits & ~base).sum()), int((base & ~hits).sum())
+    both = only_head + only_base
+    return float(stats.binomtest(only_head, both).pvalue) if both else 1.0
 
 
 def paired_z(difference: Floats) -> float:
@@ -235,14 +330,82 @@ def paired_z(difference: Floats) -> float:
 def upper_tail(mean: float, error: float) -> float:
     if error == 0:
         return 0.0 if mean > 0 else 1.0
-    return 0.5 * math.erfc(mean / error / math.sqrt(2))
+    return float(stats.norm.sf(mean / error))
 
 
-def labels_of(table: dict[tuple[int, int], dict[Key, Any]]) -> list[tuple[int, int, str, str]]:
-    """(layer, head, relation, direction) of every label."""
-    return [
-        (*head, *key)
-        for head, entries in table.items()
-        for key, entry in entries.items()
-        if entry["labelled"]
-    ]
+def rare_words(
+    corpus: Corpus, frequency: Callable[[str], float], frequent: set[str]
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """The rare-word score of every head, the sentence as the sampled unit."""
+    pairs = [(one, rare_target(one.sentence.forms, frequency, frequent)) for one in corpus.observed]
+    scored = []  # with the queries: every word but the rarest
+    for one, target in pairs:
+        words = [w for w in range(target.words) if w not in target.rarest] if target else []
+        if target and words:
+            scored.append((one, target, words))
+    size = np.array([len(words) for *_, words in scored], dtype=np.float64)
+    # Expected hits of a word drawn at random from the others of the sentence, and of even attention
+    chance = np.array([len(w) * len(t.rarest) / (t.words - 1) for _, t, w in scored])
+    uniform = np.array([sum(uniform_hit(o.pieces, q, t.rarest) for q in w) for o, t, w in scored])
+    result = {}
+    for position, head in enumerate(corpus.heads):
+        hits = np.array([sum(o.choice[position, q] in t.rarest for q in w) for o, t, w in scored])
+        rate, error = clustered_ratio(hits, size)
+        p = [upper_tail(*clustered_ratio(hits - other, size)) for other in (chance, uniform)]
+        result[head] = {
+            "sentences": len(hits),
+            "queries": int(size.sum()),
+            "rate": rate,
+            "uniform": float(uniform.sum() / size.sum()),
+            "interval": (max(0.0, rate - 1.959964 * error), min(1.0, rate + 1.959964 * error)),
+            "p": max(p),
+        }
+    adjusted = adjusted_p([entry["p"] for entry in result.values()])
+    for entry, p_adjusted in zip(result.values(), adjusted, strict=True):
+        over = entry["rate"] >= 0.5 and exceeds(entry["rate"], entry["uniform"])
+        entry |= {"p_adjusted": p_adjusted, "labelled": over and p_adjusted <= Q}
+    return result
+
+
+def clustered_ratio(value: Floats, size: Floats) -> tuple[float, float]:
+    """Sum of values over sum of sizes, and its standard error when sentences are sampled.
+
+    The linearised (ratio) estimator: S/(S-1) times the sum of squared residuals, over size^2.
+    """
+    count = len(value)
+    share = value.sum() / size.sum()
+    residual = value - share * size
+    return float(share), math.sqrt(count / (count - 1) * (residual**2).sum()) / float(size.sum())
+
+
+def broad(corpus: Corpus) -> dict[tuple[int, int], dict[str, Any]]:
+    """Mean of H / ln n over non-special rows of sequences with n >= 20; None: not testable."""
+    long = [one for one in corpus.observed if one.n >= 20]
+    result: dict[tuple[int, int], dict[str, Any]] = {}
+    for position, head in enumerate(corpus.heads):
+        rows = [value for one in long for value in one.relative_entropy[position]]
+        mean = float(np.mean(rows)) if rows else None
+        testable = len(long) >= 50
+        labelled = testable and mean is not None and mean > 0.8
+        result[head] = {
+            "sequences": len(long),
+            "mean": mean,
+            "broad": labelled if testable else None,
+        }
+    return result
+
+
+def classify(
+    model_dir: str | Path,
+    sentences: Sequence[Sentence],
+    frequency: Callable[[str], float],
+    frequent: set[str],
+) -> dict[str, Any]:
+    """All labels of the second edition, per head as (layer, head)."""
+    corpus = observe(model_dir, sentences)
+    return {
+        "syntactic": label(corpus),
+        "swapped": label(corpus, swapped=True),
+        "rare": rare_words(corpus, frequency, frequent),
+        "broad": broad(corpus),
+    }

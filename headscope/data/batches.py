@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headscope.core.accumulator import Array, Keys, zeros
+from headscope.core.accumulator import Array, Keys
 from headscope.core.widest import widest_type
 from headscope.data.corpus import WINDOW
 from headscope.data.files import Edge, Sentence, is_punctuation
@@ -105,14 +105,9 @@ class RareTargets:
 
     rarest: Tensor
     two_rarest: Tensor
-    candidate: Tensor  # all words with a letter or digit
     query: Tensor  # every word of a sentence that counts, except its rarest
     uniform: Tensor  # probability that evenly spread attention hits, at queries
-    #: Probability that a candidate that this word attends to would be a hit, had the target words
-    #: been drawn at random from the sentence's candidates.
-    null_weight: Tensor
     chance: Tensor  # (batch,), float64: sum over its queries of (number of rarest) / (words - 1)
-    null_queries: float  # expected number of queries under that draw
 
 
 @dataclass(frozen=True)
@@ -389,24 +384,17 @@ def trials_of(
 
 
 def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:
-    marks = np.zeros((4, *size), dtype=bool)
-    uniform, null_weight = zeros(2, *size)
-    chance, null_queries = np.zeros(len(batch)), 0.0
+    marks = np.zeros((3, *size), dtype=bool)
+    uniform, chance = np.zeros(size), np.zeros(len(batch))
     for row, s in enumerate(batch):
         if s.rarity is None:
             continue
-        rarest, two_rarest, candidates = map(np.array, s.rarity)
-        n_words, r, c = len(s.first), len(rarest), len(candidates)
+        rarest, two_rarest = map(np.array, s.rarity)
+        n_words = len(s.first)
         queries = np.delete(np.arange(n_words), rarest)
-        for mark, words in zip(marks, (rarest, two_rarest, candidates, queries), strict=True):
+        for mark, words in zip(marks, (rarest, two_rarest, queries), strict=True):
             mark[row, s.first[words]] = True
         hits = uniform_weight(s.pieces, queries[:, None], rarest).sum(axis=1)
         uniform[row, s.first[queries]] = hits
-        # r of c candidates are drawn; a query that is drawn itself does not count.
-        null_weight[row, s.first] = r / c
-        null_weight[row, s.first[candidates]] = r * (c - r) / (c * (c - 1)) if c > 1 else 0.0
-        chance[row] = len(queries) * r / (n_words - 1)
-        null_queries += len(queries)
-    rare, two, candidate, query = map(torch.from_numpy, marks)
-    of_uniform, weight, expected = map(torch.from_numpy, (uniform, null_weight, chance))
-    return RareTargets(rare, two, candidate, query, of_uniform, weight, expected, null_queries)
+        chance[row] = len(queries) * len(rarest) / (n_words - 1)
+    return RareTargets(*map(torch.from_numpy, (*marks, uniform, chance)))

@@ -202,7 +202,6 @@ class Rarity(NamedTuple):
     #: count
     rarest: tuple[int, ...]
     two_rarest: tuple[int, ...]
-    candidates: tuple[int, ...]  # All words with a letter or digit
 
 
 @dataclass(frozen=True)
@@ -287,4 +286,4 @@ def _rarity(words: Sequence[str], frequencies: Frequencies) -> Rarity | None:
     if any(words[i].lower() in frequencies.frequent for i in rarest):
         return None
     two_rarest = tuple(i for i in candidates if frequency[i] <= second)
-    return Rarity(rarest, two_rarest, tuple(candidates))
+    return Rarity(rarest, two_rarest)

@@ -19,7 +19,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
-from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
 from matplotlib.text import Text as MplText
 from matplotlib.ticker import PercentFormatter
 
@@ -298,47 +297,6 @@ def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: 
     bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)
     return bar.ax
-
-
-def signed_scale(values: Array) -> ScaleBase:
-    """Choose an axis on which every value keeps its place, zero and negative ones too.
-
-    Logarithmic where all are above zero, linear where they lie on both sides of it; of zeros and
-    values above them linear up to the first decile, and logarithmic from there.
-    """
-    if values.min() > 0:
-        return LogScale(None)
-    size = np.abs(values[values != 0])
-    least = float(np.quantile(size, 0.1)) if len(size) else 0.0
-    if not least or values.min() < -least:
-        return LinearScale(None)
-    return SymmetricalLogScale(None, linthresh=least, linscale=0.5)
-
-
-def fractions(scale: ScaleBase, values: Array, shown: Array) -> Array:
-    """Return how far up values lie, from 0 to 1, on an axis that just spans ``shown``."""
-    ends = scale.get_transform().transform(np.array([shown.min(), shown.max()]))
-    place = scale.get_transform().transform(values) - ends[0]
-    return np.asarray(place / ((ends[1] - ends[0]) or 1.0))
-
-
-def swarm(heights: Array) -> Array:
-    """Move dots sideways, no further than needed, until none of a column lies on another.
-
-    Parameters
-    ----------
-    heights : array, (n,)
-        Where they are, in diameters.
-    """
-    shifts = np.zeros(len(heights))
-    placed: list[int] = []
-    for i in np.argsort(heights, kind="stable").tolist():
-        for step in range(4 * len(heights)):
-            shifts[i] = (step + 1) // 2 * 0.5 * (-1) ** step
-            if all(np.hypot(shifts[i] - shifts[j], heights[i] - heights[j]) >= 1 for j in placed):
-                break
-        placed.append(i)
-    return shifts
 
 
 def ink(ground: Any) -> str:

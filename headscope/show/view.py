@@ -75,18 +75,19 @@ def view(
     blocks: Callable[[R], Iterable[Block]],
     frames: Mapping[str, Callable[[R], pandas.DataFrame]],
     page: str = "",
-    **more: Any,
+    more: Callable[[R], Iterable[Details]] = lambda result: (),
+    **others: Any,
 ) -> View[R]:
     """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
 
     A frame without columns, of what was not measured, is no file. ``page`` names a page of its own
-    (``page``.html) with every detail open.
+    (``page``.html) with every detail open. ``others`` are fields of the view.
     """
 
     def human(result: R) -> Iterable[RenderableType]:
         from headscope.show.terminal import terminal
 
-        return terminal(blocks(result))
+        return terminal([*blocks(result), *more(result)])
 
     def files(result: R) -> Mapping[str, bytes]:
         from headscope.show.figures import figure_files, figures_of
@@ -97,10 +98,11 @@ def view(
             from headscope.show.page.template import page_of
 
             tables[f"{page}.html"] = page_of(title, blocks(result), result)
-        figures = figure_files(dict(figures_of(blocks(result))))
+        drawn = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
+        figures = figure_files(dict(figures_of(drawn)))
         return {name: text.encode() for name, text in tables.items()} | figures
 
-    return View(human, files, title=title, blocks=blocks, **more)
+    return View(human, files, more=more, title=title, blocks=blocks, **others)
 
 
 def next_step(result: Any, why: str, command: str) -> Text:

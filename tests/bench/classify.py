@@ -18,6 +18,7 @@ from peer_scripts import HeadCounts
 from timing import medians, options
 
 import headscope
+from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
@@ -36,7 +37,8 @@ def batches_of(loaded, corpus):
 
 
 def ours(loaded, batches):
-    reducer = HeadMeasures(loaded.n_layers, loaded.n_heads).reducer()
+    shape = loaded.n_layers, loaded.n_heads
+    reducer = RowReducer(*shape, HeadMeasures(*shape).update)
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
         for batch in batches:
             reducer.start(batch)

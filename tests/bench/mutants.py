@@ -65,7 +65,7 @@ offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B to
 rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
     rates - uniform >= => rates - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
-    (length >= LONG) => (length > LONG)
+    for least in (2, LONG) => for least in (2, LONG + 1)
 dealt-anywhere | analyses/classify/causes.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e

@@ -1,13 +1,11 @@
 """What is special to ``validate`` and ``classify``: fields, thresholds, causes, and pairs."""
 
 import json
-import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from outcomes import Command, fits, read_rows, strict_json
+from outcomes import fits, read_rows, strict_json
 from tiny_models import some_pairs, write_pairs, write_tiny
 
 import headscope
@@ -15,9 +13,6 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.cli.app import main
 from headscope.core.errors import CheckpointError, ResumeError
 from headscope.core.serialise import from_dict, to_json
-from headscope.reports.facts import facts_of
-from headscope.reports.reading import Results
-from headscope.show.cells import to_csv
 
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
@@ -52,21 +47,14 @@ def test_certificate(run, model):
     assert (limits["scale"], limits["pattern"], limits["hidden"]) == (1e-3, 1e-5, 1e-4)
     assert [check["layer"] for check in result["layers"]] == [0, 1]
     for check in result["layers"]:
-        assert (check["stack"], check["calls"]) == ("encoder", 1)
-        for name in ("rounding_z", "rounding_pattern"):
-            assert 0 <= check[name] <= limits["rounding"]
-        for name in ("scale", "z_scale"):
-            assert abs(check[name] - 1) < limits["scale"]
+        assert abs(check["scale"] - 1) < limits["scale"]
         assert 0 <= check["max_abs_pattern"] <= limits["pattern"]
-        assert 0 <= check["max_abs_out"] <= limits["out"]
     for name in ("max_abs_hidden_eager", "max_abs_hidden_sdpa"):
         assert 0 <= result[name] <= limits["hidden"]
-    assert result["padded"] > 0
     assert [probe["name"] for probe in result["probes"]] == ["right-padded", "unpadded"]
-    assert result["provenance"]["model"]["weights"] == "file"
 
 
-@pytest.mark.parametrize("format", ["human", "json", "csv"])
+@pytest.mark.parametrize("format", ["human", "json"])
 def test_a_failed_certificate_exits_with_3(format, run, unknown):
     outcome = run("validate", unknown, "--format", format)
     assert outcome.code == 3
@@ -100,23 +88,12 @@ def test_a_treebank(run, model, treebank, tmp_path):
     assert result["control"]["swapped"] == {"labels": 0, "heads": 0}
     assert result["control"]["heads"] is None
     assert {"syntactic", "broad"} <= set(result["untestable"])
-    corpus, data = result["corpus"], result["provenance"]["data"]
-    assert (corpus["sentences"], corpus["skipped"]) == (20, 0)
-    assert corpus["queries"] > 20 * 7
-    assert corpus["language"] == "en"
+    corpus = result["corpus"]
+    assert (corpus["sentences"], corpus["skipped"], corpus["language"]) == (20, 0, "en")
     assert corpus["frequencies"].startswith("wordfreq ")
-    assert data["name"] == str(treebank)
-    assert re.fullmatch("[0-9a-f]{64}", data["sha256"])
     edges = [rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"]
     ways = {(relation, way) for relation in edges for way in ("dep->head", "head->dep")}
     for head in result["heads"]:
-        assert {label["role"] for label in head["labels"]} == set(head["roles"])
-        assert all(0 <= head[n] <= 1 for n in ("confidence", "special_mass", "punctuation_mass"))
-        positional = head["positional"]
-        rates = {offset: rate for offset, rate in positional["rates"].items() if rate is not None}
-        assert (
-            positional["score"]["value"] == max(rates.values()) == rates[str(positional["offset"])]
-        )
         found = [(score["relation"], score["direction"]) for score in head["syntactic"]]
         assert len(found) == len(set(found))
         assert set(found) == ways
@@ -127,8 +104,6 @@ def test_a_treebank(run, model, treebank, tmp_path):
         assert rare["queries"] == 20 * 6  # zebra and wombat are the rarest
         assert 0 <= rare["rate"]["value"] <= rare["two_rarest"] <= 1
         assert rare["chance"] == pytest.approx(1 / 6)
-    best = [row["best_relation"] for row in read_rows((tmp_path / "out/heads.csv").read_text())]
-    assert {relation.split()[0] for relation in best if relation} <= set(edges)
     relations = read_rows((tmp_path / "out/relations.csv").read_text())
     assert len(relations) == 8 * 2 * len(set(edges))
 
@@ -151,12 +126,13 @@ def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_
     assert found["validation"]["passed"] is None
 
 
-def test_plain_text_has_no_syntactic_roles(run, model, treebank, tmp_path):
+def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
     out, text, counts = (tmp_path / name for name in ("out", "lines.txt", "counts.tsv"))
     text.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
     counts.write_text("the\t9\nzebra\t1\n")
     call = ("classify", model, "--text", text, "--control", "--seed", 7)
-    assert run("classify", model, "--treebank", treebank, "--output", out).code == 0
+    out.mkdir()
+    (out / "relations.csv").write_text("of the run before")
     assert run(*call, f"--output={out}").code == 0
     # Files of the run before must not be taken for files of this one.
     names = {path.name for path in out.iterdir()}
@@ -171,110 +147,57 @@ def test_plain_text_has_no_syntactic_roles(run, model, treebank, tmp_path):
     assert result["corpus"]["frequencies"] == f"file {counts}"
 
 
-ASKED = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
-
-
-@pytest.fixture(scope="module")
-def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) -> tuple[Any, Any]:
-    """The run, and its result."""
-    out = tmp_path_factory.mktemp("causes") / "out"
-    options = [f"--{name.replace('_', '-')}" for name in ASKED]
-    limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
-    done = run("classify", model, *options, *limits, "-o", out)
-    assert {"causes.png", "causes.svg", "prefix_after.png"} <= {p.name for p in out.iterdir()}
-    return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
-
-
-def test_causes_are_shown_and_compared(causes):
-    done, result = causes
+def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, model, tmp_path):
+    asked = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
+    options = [f"--{name.replace('_', '-')}" for name in asked]
+    limits = ("--limit", "20", "--ablate-limit", "8", "-q", "--no-validate")
+    done = run("classify", model, *options, *limits, "-o", tmp_path)
     assert done.code == 0, done.stderr
     fits(done.stdout)
-    rows = read_rows(to_csv(result))
+    assert {"causes.png", "prefix_after.png"} <= {path.name for path in tmp_path.iterdir()}
+    result = from_dict(ClassifyResult, strict_json((tmp_path / "classify.json").read_text()))
+    rows = read_rows((tmp_path / "heads.csv").read_text())
     assert len(rows) == len(result.heads) == 8
     for row, head in zip(rows, result.heads, strict=True):
         assert float(row["zero_loss"]) == head.cause.zero.value
         _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
         assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain.value
-    facts = facts_of(Results("x", classify=result), ["classify"])
-    number = facts["classify", "L1H2", "loss when removed, zero"]
-    cause = result.heads[6].cause
-    assert (number.value, number.interval) == (cause.zero.value, cause.zero.interval)
-    assert ("classify", "L1H2", "repeated tokens, after") in facts
-
-
-def test_files_from_before_causes_still_open(causes):
-    document = json.loads(to_json(causes[1]))
-    for name in ("causes", "prefix", "norms"):
-        del document[name]
-    for head in document["heads"]:
-        del head["cause"], head["prefix"]
-    old = from_dict(ClassifyResult, document)
-    assert old.causes is old.prefix is old.norms is None
-    assert all(head.cause is None for head in old.heads)
-    assert "zero_loss" not in old.to_frame().columns
-
-
-def test_a_resumed_run_ends_in_the_same_numbers(causes, model, tmp_path):
-    given = {"limit": 40, "ablate_limit": 8, "validate": False, "state": tmp_path / "state"}
+    given = {"limit": 20, "ablate_limit": 8, "validate": False, "state": tmp_path / "state"}
     for _ in range(2):
-        again = headscope.classify(str(model), resume=True, **given, **ASKED)
+        again = headscope.classify(str(model), resume=True, **given, **asked)
         found = from_dict(ClassifyResult, json.loads(to_json(again)))
         for part in ("heads", "causes", "norms"):
-            assert getattr(found, part) == getattr(causes[1], part)
+            assert getattr(found, part) == getattr(result, part)
     with pytest.raises(ResumeError, match="norms differ"):
         headscope.classify(str(model), resume=True, **given)
 
 
-@pytest.fixture(scope="module")
-def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny(tmp_path_factory.mktemp("models") / "bart", "bart")
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv", some_pairs(70, seed=5))
-
-
-def test_every_stack_has_its_part(run, bart, table, tmp_path):
-    outcome = run("classify", bart, "--text", table, "--control", "-o", tmp_path)
+def test_every_stack_has_its_part(run, tmp_path):
+    bart = write_tiny(tmp_path / "bart", "bart")
+    table, out = write_pairs(tmp_path / "pairs.tsv", some_pairs(60, seed=5)), tmp_path / "out"
+    outcome = run("classify", bart, "--text", table, "--control", "-o", out)
     assert outcome.code == 0
-    assert "70 pairs, 0 skipped" in outcome.flat
-    encoder, rest = outcome.stdout.split("Decoder: 70 pairs")
+    encoder, rest = outcome.stdout.split("Decoder: 60 pairs")
     decoder, cross = rest.split("Cross-attention: ")
-    assert "Encoder: 70 sources" in encoder
+    assert "Encoder: 60 sources" in encoder
     for part in (decoder, cross):
         assert "syntactic" not in part
         assert "rare" not in part
     assert "monotonic" not in encoder + decoder
-    lines = outcome.stdout.splitlines()
-    fits("\n".join(line for line in lines if str(tmp_path) not in line))
-    assert f'results = read_results("{tmp_path}")' in lines
-    result = from_dict(ClassifyResult, strict_json((tmp_path / "classify.json").read_text()))
+    result = from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
     assert result.stacks == ("encoder", "decoder", "cross")
-    rows = read_rows((tmp_path / "heads.csv").read_text())
+    rows = read_rows((out / "heads.csv").read_text())
     assert [row["stack"] for row in rows] == [head.stack for head in result.heads]
     assert float(rows[-1]["alignment"]) == result.heads[-1].alignment.score.value
     assert rows[-1]["positional_score"] == rows[-1]["rare_rate"] == ""
-    names = {path.name for path in tmp_path.iterdir()}
     every = {"classify.json", "heads.csv", "roles.png", "roles.svg"}
-    assert names == every | {"alignment.png", "alignment.svg"}
-    outcome = run("classify", bart, "--text", table, "--stack", "decoder", "-o", tmp_path)
-    assert outcome.code == 0
-    assert "heads of the decoder" in outcome.flat
-    assert "heads of the encoder" not in outcome.flat
-    assert {path.name for path in tmp_path.iterdir()} == every
-
-
-@pytest.mark.parametrize("pairs", [True, False])
-def test_a_report_shows_the_encoder(pairs, run, bart, table, tmp_path):
-    """The page has one map, and lists the roles of all stacks that the text exercises."""
-    options = ("--text", table) if pairs else ("--limit", 20)
-    outcome = run("report", bart, "--only", "classify", *options, "-o", tmp_path)
+    assert {path.name for path in out.iterdir()} == every | {"alignment.png", "alignment.svg"}
+    # The page has one map, and lists the roles of all stacks that the text exercises.
+    outcome = run("report", bart, "--only", "classify", "--text", table, "-o", tmp_path / "report")
     assert outcome.code == 0, outcome.stderr
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report/report.html").read_text()
     assert 'data-head="L1H1"' in page
     assert 'data-head="cross:' not in page
-    if pairs:
-        assert "cross: monotonic" in page
-        assert "| cross: no role on this corpus |" in (tmp_path / "report.md").read_text()
+    assert "cross: monotonic" in page
+    assert "| cross: no role on this corpus |" in (tmp_path / "report/report.md").read_text()

@@ -1,7 +1,6 @@
 """Heads removed one at a time: planted models, and transformers' networks cut by hand."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from transformers import AutoModel
 
 import headscope
 from headscope.analyses.classify.causes import CauseSource, with_causes
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
 from headscope.models.surgery.output_maps import less_random_write, output_map
@@ -147,7 +146,7 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
 def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
     """A planted loss with both errors: its interval covers it, for one head and for forty."""
     rng = np.random.default_rng(0)
-    runs, heads, rotations, n = 15, 40, 5, 60
+    runs, heads, rotations, n = 12, 40, 5, 60
     missed = any_missed = 0
     for _ in range(runs):
         inside = []
@@ -167,16 +166,6 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
     assert same.all_low < 0.5 < 1.25 < same.all_high
 
 
-def test_noise_is_the_mean_over_rotations(tmp_path, text):
-    """And the model is left as it was."""
-    loaded = headscope.load(str(tiny_bert(tmp_path)))
-    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    result = classified(loaded, text)
-    assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
-    cause = result.heads[5].cause
-    assert cause.beyond_noise.value == pytest.approx(cause.zero.value - cause.noise.value, abs=1e-6)
-
-
 def test_noise_has_the_size_of_the_head(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     site = loaded.sites[1]
@@ -191,41 +180,27 @@ def test_noise_has_the_size_of_the_head(tmp_path):
     torch.testing.assert_close(other.b, own.b, rtol=0, atol=0)
 
 
-Pick = Callable[[HeadResult], bool]
-#: Which heads have a role.
-VERDICTS: dict[str, Pick] = {
-    "costs more": lambda head: head.head >= 4,
-    "costs less": lambda head: head.head < 4,
-    "not told apart": lambda head: head.head % 2 == 0,
-    "not measured": lambda head: head.layer > 0,
-}
-
-
-@pytest.fixture(scope="module")
-def uneven(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Any, ClassifyResult]:
-    """A model whose heads 0 to 3 of every layer do little, and what it was before."""
-    folder = tmp_path_factory.mktemp("uneven")
-    loaded = headscope.load(str(tiny_bert(folder, layers=3, heads=8)))
+def test_what_a_role_costs_is_said_and_the_model_left_as_it_was(tmp_path, text):
+    """Heads 0 to 3 of every layer do little; the others have a role."""
+    loaded = headscope.load(str(tiny_bert(tmp_path, layers=3, heads=8)))
     plain = headscope.classify(loaded, text, validate=False, limit=8)
     with torch.no_grad():
         for site in loaded.sites:
             site.output_weight[:, :32] *= 0.05
-    return loaded, plain
-
-
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_what_a_role_costs_is_said(verdict, uneven, text):
-    loaded, plain = uneven
-    which = VERDICTS[verdict]
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     heads = tuple(
-        dataclasses.replace(head, roles=("broad",) if which(head) else ()) for head in plain.heads
+        dataclasses.replace(head, roles=("broad",) if head.head >= 4 else ())
+        for head in plain.heads
     )
-    source = CauseSource.read("fidelity", text, 64, 0)
     labelled = dataclasses.replace(plain, heads=heads)
-    causes = with_causes(labelled, loaded, source, silent).causes
-    test = next(t for t in causes.tests if (t.role, t.removal) == ("any", "zero"))
-    assert test.verdict == verdict
-    assert causes.rotations >= 5
+    source = CauseSource.read("fidelity", text, 64, 0)
+    found = with_causes(labelled, loaded, source, silent)
+    test = next(t for t in found.causes.tests if (t.role, t.removal) == ("any", "zero"))
+    assert test.verdict == "costs more"
+    assert found.causes.rotations >= 5
+    cause = found.heads[5].cause
+    assert cause.beyond_noise.value == pytest.approx(cause.zero.value - cause.noise.value, abs=1e-6)
+    assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
 
 
 def test_labels_give_a_first_order_estimate(tmp_path):
@@ -246,11 +221,10 @@ def test_layers_that_share_a_module_lose_a_head_together(text):
     assert "share one module" in result.causes.notes[0]
 
 
-@pytest.mark.parametrize("kind", ["t5", "marian"])
-def test_stacks_of_an_encoder_decoder_model(kind, tmp_path, text):
-    network = translator(kind)
+def test_stacks_of_an_encoder_decoder_model(tmp_path, text):
+    network = translator("t5")
     path = write_pairs(tmp_path / "pairs.tsv", [(a, "the cat") for a in SOURCES])
-    loaded = headscope.wrap(network, framed_tokenizer("$A [SEP]"), name=kind)
+    loaded = headscope.wrap(network, framed_tokenizer("$A [SEP]"), name="t5")
     with_targets = classified(loaded, path, task="seq2seq", data=path)
     assert {h.stack for h in with_targets.heads if h.cause} == {"encoder", "decoder", "cross"}
     # Text runs the encoder only: the other heads are not removed, and nothing is said of them.

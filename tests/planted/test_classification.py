@@ -16,8 +16,8 @@ def label(role: PlantedRole) -> list[tuple[str, str]]:
     return [(role.kind, detail.get(role.kind, ""))] if role.kind != "none" else []
 
 
-@pytest.mark.parametrize(("long", "seeds"), [(False, (0, 1)), (True, (2,))], ids=["short", "long"])
-def test_recovers_every_planted_role_and_nothing_else(tmp_path, long, seeds):
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_recovers_every_planted_role_and_nothing_else(tmp_path, long):
     planted = build_planted(tmp_path / "planted", long=long)
     options = {"frequencies": planted.frequencies}
     found = headscope.classify(str(planted.folder), planted.treebank, **options)
@@ -26,8 +26,7 @@ def test_recovers_every_planted_role_and_nothing_else(tmp_path, long, seeds):
         role = planted.roles[head.layer, head.head]
         assert [(one.role, one.detail) for one in head.labels] == label(role), head.name
         assert head.primary == role.kind
-    for seed in seeds:  # random weights earn no label
-        folder = random_bert(tmp_path / str(seed), seed=seed)
-        brief = {"limit": 300, "validate": False, **options}
-        found = headscope.classify(str(folder), planted.treebank, **brief)
-        assert not any({"syntactic", "rare"} & set(head.roles) for head in found.heads)
+    folder = random_bert(tmp_path / "random", seed=int(long))  # random weights earn no label
+    brief = {"limit": 300, "validate": False, **options}
+    found = headscope.classify(str(folder), planted.treebank, **brief)
+    assert not any({"syntactic", "rare"} & set(head.roles) for head in found.heads)

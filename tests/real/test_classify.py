@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 import reference
-import reference_choices
 import reference_labels
-import reference_roles
-import torch
 import wordfreq
 from frozen import frozen
-from scipy import stats
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
 from headscope.analyses.classify.result import ClassifyResult, SwappedControl
@@ -22,7 +17,7 @@ from headscope.data.corpus import SAMPLE
 from headscope.models.load.source import demo_folder
 
 TOLERANCE = 1e-6
-ORACLE = (reference, reference_choices, reference_labels, reference_roles)
+ORACLE = (reference, reference_labels)
 MODEL, PAIRS = "models/ar-en-transliteration", "data/ar-en-test.tsv"
 Measured = Callable[..., Any]
 
@@ -78,22 +73,16 @@ def test_known_numbers_of_the_demo_model(english):
     assert sum(s.selected for h in english.heads for s in h.syntactic) == 49
     assert (len(labels), len({name for name, *_ in labels})) == (30, 10)
     assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) == 8
-    assert not {relation for _, relation, _ in labels} & {"punct", "root"}
 
 
-def test_what_random_weights_and_swapped_trees_earn(english, parallel):
+def test_what_other_treebanks_random_weights_and_swapped_trees_earn(english, parallel):
     """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
+    labels = labels_of(english)
+    assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
     control = parallel.control
     assert english.control.swapped == control.swapped == SwappedControl(labels=0, heads=0)
     assert [control.roles[key] for key in ("syntactic", "rare", "positional")] == [0, 0, 0]
     assert control.roles["broad"] == control.heads == 72
-
-
-def test_labels_recur_on_other_treebanks(english, parallel, demo, shared):
-    labels = labels_of(english)
-    assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
-    german = headscope.classify(demo, shared / "data" / "de_pud-ud-test.conllu", limit=300)
-    assert labels_of(german) == set()  # an English model on German
 
 
 def test_every_label_carries_what_a_reader_needs(english):
@@ -126,7 +115,7 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def _measured_slowly(treebank: Path, limit: int | None) -> Any:
+def _measured_slowly(treebank: Path, limit: int) -> Any:
     """The raw numbers; what is the same for all heads stands once."""
     frequent = set(wordfreq.top_n_list("en", 500))
     sentences = reference.read_treebank(treebank)[:limit]
@@ -134,33 +123,23 @@ def _measured_slowly(treebank: Path, limit: int | None) -> Any:
     shared = ("trials", "baseline", "baseline_offset")
     first = next(iter(result["heads"].values()))["syntactic"]
     result["trials"] = {key: [entry[name] for name in shared] for key, entry in first.items()}
-    unused = ("hits", "queries")
     for head in result["heads"].values():
         assert all(head["syntactic"][k][n] == first[k][n] for k in first for n in shared)
         head["syntactic"] = {key: entry["accuracy"] for key, entry in head["syntactic"].items()}
-        head["positional"] = {k: v for k, v in head["positional"].items() if k not in unused}
     return _plain(result)
 
 
-@pytest.mark.parametrize("which", ["sample", "english"])
-def test_every_number_is_the_oracles(which, request):
-    """Of 100 sentences of the built-in sample, and of the whole web treebank."""
-    limit = 100 if which == "sample" else None
-    treebank = SAMPLE if which == "sample" else request.getfixturevalue("ewt")
+def test_every_number_is_the_oracles(demo):
+    """Of 100 sentences of the built-in sample."""
     slow = frozen(
-        f"classify-{which}",
-        lambda: _measured_slowly(treebank, limit),
+        "classify-sample",
+        lambda: _measured_slowly(SAMPLE, 100),
         code=[reference, _measured_slowly, _plain],
-        inputs=[demo_folder(), treebank, str(limit)],
+        inputs=[demo_folder(), SAMPLE],
     )
-    if which == "english":
-        fast = request.getfixturevalue("english")
-    else:
-        demo = request.getfixturevalue("demo")
-        fast = headscope.classify(demo, SAMPLE, limit=limit, language="en")
-    corpus = fast.corpus
+    fast = headscope.classify(demo, SAMPLE, limit=100, language="en")
     for name in ("sentences", "skipped", "queries"):
-        assert getattr(corpus, name) == slow[name]
+        assert getattr(fast.corpus, name) == slow[name]
     assert len(fast.heads) == len(slow["heads"]) == 72
     for head in fast.heads:
         _compare_head(head, slow["heads"][f"{head.layer} {head.head}"], slow)
@@ -182,13 +161,10 @@ def _compare_head(head, slow, everything):
         assert score.baseline == pytest.approx(baseline, abs=TOLERANCE)
     assert head.rare.queries == rare["queries"]
     one = 1.5 / rare["queries"]
-    # The null looks at every word, so it feels a float32 near-tie between two words of which
-    # neither is a target; no other rate does.
     for ours, other, tolerance in (
         (head.rare.rate.value, rare["rate"], one),
         (head.rare.two_rarest, rare["two_rarest"], one),
         (head.rare.chance, rare["chance"], TOLERANCE),
-        (head.rare.null, rare["null"], 1e-4),
         (head.self_rate, slow["self_rate"], near),
         (head.duplicate_rate, slow["duplicate"], near),
         (head.confidence, slow["confidence"], TOLERANCE),
@@ -204,7 +180,7 @@ def _compare_head(head, slow, everything):
 def _labelled_slowly(treebank: Path) -> Any:
     frequent = set(wordfreq.top_n_list("en", 500))
     sentences = reference.read_treebank(treebank)
-    result = reference_roles.classify(demo_folder(), sentences, _frequency, frequent)
+    result = reference_labels.classify(demo_folder(), sentences, _frequency, frequent)
     return _compact(_plain(result))
 
 
@@ -308,36 +284,3 @@ def test_heads_of_a_transliteration_model(measured, shared):
         gains[head.layer] += (head.alignment.score.value - head.alignment.swapped.value) / 8
     assert max(gains[0], gains[1]) < 0.01
     assert gains[5] > 0.08
-
-
-def test_alignment_against_the_eager_model(shared):
-    """Mean rank correlation, name by name, of predicted letters and the letters looked at."""
-    tokenizer = AutoTokenizer.from_pretrained(shared / MODEL)
-    network = AutoModelForSeq2SeqLM.from_pretrained(
-        shared / MODEL, attn_implementation="eager"
-    ).eval()
-    stop, start = network.config.eos_token_id, network.config.decoder_start_token_id
-    found, skipped = torch.zeros(6, 8, dtype=torch.float64), 0
-    for line in (shared / PAIRS).read_text(encoding="utf-8").splitlines()[:60]:
-        source, target = line.split("\t")
-        keys = [x for x in tokenizer(source)["input_ids"] if x != stop]
-        letters = [x for x in tokenizer(text_target=target)["input_ids"] if x != stop]
-        if min(len(keys), len(letters)) < 3:
-            skipped += 1
-            continue
-        given = {"decoder_input_ids": torch.tensor([[start, *letters]]), "output_attentions": True}
-        with torch.no_grad():
-            out = network(input_ids=torch.tensor([keys]), **given)
-        for layer, pattern in enumerate(out.cross_attentions):
-            for head, rows in enumerate(pattern[0]):
-                places = rows[: len(letters)].argmax(-1).tolist()
-                if len(set(places)) > 1:
-                    order = stats.spearmanr(range(len(places)), places).statistic
-                    found[layer, head] += float(order)
-    fast = headscope.classify(
-        str(shared / MODEL), shared / PAIRS, limit=60, stack="cross", validate=False
-    )
-    for head in fast.heads:
-        assert head.alignment is not None
-        expected = float(found[head.layer, head.head]) / (60 - skipped)
-        assert head.alignment.score.value == pytest.approx(expected, abs=1e-6)

@@ -12,7 +12,7 @@ from tiny_models import tiny_tokenizer
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge
-from headscope.analyses.classify.rows import RowSummary
+from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import (
     Syntactic,
@@ -37,11 +37,11 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     """The p-value of the order has two tails: which way a head reads is not said beforehand."""
     pairs, deviation = 50, 0.4
     sums = CrossHeads(1, 1)
-    sums.units += pairs
-    sums.queries += 200
-    sums.queries_squared += 800
-    sums.alignment += pairs * mean
-    sums.alignment_squares += (pairs - 1) * deviation**2 + pairs * mean**2
+    for counted in (sums.units, sums.queries, sums.queries_squared):
+        counted += pairs
+    at = CrossHeads.quantities.index("alignment")
+    sums.sums[..., at] = sums.products[..., at] = pairs * mean
+    sums.squares[..., at] = (pairs - 1) * deviation**2 + pairs * mean**2
     found = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
     assert found is not None
     expected = 2 * stats.norm.sf(abs(mean) / (deviation / np.sqrt(pairs)))
@@ -88,7 +88,7 @@ def _halves() -> Syntactic:
     batch, nothing = encode(corpus), torch.zeros(0)
     argmax = torch.zeros(batch.size[0], 1, batch.size[1], dtype=torch.int64)
     sums = Syntactic(1, 1)
-    sums.update(RowSummary(nothing, argmax, argmax, *[nothing] * 7), batch)
+    sums.update(RowSummary(*[nothing] * 5, argmax, argmax), batch)
     return sums
 
 
@@ -111,8 +111,7 @@ def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
     sums, name = _halves(), (0, "obj", "dep->head")
     at = list(sums.relations.names).index(name)
-    for counts in (sums.first, sums.last, sums.uniform):
-        counts[at] = 0
+    sums.wordless[at] = 0
     sums.hits[at] = hits
     for place, key in enumerate(sums.offsets.names):
         if key[:3] == name:
@@ -142,15 +141,14 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     """Of 50 sentences with 2 queries 10 have two hits and 40 one: well above chance, 0.2."""
     sums = HeadMeasures(1, 1)
     rare, expected = sums.rare, 2 * np.array([0.2, uniform])
-    for name, value in {"sentences": 50, "queries": 100, "queries_squared": 200}.items():
+    for name, value in {"units": 50, "queries": 100, "queries_squared": 200}.items():
         vars(rare)[name] += value
     hits = np.repeat([2, 1], [10, 40])
-    rare.hits += hits.sum()
-    rare.expected += 50 * expected
-    for i, gain in enumerate((hits, *(hits - of_sentence for of_sentence in expected))):
-        rare.gains[i] += gain.sum()
-        rare.squares[i] += (gain**2).sum()
-        rare.products[i] += 2 * gain.sum()
+    rare.uniform += 50 * expected
+    for i, gain in enumerate((hits, hits, *(hits - of_sentence for of_sentence in expected))):
+        rare.sums[..., i] += gain.sum()
+        rare.squares[..., i] += (gain**2).sum()
+        rare.products[..., i] += 2 * gain.sum()
     head = judge(sums, Thresholds(), [[0]])[0]
     assert head.roles == roles
     assert head.rare is not None
@@ -162,13 +160,16 @@ def test_a_row_of_twenty_keys_is_a_long_one(tokens, long):
     """Beside it a sentence of one word, whose only query hits by chance for sure."""
     batch = encode([Sentence(tuple("w" * n), None, None) for n in (tokens - 2, 1)])
     sums = HeadMeasures(1, 1)
-    reducer = sums.reducer()
+    reducer = RowReducer(1, 1, sums.update)
     reducer.start(batch)
     pattern = torch.full((2, 1, tokens, tokens), 1 / tokens, dtype=torch.float64)
     rows, heads = slice(0, 2), slice(0, 1)
     reducer.observe(Activations("encoder", 0, 0, rows, heads, 1, *[pattern] * 5))
     reducer.finish("encoder", 0)
-    assert (float(sums.positional.chance), int(sums.positional.content)) == (2.0, tokens - 1)
+    assert (float(sums.positional.chance), int(sums.positional.content)) == (
+        pytest.approx(2.0),
+        tokens - 1,
+    )
     mean = sums.profile.mean("long_entropy")[0, 0]
     assert finite(mean) == (None if long is None else pytest.approx(long))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label, Loss
+from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label
 from headscope.core.roles import role_class, role_name, role_of
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
+from headscope.stats.estimate import JointEstimate
 
 #: What each baseline of a syntactic label is, in words.
 RULES = {
@@ -191,6 +192,6 @@ def loss_text(loss: float) -> str:
     return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.2f}"
 
 
-def loss_interval(effect: Loss) -> str:
+def loss_interval(effect: JointEstimate) -> str:
     """Write the interval of a loss."""
     return " to ".join(map(loss_text, effect.interval or ())) or "no interval"

@@ -22,14 +22,13 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.analyses.classify.known_roles import places
-from headscope.analyses.classify.result import (
+from headscope.analyses.classify.optional_results import (
     Causes,
     CauseTest,
-    ClassifyResult,
     EstimateFit,
     HeadCause,
-    Loss,
 )
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
@@ -39,7 +38,7 @@ from headscope.data.token_rows import halve
 from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import Estimate, JointEstimate
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust, joint_mean
@@ -153,13 +152,13 @@ def _remove_each(
     full: Outputs,
     seed: int,
     progress: Progress,
-) -> Iterator[dict[str, Loss]]:
+) -> Iterator[dict[str, JointEstimate]]:
     """Remove each unit in each way, and yield its losses relative to the full model."""
     metric, better = task.table[task.metric], task.higher_is_better
     generator = torch.Generator().manual_seed(seed)
     versions = HeadByHead(task, loaded)
 
-    def loss(*pairs: tuple[Outputs, Outputs]) -> Loss:
+    def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
         """Measure the mean loss over pairs of a baseline and what is compared with it."""
         losses, downs, ups = [], [], []
         for baseline, changed in pairs:
@@ -169,7 +168,7 @@ def _remove_each(
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return Loss(**vars(joint_mean(losses, downs, ups, of=len(units.members))))
+        return joint_mean(losses, downs, ups, of=len(units.members))
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):

@@ -1,4 +1,4 @@
-r"""Cross-attention heads: does a head read the source along with the target, and how sharply?
+r"""Cross-attention heads: do they read the source in order, how sharply, and do they align words?
 
 A pattern has a row for each token that the decoder reads (queries) and a column for each token of
 the source (keys). Over content tokens alone, i = 0 .. m_q - 1 of the target and 0 .. m_k - 1 of the
@@ -11,40 +11,69 @@ Alignment is a mean over pairs; everything else is a mean over content queries, 
 that an interval can treat the pair as the unit that was sampled. Pairs with fewer than three
 content queries or content keys have no order worth the name; they are left out and counted.
 
+Where words are aligned, the word-level attention W of a head has a row for each word of the target
+(mean over the queries at which the decoder is to write a piece of it) and a column for each word of
+the source (sum over its pieces). Its argmax is scored as a relation is (``syntactic.py``), from
+target to source; offsets and the kernel count from the straight line between the ends of both
+sides. Besides, W says which words are aligned, A: those of a weight from t on. With S the sure
+links, P with possible ones::
+
+    precision = \|A & P\| / \|A\|        recall = \|A & S\| / \|S\|
+    alignment error rate = 1 - (\|A & S\| + \|A & P\|) / (\|A\| + \|S\|)
+
+The threshold t is the best one on half A of the pairs of texts; the numbers are those of half B.
+
 References
 ----------
 Spearman 1904, The American Journal of Psychology 15; Voita et al. 2019, arXiv:1905.09418
-(confidence).
+(confidence); Och & Ney 2003, A Systematic Comparison of Various Statistical Alignment Models,
+section 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.rows import LONG, OUT, QueryMeans, row_entropy
-from headscope.core.accumulator import Array, numpy, zeros
+from headscope.analyses.classify.optional_results import Alignments, HeadLinks, LinkScore
+from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.rows import (
+    FARTHEST,
+    LONG,
+    OUT,
+    QueryMeans,
+    RowMeasure,
+    RowSummary,
+    ordered_queries,
+)
+from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.core.accumulator import Accumulator, Array, Parts, numpy, zeros
 from headscope.core.activations import Activations
+from headscope.core.roles import PAIR
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batches import Batch
-from headscope.stats.statistics import ratio, standard_error
+from headscope.data.batches import AlignedWords, Batch
+from headscope.data.pairs import ALIGNED
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import Z95, ratio_error
 
-FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
+STEP, STEPS = 0.02, 49  # Thresholds of links: 0.02, 0.04, ... 0.98.
+_SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
 
 
-class CrossHeads(QueryMeans):
+class CrossHeads(QueryMeans, RowMeasure):
     """Sums over pairs of what the cross-attention heads of a model do.
 
-    Attention of other stacks is ignored. A second instance takes the pass of the control, in which
-    every target is given another pair's source.
+    A second instance takes the pass of the control, in which every target is given another pair's
+    source.
     """
 
     quantities = (
-        *("diagonal", "confidence", "entropy", "relative_entropy"),
+        *("alignment", "diagonal", "confidence", "entropy", "relative_entropy"),
         *("special_mass", "first_special_mass", "last_special_mass", "long_entropy"),
     )
     #: For ``diagonal`` the baseline is a random key, as uniform attention has no largest weight.
@@ -52,106 +81,57 @@ class CrossHeads(QueryMeans):
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__(n_layers, n_heads)
-        #: (n_layers, n_heads): sums over pairs of the rank correlation and of its square
-        self.alignment, self.alignment_squares = zeros(2, n_layers, n_heads)
-        #: (n_layers, n_heads): pairs in which all content queries look at the same key
-        self.constant: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
         self.skipped: Array = np.zeros((), dtype=np.int64)  # Pairs that are too short.
 
-    def start(self, batch: Batch) -> None:
-        """Prepare what every layer of this batch shares, and count what no head changes.
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch; pairs that are too short have no queries.
 
-        Pairs that are too short have no queries here: whatever is summed over queries leaves them
-        out. Content tokens are counted from 0 in each sequence.
+        Content tokens are counted from 0 in each sequence.
         """
         assert batch.source is not None  # cross-attention reads one
-        source, self._place = batch.source, 0
-        query, key, real = source.predicts_content, source.content, source.attention_mask
-        m_query, m_key, n_keys = query.sum(dim=1), key.sum(dim=1), real.sum(dim=1)
-        used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
-        special = real.bool() & ~key
-        first = special & (special.cumsum(1) == 1)
-        last = special & (special.flip(1).cumsum(1).flip(1) == 1)
-        counted = m_query * used
-        asked = [counted * long if q == "long_entropy" else counted for q in self.quantities]
-        content = widest(query & used[:, None])
-        #: By row: (batch,), (batch, query_pos), (batch, key_pos), (batch, key_pos, 3)
-        self._shared = shared = {
-            "used": used,
-            "long": long,
-            "query": content,  # 1 at content queries of pairs that count
-            "query_place": (query.cumsum(1) - 1).clamp(min=0),  # number among the content queries
-            "key_place": (key.cumsum(1) - 1).clamp(min=0),
-            "no_content": -OUT * (~key).float(),  # takes other keys out of an argmax
-            "m_query": m_query,
-            "m_key": m_key,
-            "n_keys": n_keys,
-            "special": torch.stack([special, first, last], dim=-1).float(),
-            "n_queries": torch.stack(asked, dim=1),
-        }
+        source, query = batch.source, ordered_queries(batch.source)
+        key, real, content = source.content, source.attention_mask, widest(query)
+        m_query, m_key, n_keys = (side.sum(dim=1) for side in (query, key, real))
+        used, long = m_query > 0, n_keys >= LONG
+        place, key_place = ((side.cumsum(1) - 1).clamp(min=0) for side in (query, key))
+
+        def near_line(key: Tensor, query: Tensor) -> Tensor:
+            """Whether key and query, as numbers in their sequences, lie within 1 of the line."""
+            n, m = m_query[:, None, None] - 1, m_key[:, None, None] - 1
+            return (key * n - query * m).abs() <= n
+
+        asked = dict.fromkeys(self.quantities, m_query)
+        asked |= {"alignment": used.long(), "long_entropy": m_query * long}
         # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
-        near = _near_line(shared["key_place"][:, None], shared["query_place"][..., None], shared)
-        near = (near & key[:, None]).sum(dim=2)
-        at_least_one = widest(n_keys.clamp(min=1))
+        near = (near_line(key_place[:, None], place[..., None]) & key[:, None]).sum(dim=2)
+        at_least_one, n_special = widest(n_keys.clamp(min=1)), (real.bool() & ~key).sum(dim=1)
         expected = (
             near / widest(m_key.clamp(min=1))[:, None],
             (1 / at_least_one)[:, None],
-            (widest(shared["special"][..., 0]).sum(dim=1) / at_least_one)[:, None],
+            (n_special / at_least_one)[:, None],
         )
-        self.count(shared["n_queries"], [part * content for part in expected])
+        queries = torch.stack([*asked.values()], dim=1)
+        self.count(queries, [part * content for part in expected])
         self.units += int(used.sum())
         self.skipped += int((~used).sum())
         self.long_units += int((used & long).sum())
-
-    def observe(self, site: Activations) -> None:
-        """Add one chunk of patterns."""
-        if site.stack != "cross":
-            return
-        pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        shared = {name: value[site.rows] for name, value in self._shared.items()}
-        query, place = shared["query"], shared["query_place"]
-        top, argmax = first_largest(pattern + shared["no_content"][:, None, None].to(pattern.dtype))
-        # From positions to numbers among the content keys: (rows, heads, query_pos)
-        looks_at = shared["key_place"][:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
-        here = self._place, site.heads
-        correlation, constant = rank_correlation(looks_at, place, query)
-        self.alignment[here] += numpy(correlation.sum(dim=0))
-        self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
-        self.constant[here] += numpy((constant & shared["used"][:, None]).sum(dim=0))
-        near = _near_line(looks_at, place[:, None], shared)
-        special = (pattern @ shared["special"][:, None].to(pattern.dtype)).unbind(-1)
-        by_row = (near, top, row_entropy(pattern), *special)
-        sums = [torch.einsum("bhi,bi->bh", widest(row), query) for row in by_row]
-        # A pair that counts has three keys or more; the others have no queries.
-        relative = sums[2] / widest(shared["n_keys"].clamp(min=2)).log()[:, None]
-        parts = [*sums[:3], relative, *sums[3:], relative * shared["long"][:, None]]
-        self.add(here, torch.stack(parts, dim=-1), shared["n_queries"])
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Go on to the next layer; nothing is held back between chunks."""
-        self._place += stack == "cross"
-
-    def alignments(self) -> tuple[Array, Array]:
-        """Return mean alignments and their standard errors over pairs, (n_layers, n_heads).
-
-        NaN where there is no pair; errors also for a single one.
-        """
-        sums = (self.alignment, self.alignment_squares)
-        return ratio(self.alignment, self.units), standard_error(*sums, self.units)
+        # From positions to numbers among the content keys: (batch, heads, query_pos)
+        looks_at = key_place[:, None].expand(*rows.argmax.shape[:2], -1).gather(2, rows.argmax)
+        alignment = rank_correlation(looks_at, place, content)
+        on_line = widest(near_line(looks_at, place[:, None]))
+        diagonal = torch.einsum("bhi,bi->bh", on_line, content)
+        relative, long_entropy = rows.relative.unbind(dim=-1)
+        parts = (alignment, diagonal, rows.top, rows.entropy, relative, *rows.mass.unbind(-1))
+        self.add(..., torch.stack([*parts, long_entropy], dim=-1), queries)
 
 
-def _near_line(key: Tensor, query: Tensor, shared: Mapping[str, Tensor]) -> Tensor:
-    """Whether key and query, as numbers in their sequences, lie within 1 key of the line."""
-    m_query, m_key = shared["m_query"][:, None, None], shared["m_key"][:, None, None]
-    return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
+def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> Tensor:
+    """Return Spearman correlations of whole numbers with their positions, (rows, heads).
 
-
-def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Spearman correlation of whole numbers with their positions; ties share ranks.
+    Ties share ranks; where all numbers are equal it is 0.
 
     Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``place`` (rows, pos), int64, the
-    position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those. Returns
-    correlations and whether values are constant, (rows, heads).
+    position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those.
     """
     weight = counted[:, None].expand(values.shape)
     # How often each value occurs: ranks follow without comparing values with one another.
@@ -164,6 +144,139 @@ def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Te
     rank = (rank - (n[:, None, None] + 1) / 2) * weight
     position = ((place - (n[:, None] - 1) / 2) * counted)[:, None]
     spread = rank.square().sum(dim=2)
-    constant = spread == 0  # exact, too
     norm = (spread * position.square().sum(dim=2)).sqrt()
-    return (rank * position).sum(dim=2) / torch.where(constant, 1.0, norm), constant
+    return (rank * position).sum(dim=2) / torch.where(spread == 0, 1.0, norm)  # exact, too
+
+
+class Agreement(Accumulator):
+    """Links at every threshold and in each half, with sums by pair of texts for intervals."""
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        #: (3, halves, n_layers, n_heads, thresholds): links of the head, the sure and the possible
+        #: of them; and over pairs, of both terms of the error rate: N^2, N D, D^2
+        self.links, self.squares = zeros(2, 3, 2, n_layers, n_heads, STEPS, dtype=np.int64)
+        self.sure, self.units = zeros(2, 2, dtype=np.int64)  # By half: sure links; pairs of texts
+
+    def add(
+        self, layer: int, heads: slice, weights: Tensor, words: AlignedWords, rows: slice
+    ) -> None:
+        """Add word-level attention, (rows, heads, target words, source words), of some heads."""
+        step = (weights / STEP + _SLACK).floor().long().clamp(0, STEPS).flatten(2)
+        found = []
+        for mask in (words.inside, words.sure, words.possible):
+            counted = mask[rows, None].flatten(2).long().expand_as(step)
+            at_step = counted.new_zeros(*step.shape[:2], STEPS + 1).scatter_add_(2, step, counted)
+            found.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
+        sure = words.sure[rows].sum(dim=(1, 2))
+        n, d = found[1] + found[2], found[0] + sure[:, None, None]
+        for total, parts in ((self.links, found), (self.squares, [n * n, n * d, d * d])):
+            for half in (0, 1):
+                chosen = torch.stack(parts)[:, words.half[rows] == half]
+                total[:, half, layer, heads] += numpy(chosen.sum(dim=1))
+
+    def count(self, words: AlignedWords) -> None:
+        """Count what no head changes."""
+        np.add.at(self.sure, numpy(words.half), numpy(words.sure.sum(dim=(1, 2))))
+        np.add.at(self.units, numpy(words.half), 1)
+
+    def score(self, layer: int, head: int) -> LinkScore:
+        """Return one head's score on half B, at the threshold that is best on half A."""
+        links, sure, possible = self.links[:, :, layer, head]  # (halves, thresholds) each
+        both, size = sure + possible, links + self.sure[:, None]
+        error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
+        t = int(error[0].argmin())
+        of_n, products, of_d = self.squares[:, 1, layer, head, t]
+        terms = both[1, t], of_n, products, size[1, t], of_d
+        half = Z95 * float(np.nan_to_num(ratio_error(*terms, int(self.units[1])), posinf=1.0))
+        value, n = float(error[1, t]), int(links[1, t])
+        return LinkScore(
+            threshold=round(STEP * (t + 1), 2),
+            precision=int(possible[1, t]) / n if n else None,
+            recall=int(sure[1, t]) / int(self.sure[1]) if self.sure[1] else None,
+            error=Estimate(value, max(value - half, 0.0), min(value + half, 1.0)),
+            links=n,
+        )
+
+
+class AlignedHeads(Parts):
+    """Sums over aligned pairs of texts, fed from the sites of cross-attention."""
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.syntactic = Syntactic(n_layers, n_heads)
+        #: As ``syntactic``, against the alignments of other pairs
+        self.swapped = Syntactic(n_layers, n_heads, swapped=True)
+        self.kernel = Kernel(n_layers, n_heads, 2 * FARTHEST + 1)
+        self.agreement = Agreement(n_layers, n_heads)
+        self.others = Agreement(1, 2)  # Of the mean over all heads, and of the straight line
+
+    def parts(self) -> Mapping[str, Any]:
+        """Return the accumulators."""
+        return {name: part for name, part in vars(self).items() if isinstance(part, Accumulator)}
+
+    def start(self, batch: Batch) -> None:
+        """Prepare what every layer of this batch shares; without words nothing is fed."""
+        self._words, self._place = batch.words, 0
+        if (words := self._words) is None:
+            return
+        size, shape = words.distance.shape, self.syntactic.hits.shape[1:]
+        self._looks_at, self._by_mean = words.pieces.new_zeros(2, size[0], *shape, size[1])
+        self._total, self._seen = words.of_source.new_zeros(size), 0
+        self._used = words.inside & (words.half == 0)[:, None, None]
+        used = numpy(words.near(FARTHEST)[self._used])
+        self.kernel.pairs += np.bincount(used, minlength=2 * FARTHEST + 1)
+        for part in (self.agreement, self.others):
+            part.count(words)
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        if site.stack != "cross" or (words := self._words) is None:
+            return
+        rows, layer, heads = site.rows, self._place, site.heads
+        pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
+        of_target, of_source = (
+            side[rows].to(pattern.dtype) for side in (words.of_target, words.of_source)
+        )
+        weights = torch.einsum("btq,bhqk,bsk->bhts", of_target, pattern, of_source)
+        pieces = words.pieces[rows, None, None]
+        per_piece = weights / pieces.clamp(min=1)
+        outside = -OUT * (pieces == 0).to(weights.dtype)
+        self._looks_at[rows, layer, heads] = first_largest(weights + outside)[1]
+        self._by_mean[rows, layer, heads] = first_largest(per_piece + outside)[1]
+        self.agreement.add(layer, heads, weights, words, rows)
+        self._total[rows] += weights.sum(dim=1).to(self._total.dtype)
+        self._seen += weights.shape[1] * (rows.start == 0)  # heads, each once
+        used = (per_piece * self._used[rows, None]).double().transpose(0, 1).flatten(1)
+        index = words.near(FARTHEST)[rows].flatten().expand_as(used)
+        by_distance = used.new_zeros(len(used), 2 * FARTHEST + 1).scatter_add_(1, index, used)
+        self.kernel.sums[layer, heads] += numpy(by_distance)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Add what the layers of a batch have in common once the last one has been observed."""
+        self._place += stack == "cross"
+        words = self._words
+        if words is None or self._place < self.syntactic.hits.shape[1]:
+            return
+        looked = self._looks_at.flatten(1, 2), self._by_mean.flatten(1, 2)
+        for part in (self.syntactic, self.swapped):
+            part.add(*looked, words)
+        others = torch.stack([self._total / self._seen, (words.distance == 0).float()], dim=1)
+        self.others.add(0, slice(0, 2), others, words, slice(0, len(others)))
+        self._words = None
+
+    def alignments(self, judged: Mapping[tuple[int, int], HeadResult]) -> Alignments:
+        """Put the heads with the role beside what is simpler; ``judged``: by place in the sums."""
+        heads = [
+            HeadLinks(head.layer, head.head, self.agreement.score(*place), stack="cross")
+            for place, head in judged.items()
+        ]
+        roles = {(head.layer, head.head): head.roles for head in judged.values()}
+        last = max(head.layer for head in heads)
+        errors = [float(head.links.error) for head in heads]
+        return Alignments(
+            alignment_heads=tuple(at for at, own in roles.items() if PAIR + ALIGNED in own),
+            all_heads=self.others.score(0, 0),
+            first_of_last=next(head.links for head in heads if head.layer == last),
+            straight=self.others.score(0, 1),
+            random=Estimate(sum(errors) / len(errors), min(errors), max(errors)),
+            heads=tuple(heads),
+        )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from headscope.analyses.classify.cross import FEWEST, CrossHeads
+from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.result import (
     AlignmentScore,
     HeadResult,
@@ -30,7 +30,7 @@ from headscope.analyses.classify.result import (
     SharpnessScore,
     SwappedControl,
 )
-from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
+from headscope.analyses.classify.rows import FEWEST, LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
 from headscope.analyses.classify.syntactic import NEVER, Syntactic, SyntacticTest, judge_syntactic
 from headscope.core.accumulator import Array
@@ -43,6 +43,7 @@ from headscope.stats.statistics import (
     finite,
     normal_interval,
     normal_p,
+    ratio,
     t_half_width,
     wilson,
 )
@@ -57,11 +58,6 @@ HeadIds = Sequence[Sequence[int]]
 #: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
 MIN_PAIRS = 50
 MIN_LONG = 50  # Sequences of LONG tokens or more that the broad role needs.
-#: Fields of a HeadResult that not every stack fills.
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
-    "syntactic": (),
-}
 
 
 @dataclass(frozen=True)
@@ -118,22 +114,22 @@ def judge(
         tests = judge_syntactic(edges, kernel, exists, thresholds)
         kinds.append(_syntactic(tests, exists, bool(labels)))
     kinds.append(_means(means, exists, thresholds, stack))
-    values, registered = means.means(), {role.key for role in registered_roles()}
-    fields, earned_at = {}, defaultdict[Place, list[Label]](list)
+    # The alignment is a score of its own; registered roles come with intervals.
+    left_out = {"alignment", "diagonal", *(role.key for role in registered_roles())}
+    fields: dict[Place, dict[str, Any]] = {}
+    earned_at = defaultdict[Place, list[Label]](list)
+    values = means.means()
     for place in _places(exists):
-        numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
-        # The alignment holds the first already; registered roles come with intervals.
-        left_out = {"diagonal", *registered}
-        fields[place] = _EMPTY | {k: v for k, v in numbers.items() if k not in left_out}
+        numbers = zip(means.quantities, values[place], strict=True)
+        fields[place] = {name: finite(value) for name, value in numbers if name not in left_out}
     for place, name, score, earned in chain(*kinds):
-        fields[place] |= {name: score}
+        fields[place][name] = score
         earned_at[place] += earned
     results = []
-    for place in fields:
-        layer, head = place
-        earned_roles = {label.role for label in earned_at[place]}
-        possible = roles_of(stack, labels=labels)
-        roles = tuple(role.key for role in possible if role.key in earned_roles)
+    for (layer, head), scores in fields.items():
+        labels_of_head = tuple(earned_at[layer, head])
+        has = {label.role for label in labels_of_head}
+        roles = tuple(role.key for role in roles_of(stack, labels=labels) if role.key in has)
         results.append(
             HeadResult(
                 layer=layer,
@@ -141,9 +137,9 @@ def judge(
                 stack=stack,
                 primary=roles[0] if roles else NO_ROLE.key,
                 roles=roles,
-                labels=tuple(earned_at[place]),
+                labels=labels_of_head,
                 mean_pattern=pictures[layer][head] if pictures else "",
-                **fields[place],
+                **scores,
             )
         )
     return tuple(results)
@@ -176,7 +172,8 @@ def _places(exists: Array) -> list[Place]:
 
 def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the best offset of every head, against looking at any content token at random."""
-    rates, masses = sums.rates(), sums.masses()
+    # (n_layers, n_heads, offsets); NaN where there is no query
+    rates, masses = ratio(sums.hits, sums.queries), ratio(sums.mass, sums.mass_queries)
     best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
     hits, rate = (np.take_along_axis(x, best[..., None], -1)[..., 0] for x in (sums.hits, rates))
     queries = sums.queries[best]
@@ -224,30 +221,25 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
 
 def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the rarest-word rate of every head against chance and uniform attention."""
-    n, defined = max(int(sums.queries), 1), int(sums.queries) > 0
-    rates, two_rarest = sums.hits / n, sums.two_hits / n
-    chance, uniform = (sums.expected / n).tolist()
-    null = sums.null_hits / (float(sums.null_queries) or 1.0)
-    rate_errors, *gain_errors = sums.errors()
-    low, high = (end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
-    baselines = zip((chance, uniform), gain_errors, strict=True)
+    n, chance, uniform = int(sums.queries[0]), *map(sums.expected, sums.baselines)
+    rates, two_rarest, error = sums.mean("rate"), sums.mean("two_rarest"), sums.error("rate")
+    low, high = (end.clip(0.0, 1.0) for end in normal_interval(rates, error))
+    baselines = zip((chance, uniform), map(sums.error, sums.baselines), strict=True)
     worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
-    p = adjust(worst, exists)
+    p = adjust(worst if n else np.ones_like(worst), exists)
     baseline, against = max((uniform, "uniform"), (chance, "chance"))
-    values = rates if defined else np.full(rates.shape, np.nan)
-    numbers = _Numbers(values, (low, high), p, baseline, against)
+    numbers = _Numbers(rates, (low, high), p, baseline, against)
     earned = (rates >= thresholds.rare) & (rates - uniform >= thresholds.rare_gain - FRACTION)
-    earned &= defined & (rates > baseline) & (p <= thresholds.q)
+    earned &= (rates > baseline) & (p <= thresholds.q)
     for place in _places(exists):
         score = RareScore(
             rate=numbers.at(place),
-            two_rarest=float(two_rarest[place]) if defined else None,
-            chance=chance if defined else None,
-            queries=int(sums.queries),
-            null=float(null[place]) if defined else None,
-            uniform=uniform if defined else None,
+            two_rarest=finite(two_rarest[place]),
+            chance=finite(chance),
+            queries=n,
+            uniform=finite(uniform),
             p_adjusted=float(p[place]),
-            sentences=int(sums.sentences),
+            sentences=int(sums.units),
         )
         yield place, "rare", score, [numbers.label("rare", place)] * bool(earned[place])
 
@@ -259,13 +251,13 @@ def _order(
 
     def alignment(of: CrossHeads, p: Array) -> _Numbers:
         """An unknown interval is all of [-1, 1]."""
-        mean, error = of.alignments()
+        mean, error = of.mean("alignment"), of.error("alignment")
         half = np.nan_to_num(t_half_width(error, of.units), nan=np.inf, posinf=np.inf)
         centre = np.nan_to_num(mean)
         interval = (centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0)
         return _Numbers(mean, interval, p, 0.0, "no order")
 
-    mean, error = sums.alignments()
+    mean, error = sums.mean("alignment"), sums.error("alignment")
     # Either direction is a finding.
     both = 2 * normal_p(np.abs(mean), error, 0.0)
     p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
@@ -281,7 +273,6 @@ def _order(
             score=numbers.at(place),
             p_adjusted=float(p[place]),
             swapped=with_swapped.at(place) if with_swapped else UNKNOWN,
-            constant=float(sums.constant[place]) / pairs if pairs else None,
             diagonal=finite(diagonal[place]),
             diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
@@ -383,7 +374,7 @@ def untestable(
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
             "syntactic": (not asked, no_relation if edges is not None else no_trees),
-            "rare": (int(sums.rare.sentences) < 2, no_rare),
+            "rare": (int(sums.rare.units) < 2, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),

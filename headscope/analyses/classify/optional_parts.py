@@ -1,22 +1,19 @@
-"""What is shown of ``classify`` on request: norms, repeats, and removed heads."""
+"""What is shown of ``classify`` on request: norms, repeats, patched heads and removed heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
-from headscope.analyses.classify.patch_view import patch_blocks
-from headscope.analyses.classify.result import CauseTest, ClassifyResult
+from headscope.analyses.classify.optional_results import CauseTest, HeadPatch, PatchEffect
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.roles import primary_roles, role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from headscope.show.estimates import ranged
 
 _MOST_REMOVED = 8  # Removed heads that are listed.
 _VERDICTS = {
@@ -25,13 +22,13 @@ _VERDICTS = {
     "not told apart": "No difference in cost shows between heads with a role and heads without",
 }
 
-
-def draw(name: str, result: ClassifyResult) -> Figure:
-    """Draw a figure of ``figures.py``, which loads matplotlib only now."""
-    from headscope.analyses.classify import figures
-
-    figure: Figure = getattr(figures, name)(result)
-    return figure
+#: In the order in which they are told.
+_PATCH_VERDICTS = {
+    "carries": "are carried by their head",
+    "does not": "are not",
+    "not told apart": "are not told apart from no effect or from other heads of the layer",
+    "not measured": "have too few minimal pairs in this corpus",
+}
 
 
 def more(result: ClassifyResult) -> Iterator[b.Details]:
@@ -39,7 +36,7 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
     for title, part, show in (
         ("Norm-weighted attention", result.norms, _norms),
         ("Prefix matching", result.prefix, _prefix),
-        ("Do heads carry their role?", result.patching, patch_blocks),
+        ("Do heads carry their role?", result.patching, _patches),
         ("Heads removed one at a time", result.causes, _removals),
     ):
         if part is not None:
@@ -50,22 +47,19 @@ def _norms(result: ClassifyResult) -> Iterator[b.Block]:
     """Show which labels remain when keys count by the norm of what they contribute."""
     roles = result.norms.roles if result.norms else ()
     several, survivors = len(result.stacks) > 1, []
-    for stack in result.stacks:
-        for role in (r for r in roles if r.stack == stack and r.heads):
-            if role.role in ("special", "punctuation"):
-                where = f" of the {stack}" if several else ""
-                named = ", ".join(role.kept[:4]) + (", ..." if len(role.kept) > 4 else "")
-                survivors.append(
-                    f"{len(role.kept)} of {role.heads} {role_name(role.role)} heads{where} keep "
-                    f"the label{f' ({named})' if named else ''}"
-                )
-    if survivors:
-        yield b.Text(f"By the norm of what keys contribute: {'; '.join(survivors)}.", "lead")
-    else:
-        yield b.Text(
-            "By the pattern no head looks at special tokens or punctuation, so none can lose it.",
-            "lead",
+    for row in (row for row in roles if row.heads and row.mass is not None):
+        where = f" of the {row.stack}" if several else ""
+        named = ", ".join(row.kept[:4]) + (", ..." if len(row.kept) > 4 else "")
+        survivors.append(
+            f"{len(row.kept)} of {row.heads} {role_name(row.role)} heads{where} keep the label"
+            + (f" ({named})" if named else "")
         )
+    yield b.Text(
+        f"By the norm of what keys contribute: {'; '.join(survivors)}."
+        if survivors
+        else "By the pattern no head looks at special tokens or punctuation, so none can lose it.",
+        "lead",
+    )
     columns: list[b.Column] = [
         ("role", lambda r: f"{r.stack}: " * several + role_name(r.role), str),
         ("heads", "heads", str),
@@ -90,17 +84,14 @@ def _norms(result: ClassifyResult) -> Iterator[b.Block]:
 
 def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
     """Show where the tokens of repeated sequences look."""
-    prefix = result.prefix
-    if prefix is None:
-        return
-    scored = [(head, head.prefix) for head in result.heads if head.prefix is not None]
-    rows = []
+    prefix, rows = result.prefix, []
+    assert prefix is not None
+    scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
     for place, name in PLACES.items():
-        ranked = sorted(scored, key=lambda row: -float(getattr(row[1], place).gain))
-        for head, score in ranked[:2]:
-            random = prefix.random_weights.get(place)
-            rows.append((name, head.name, getattr(score, place), random))
-    if scored:
+        random = prefix.random_weights.get(place)
+        ranked = sorted(scored, key=lambda row: -float(row[1][place].gain))
+        rows += [(name, head.name, scores[place], random) for head, scores in ranked[:2]]
+    if rows:
         name, who, score, random = max(rows, key=lambda row: float(row[2].gain))
         yield b.Text(
             f"Of a token that comes a second time, {who} looks {name}: with a weight of "
@@ -130,11 +121,67 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.HeadMap(
             f"Repeated tokens, weight {name}: {model_name(result)}",
             "gain over the same place without a repetition",
-            {(h.layer_name, h.head): getattr(score, place).gain.value for h, score in scored},
+            {(h.layer_name, h.head): scores[place].gain.value for h, scores in scored},
             digits=3,
             file=f"prefix_{place}",
             on=b.NOWHERE,
         )
+
+
+def patch_sentences(result: ClassifyResult) -> Iterator[str]:
+    """Say which roles are carried, and what was not patched; nothing where it was not asked for."""
+    if result.patching is None:
+        return
+    rows = [(head, patch) for head in result.heads for patch in head.patched]
+    parts = []
+    for verdict, words in _PATCH_VERDICTS.items():
+        named = [_patched_name(head, patch) for head, patch in rows if patch.verdict == verdict]
+        if named:
+            parts.append(f"{len(named)} {words} ({', '.join(named)})")
+    if parts:
+        yield f"Of {len(rows)} roles, {'; '.join(parts)}."
+    yield from result.patching.notes
+
+
+def _patches(result: ClassifyResult) -> Iterator[b.Block]:
+    """Show for each head, role and reader what the verdicts rest on."""
+    yield from (b.Text(sentence, on=b.PAGE) for sentence in patch_sentences(result))
+    effects = [
+        (h, patch, effect) for h in result.heads for patch in h.patched for effect in patch.effects
+    ]
+    if not effects:
+        return
+    assert result.patching is not None
+    columns: list[b.Column] = [
+        ("head and role", lambda row: _patched_name(*row[:2]), str),
+        ("read by", lambda row: row[2].reader, str),
+        ("gain [95%]", lambda row: ranged(row[2].gain, 2), str),
+        ("others", lambda row: _gain_of_others(row[2]), str),
+        ("verdict", lambda row: row[2].verdict, str),
+    ]
+    yield b.Table(columns, effects, on=b.VERBOSE | b.PAGE)
+    yield b.Text(
+        "One head alone looks where it would in another sentence. gain: what then changes in the "
+        "q, k and v of later heads, or in the output at that word, where the relation points to "
+        "another place, less the same where as many other words leave the answer equal; as a "
+        "share of the change when all heads of the layer do so. others: mean gain of up to five "
+        "other heads of the layer. A head carries its role if its gain exceeds both 0 and "
+        f"theirs, and does not if it is below {result.patching.smallest:g} (tests "
+        "adjusted over heads).",
+        "soft",
+        b.VERBOSE | b.PAGE,
+    )
+
+
+def _patched_name(head: HeadResult, patch: HeadPatch) -> str:
+    """Write a head with its role, as ``L0H2 -1`` or ``L3H5 obj dep->head``."""
+    return visible(f"{head.name} {patch.detail}")
+
+
+def _gain_of_others(effect: PatchEffect) -> str:
+    """Write the mean gain of the other heads that were patched."""
+    own, over = effect.gain.value, effect.over_others.value
+    return decimal(None if own is None or over is None else own - over, 2)
 
 
 def ends(interval: Sequence[float] | None) -> str:
@@ -180,7 +227,6 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         f"measured ones with Spearman's {', '.join(fits)}."
     )
     yield from map(b.Text, causes.notes)
-    yield b.Drawing("causes", partial(draw, "cause_map", result))
     yield _losses(result, causes.metric)
     columns: list[b.Column] = [
         ("removed", lambda row: row[0].name, str),
@@ -238,29 +284,24 @@ def _losses(result: ClassifyResult, metric: str) -> b.Panels:
     by_layer, by_noise = list[b.Series](), list[b.Series]()
     for role in primary_roles():
         mine = [(head, cause) for head, cause in heads if head.primary == role.key]
-        if mine:
-            zero = [cause.zero for _, cause in mine]
-            x = [names.index(head.layer_name) + 0.8 * (head.head + 0.5) / wide for head, _ in mine]
-            noise = [float(cause.noise) for _, cause in mine]
-            look: Any = ("points", role.colour)
-            by_layer.append(b.Series(role.name, [place - 0.4 for place in x], zero, *look))
-            by_noise.append(b.Series(role.name, noise, zero, *look))
-    ends = [float(cause.noise) for _, cause in heads] + [float(cause.zero) for _, cause in heads]
-    lows = [(cause.zero.interval or (float(cause.zero),))[0] for _, cause in heads]
-    scale: Any = "log10" if min(*ends, *lows) > 0 else "linear"
-    equal = [min(ends), max(ends)]
+        zero = [cause.zero for _, cause in mine]
+        x = [names.index(h.layer_name) + 0.8 * (h.head + 0.5) / wide - 0.4 for h, _ in mine]
+        noise = [float(cause.noise) for _, cause in mine]
+        for series, place in ((by_layer, x), (by_noise, noise)) if mine else ():
+            series.append(b.Series(role.name, place, zero, "points", role.colour))
+    shown = [float(loss) for _, cause in heads for loss in (cause.zero, cause.noise)]
+    lows = [cause.zero.low for _, cause in heads if cause.zero.low is not None]
+    scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
+    equal = [min(shown), max(shown)]
     by_noise.append(b.Series("as much as noise", equal, equal, "line", b.GREY, ""))
-    loss = f"loss of {metric} without the head"
+    loss, of_noise = f"loss of {metric} without the head", "loss with noise of the same size"
     return b.Panels(
-        "Heads removed one at a time",
+        f"Heads of {model_name(result)}, removed one at a time",
         [
             b.Chart("by layer", "layer", loss, by_layer, x_names=names, y_scale=scale),
-            b.Chart(
-                *("against noise", "loss with noise of the same size", loss, by_noise),
-                **{"x_scale": scale, "y_scale": scale},
-            ),
+            b.Chart("against noise", of_noise, loss, by_noise, x_scale=scale, y_scale=scale),
         ],
-        file="",
+        file="causes",
         across=2,
         size=(10.0, 4.4),
         alt="Loss without each head, by layer and against noise of its size; the numbers are in "

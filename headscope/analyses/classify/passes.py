@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple
 
-from headscope.analyses.classify.aligned import AlignedHeads, kernel_argmax
-from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.cross import AlignedHeads, CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.pairs_result import Alignments
+from headscope.analyses.classify.optional_results import Alignments
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
@@ -71,12 +70,10 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
     else:
         chosen = loaded.stacks
     if whole.encoder_decoder and not pairs and chosen != ("encoder",):
-        named = " and ".join(name for name in chosen if name != "encoder")
-        subject = f"stacks {named}" if " " in named else f"stack {named}"
-        verb = "read" if " " in named else "reads"
         raise InputError(
-            f"The {subject} of {loaded.name} {verb} pairs of source and target, and the corpus has "
-            "sentences: give a table of pairs (.tsv, .csv or .jsonl), or choose the stack encoder."
+            f"The decoder and the cross-attention of {loaded.name} read pairs of source and "
+            "target, and the corpus has sentences: give a table of pairs (.tsv, .csv or .jsonl), "
+            "or choose the stack encoder."
         )
     return chosen
 
@@ -129,47 +126,36 @@ class Run:
     aligned: bool = False  # Whether pairs of texts come with alignments
 
     def measure(
-        self,
-        loaded: LoadedModel,
-        stacks: Sequence[str],
-        batches: Batches[Any, Any],
-        name: str,
-        check: Callable[[StackSums], object] = lambda sums: None,
+        self, loaded: LoadedModel, stacks: Sequence[str], batches: Batches[Any, Any], name: str
     ) -> StackSums:
-        """Stream a corpus through some stacks of a whole model once; returns all processes' sums.
-
-        ``check`` raises if nothing could be measured; no state is left of such a pass.
-        """
+        """Stream a corpus through some stacks of a whole model once; sums of all processes."""
         blank = partial(blank_sums, loaded, self.stacks, self.aligned)
         done, sums = self.state.load(blank(), name)
+        aligned = sums.aligned if "cross" in stacks else None
 
         @contextmanager
         def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
             additions: list[Addition] = []
-
-            def observer(stack: str) -> RowReducer | CrossHeads:
-                part = sums.by_stack[stack]
-                if isinstance(part, CrossHeads):
-                    return part
+            parts: list[RowReducer | AlignedHeads] = []
+            for stack in stacks:
+                part, view = sums.by_stack[stack], loaded.only(stack)
                 # Batches of a copy of the model are added later, in the order of the corpus.
-                return part.reducer(stack, lambda *b: additions.append(partial(part.update, *b)))
-
-            reducers: list[RowReducer | CrossHeads | AlignedHeads]
-            reducers = [observer(stack) for stack in stacks]
-            if sums.aligned is not None and "cross" in stacks:
-                reducers.append(sums.aligned)
+                later = partial(_add_later, additions, part)
+                parts.append(RowReducer(view.n_layers, view.n_heads, later, stack))
+            if aligned is not None:
+                parts.append(aligned)
             sites = [site for site in own.sites if site.stack in stacks]
             others = [site for site in own.sites if site.stack not in stacks]
-            observers: Sequence[SiteObserver] = reducers
+            observers: Sequence[SiteObserver] = parts
             if self.norm_weighted:
-                observers = [NormWeighted(reducer, sites) for reducer in reducers]
+                observers = [NormWeighted(part, sites) for part in parts]
             with routed(own.model, Router(sites, observers, others=others)) as router:
 
                 def read(item: tuple[int, Batch]) -> _Read:
                     seen, on_host = item
                     batch = on_host.to(own.device)
-                    for reducer in reducers:
-                        reducer.start(batch)
+                    for part in parts:
+                        part.start(batch)
                     router.run(partial(own.forward, *batch.inputs))
                     added = additions.copy()
                     additions.clear()
@@ -177,18 +163,22 @@ class Run:
 
                 yield read
 
-        index, cross = done, "cross" in stacks  # cross-attention is added to the sums at once
-        # Of an interrupted run the first batches are already in the sums.
-        read = side_by_side(loaded, batches.after(done), reading, alone=cross)
+        # Of an interrupted run the first batches are already in the sums; alignments are added to
+        # them at once.
+        index, alone = done, aligned is not None
+        read = side_by_side(loaded, batches.after(done), reading, alone=alone)
         for index, (seen, additions) in enumerate(read, start=done + 1):
             for add in additions:
                 add()
             self.state.note(name, index, sums)
             self.progress(name, seen, batches.size)
         total = merged(sums, blank, f"the sums of {name}")
-        check(total)
         self.state.note(name, index, sums, final=True)
         return total
+
+
+def _add_later(additions: list[Addition], part: HeadMeasures | CrossHeads, *batch: Any) -> None:
+    additions.append(partial(part.update, *batch))
 
 
 def blank_sums(loaded: LoadedModel, stacks: Sequence[str], aligned: bool = False) -> StackSums:
@@ -223,7 +213,7 @@ class Reading:
 
         The controls with swapped trees and swapped sources are run on the model itself only.
         """
-        sums = run.measure(loaded, self.stacks, self.batches, name + self.name, self._measured)
+        sums = run.measure(loaded, self.stacks, self.batches, name + self.name)
         skipped, thresholds = self.batches.n_items - self._measured(sums), run.thresholds
         for stack in self.stacks:
             part, sites = sums.by_stack[stack], loaded.only(stack).sites
@@ -245,15 +235,12 @@ class Reading:
                 if stack == "encoder" and (self.corpus.has_trees or labels):
                     edges = part
             if edges is not None:
-                kernels, counted = edges.kernel.means(), (edges.syntactic, edges.swapped)
-                again = (batch for _, batch in self.batches.after(0))
-                if isinstance(edges, AlignedHeads):
-                    words = (batch.words for batch in again if batch.words is not None)
-                    hits = kernel_hits(kernels, counted, words, kernel_argmax)
-                else:
-                    hits = kernel_hits(kernels, counted, again)
-                kernel = hits[0]
-                swapped_edges = judge_swapped(edges.swapped, hits[1], thresholds, ids)
+                counted, again = (edges.syntactic, edges.swapped), self.batches.after(0)
+                hits = kernel_hits(edges.kernel.means(), counted, (batch for _, batch in again))
+                kernel, swapped_edges = (
+                    hits[0],
+                    judge_swapped(edges.swapped, hits[1], thresholds, ids),
+                )
             scored = edges.syntactic if edges is not None else None
             heads = judge(
                 *(part, thresholds, ids, stack),
@@ -273,14 +260,13 @@ class Reading:
         """Return how many sentences or pairs could be read; none is an error."""
         part = sums.by_stack[self.stacks[0]]
         total = part.units + part.skipped if isinstance(part, CrossHeads) else part.profile.units
-        measured = int(total)
-        if measured == 0:
+        if not total:
             what, why = ("sentences", _NO_SENTENCE) if self.swapped is None else ("pairs", _NO_PAIR)
             raise CorpusError(
                 f"None of the {self.batches.n_items} {what} of {self.corpus.name} could be "
                 f"measured: each {why}."
             )
-        return measured
+        return int(total)
 
 
 def readings(

@@ -20,7 +20,6 @@ parts is tested by the larger p; equivalence).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -36,7 +35,7 @@ from headscope.analyses.classify.minimal_pairs import (
     positional_pairs,
     syntactic_pairs,
 )
-from headscope.analyses.classify.patch_result import HeadPatch, PatchEffect, Patching
+from headscope.analyses.classify.optional_results import HeadPatch, PatchEffect, Patching
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.attention import Mask, attention_pattern, stream_attention
 from headscope.core.accumulator import Array, numpy
@@ -219,20 +218,21 @@ def with_patching(
             and (role, detail) not in [(label.role, label.detail) for label in h.labels]
         ]
         others = rng.permutation(others).tolist()[:OTHERS]
-        follows, effects = UNKNOWN, list[PatchEffect]()
+        follows, effects = UNKNOWN, tuple[PatchEffect, ...]()
         if len(made) >= FEWEST:
             patches = patch(view, made, row, [place, *others])
             hits = int((patches.shift > 0).sum())
             follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
-            effects = list(_effects(patches))
-        patched.append(HeadPatch(role, detail, len(made), follows, len(others), tuple(effects), ""))
+            effects = tuple(_effects(patches))
+        patched.append(HeadPatch(role, detail, len(made), follows, len(others), effects, ""))
         progress("patching heads", done, len(wanted))
-    by_head: dict[str, list[HeadPatch]] = defaultdict(list)
-    for (head, *_), of_head in zip(wanted, _adjusted(patched), strict=True):
-        by_head[head.name].append(of_head)
+    named = list(zip((head.name for head, *_ in wanted), _adjusted(patched), strict=True))
     return replace(
         result,
-        heads=tuple(replace(head, patched=tuple(by_head[head.name])) for head in result.heads),
+        heads=tuple(
+            replace(head, patched=tuple(patch for name, patch in named if name == head.name))
+            for head in result.heads
+        ),
         patching=Patching(pairs, SMALLEST, seed, tuple(notes)),
     )
 
@@ -299,13 +299,16 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
 
 def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
     """Adjust the p of all heads, roles and readers together, and say what they show."""
-    every = [(e.p_carries, e.p_does_not) for head in patched for e in head.effects]
-    both = [adjust(np.array(column)).tolist() for column in zip(*every, strict=True)]
-    adjusted = zip(*both, strict=True)
+    every = [effect for head in patched for effect in head.effects]
+    carries, does_not = (
+        iter(adjust(np.array([getattr(effect, name) for effect in every])).tolist())
+        for name in ("p_carries", "p_does_not")
+    )
     for head in patched:
+        both = [(next(carries), next(does_not)) for _ in head.effects]
         effects = tuple(
             replace(effect, p_carries=a, p_does_not=b, verdict=verdict(a, b))
-            for effect, (a, b) in zip(head.effects, adjusted, strict=False)
+            for effect, (a, b) in zip(head.effects, both, strict=True)
         )
         verdicts = {effect.verdict for effect in effects}
         overall = "carries" if "carries" in verdicts else "not told apart"

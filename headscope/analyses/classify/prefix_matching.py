@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from headscope.analyses.classify.result import ClassifyResult, Match, PrefixMatching, PrefixScore
+from headscope.analyses.classify.optional_results import Match, PrefixMatching, PrefixScore
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations
 from headscope.core.heads import head_name

@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from headscope.analyses.classify.pairs_result import UserPairs
-from headscope.analyses.classify.patch_result import HeadPatch, PatchEffect, Patching
+from headscope.analyses.classify.optional_results import (
+    Causes,
+    HeadCause,
+    HeadPatch,
+    PatchEffect,
+    Patching,
+    PrefixMatching,
+    PrefixScore,
+    UserPairs,
+    ValueNorms,
+)
 from headscope.core.heads import Head, layer_numbers
 from headscope.core.roles import Role, role_in, roles_of
-from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import columns, estimated_columns, head_frame
-from headscope.stats.estimate import UNKNOWN, Estimate, JointEstimate
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +109,6 @@ class RareScore:
     two_rarest: float | None  # On one of the two rarest
     chance: float | None  # The rate of a head that picks at random
     queries: int
-    null: float | None  # The rate of this head with a random word as target
     uniform: float | None  # The rate of evenly spread attention
     p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
     sentences: int = 0  # The unit that counts as sampled
@@ -119,7 +126,6 @@ class AlignmentScore:
     #: The score when each target is given another pair's source of the same length: what position
     #: explains. Unknown without that pass.
     swapped: Annotated[Estimate, Compare("alignment, swapped sources")]
-    constant: float | None  # Share of pairs in which all queries attend most to the same key
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
     #: ends of both sequences.
     diagonal: Annotated[float | None, Compare()]
@@ -138,152 +144,6 @@ class SharpnessScore:
 
 
 @dataclass(frozen=True)
-class RoleSurvival:
-    """One role of one stack, by the pattern and by the norms of what it adds up."""
-
-    role: str  # Key of the role
-    stack: str  # ``encoder``, ``decoder`` or ``cross``
-    heads: int  # That have it by the pattern
-    kept: tuple[str, ...]  # Those of them that have it by norms too
-    gained: tuple[str, ...]  # Heads that have it by norms alone
-    share: Estimate  # Of those heads, the share that keeps it; Wilson interval
-    #: Of special and punctuation, over the heads that have the role by the pattern: mean share of
-    #: such tokens by the pattern, and by norms.
-    mass: float | None = None
-    norm_mass: float | None = None
-    control_heads: int | None = None  # The same counts with random weights, if asked for
-    control_kept: int | None = None
-
-
-@dataclass(frozen=True)
-class ValueNorms:
-    """How the labels of a run by norms differ from those of the same run by the pattern."""
-
-    roles: tuple[RoleSurvival, ...]  # Stack by stack; without roles that no head has either way
-
-
-@dataclass(frozen=True)
-class Match:
-    """Mean weight on one place of the first copy."""
-
-    score: float  # Where the tokens are repeated
-    #: The same queries and places where the first half holds other tokens: what position explains.
-    control: float
-    gain: Annotated[Estimate, Compare("")]  # ``score`` less ``control``; Student's t over sequences
-
-
-@dataclass(frozen=True)
-class PrefixScore:
-    """Where the tokens of a second copy look in the first."""
-
-    #: At the token after the earlier occurrence: the induction score.
-    after: Annotated[Match, Compare("after")]
-    same: Annotated[Match, Compare("same")]  # At the earlier occurrence itself
-    #: At the token before it: the mirror image of ``after``.
-    before: Annotated[Match, Compare("before")]
-
-
-@dataclass(frozen=True)
-class PrefixMatching:
-    """What the scores were measured on."""
-
-    sequences: int
-    copy: int  # Random tokens of each of the two copies
-    uniform: float  # What evenly spread attention puts on one place
-    seed: int  # Of the random tokens
-    stack: str  # Whose heads have a score
-    #: Largest gain of any head with random weights; empty without that control.
-    random_weights: dict[str, float] = field(default_factory=dict)
-
-
-class Loss(JointEstimate):
-    """How much worse the model's value gets, in the unit of the metric; positive is worse.
-
-    Paired 95% interval over the same examples, and over the rotations of noise.
-    """
-
-
-@dataclass(frozen=True)
-class HeadCause:
-    """What happens when one head is taken out of an otherwise whole model.
-
-    Where layers share one module (ALBERT), the head goes from all of them.
-    """
-
-    zero: Annotated[Loss, Compare("zero")]  # Nothing is left in its place
-    mean: Annotated[Loss, Compare("mean")]  # Its mean output over other text is left in its place
-    #: The head stays, and a randomly rotated copy of what it writes is taken away: as large, token
-    #: by token, but unrelated to the head. Mean over rotations; their spread is in the intervals.
-    noise: Annotated[Loss, Compare("noise")]
-    beyond_noise: Annotated[Loss, Compare("beyond noise")]  # ``zero`` less ``noise``, paired
-    zero_estimate: float  # What gradients at the whole model say that ``zero`` would be
-    mean_estimate: float
-
-
-@dataclass(frozen=True)
-class CauseTest:
-    """Whether heads with a role matter more than heads without it."""
-
-    role: str  # Key of a role, or ``any``: at least one role
-    removal: str  # ``zero``, ``mean`` or ``noise``: which loss is compared
-    heads: int  # Heads with the role
-    others: int  # Heads without
-    #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
-    #: difference, and twice it less 1 is the rank-biserial correlation. Bootstrap over the heads of
-    #: both groups; without interval below eight heads on a side.
-    superiority: Annotated[Estimate, Compare("{0.role} against others")]
-    #: Two-sided, of ``superiority`` against labels dealt at random over all layers;
-    #: Benjamini-Hochberg over the tests of this removal. They decide nothing: heads of a layer are
-    #: not independent.
-    p_value: float
-    p_adjusted: float
-    placebo: tuple[float, ...]  # Where 95% of the superiorities of such labels lie
-    within: float | None  # Superiority over pairs of one layer; None where no layer has both kinds
-    #: Where 95% of those lie when each layer's labels are dealt anew among its heads.
-    within_placebo: tuple[float, ...]
-    #: Two-sided p of ``within`` against these: (1 + as extreme) / (1 + deals); Benjamini-Hochberg
-    #: over the tests of this removal.
-    within_p: float | None
-    within_p_adjusted: float | None = None
-    #: ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
-    #: measured`` where no layer has both kinds.
-    verdict: str = "not measured"
-
-
-@dataclass(frozen=True)
-class EstimateFit:
-    """How well gradients rank the heads."""
-
-    removal: str  # ``zero`` or ``mean``
-    heads: int  # What is ranked
-    #: Rank correlation of the estimate and the measured loss; bootstrap over heads.
-    spearman: Annotated[Estimate, Compare("gradients' rank correlation")]
-
-
-@dataclass(frozen=True)
-class Causes:
-    """How single heads were removed and what that says of their roles."""
-
-    task: Annotated[str, Setting("removal task")]  # What the model is measured by.
-    metric: str
-    data: str  # What the examples were read from
-    examples: Annotated[int, Setting("removal examples")]  # That losses are measured on.
-    calibration: int  # Others, of which means and gradients were taken
-    value: float  # The whole model's
-    estimate: str  # ``squared`` (change of the embedding) or ``first-order`` (labelled loss)
-    #: For any role and for each role that three heads have and three lack.
-    tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
-    fits: Annotated[tuple[EstimateFit, ...], Compare(where="removed, {0.removal}")]
-    seed: int  # Of halves, random directions and resamples
-    notes: tuple[str, ...] = ()  # What makes the numbers doubtful
-    rotations: int = 1  # Random rotations that the noise of each head is the mean of
-
-    def tests_of(self, removal: str) -> tuple[CauseTest, ...]:
-        """Return the tests of one removal."""
-        return tuple(test for test in self.tests if test.removal == removal)
-
-
-@dataclass(frozen=True)
 class HeadResult(Head):
     """Everything measured about one head; a rate is None where nothing could be counted."""
 
@@ -291,20 +151,24 @@ class HeadResult(Head):
     roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.core.roles.ROLES`
     labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
     #: Its fixed offsets, labelled or not; None of cross-attention.
-    positional: Annotated[PositionalScore | None, Compare()]
+    positional: Annotated[PositionalScore | None, Compare()] = None
     #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
-    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")]
+    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")] = ()
     #: Its attention to rare words, labelled or not; None outside encoders.
-    rare: Annotated[RareScore | None, Compare()]
-    confidence: float | None  # Mean largest weight on a content key
-    entropy: float | None  # Mean row entropy, nats
-    relative_entropy: float | None  # Mean of row entropy / ln n, n the keys that the row may see
-    special_mass: float | None  # Mean mass on special tokens, on the first, on the last of them
-    first_special_mass: float | None
-    last_special_mass: float | None
-    punctuation_mass: float | None
-    self_rate: float | None  # Share of rows that look at themselves
-    duplicate_rate: float | None  # Share of repeated tokens that look at another copy
+    rare: Annotated[RareScore | None, Compare()] = None
+    confidence: float | None = None  # Mean largest weight on a content key
+    entropy: float | None = None  # Mean row entropy, nats
+    relative_entropy: float | None = (
+        None  # Mean of row entropy / ln n, n the keys that the row may see
+    )
+    special_mass: float | None = (
+        None  # Mean mass on special tokens, on the first, on the last of them
+    )
+    first_special_mass: float | None = None
+    last_special_mass: float | None = None
+    punctuation_mass: float | None = None
+    self_rate: float | None = None  # Share of rows that look at themselves
+    duplicate_rate: float | None = None  # Share of repeated tokens that look at another copy
     long_entropy: float | None = None  # ``relative_entropy`` over rows that see 20 tokens or more
     #: Its mean attention between the first 15 tokens and the last, 16 x 16, queries down: base64 of
     #: a byte a cell, 255 times the square root of the weight; empty for cross-attention.
@@ -476,22 +340,16 @@ class ClassifyResult(Measured):
         rows = []
         for head in self.heads:
             row = _flat(head, stacked)
-            if self.causes is not None:
+            if head.cause is not None:
                 for name in ("zero", "mean", "noise", "beyond_noise"):
-                    loss = getattr(head.cause, name, None)
-                    row[f"{name}_loss"] = getattr(loss, "value", None)
-                    row |= _ends(name, loss)
-                    for end in ("all_low", "all_high"):
-                        row[f"{name}_{end}"] = getattr(loss, end, None)
-                for name in ("zero_estimate", "mean_estimate"):
-                    row[name] = getattr(head.cause, name, None)
-            if self.prefix is not None:
-                for name in ("after", "same", "before"):
-                    match: Match | None = getattr(head.prefix, name, None)
-                    row[f"{name}_score"] = match.score if match else None
-                    row[f"{name}_control"] = match.control if match else None
-                    row[f"{name}_gain"] = match.gain.value if match else None
-                    row |= _ends(name, match.gain if match else None)
+                    loss = vars(getattr(head.cause, name)).items()
+                    row |= {f"{name}_{'loss' if part == 'value' else part}": x for part, x in loss}
+                row["zero_estimate"] = head.cause.zero_estimate
+                row["mean_estimate"] = head.cause.mean_estimate
+            for name, match in vars(head.prefix).items() if head.prefix else ():
+                row |= {f"{name}_score": match.score, f"{name}_control": match.control}
+                row |= {f"{name}_gain": match.gain.value}
+                row |= {f"{name}_low": match.gain.low, f"{name}_high": match.gain.high}
             for role, weight in head.registered.items():
                 row |= estimated_columns(role, weight)
             rows.append(row)
@@ -513,28 +371,21 @@ class ClassifyResult(Measured):
         """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""
         import pandas as pd
 
+        names = ("accuracy", "low", "high", "strongest", "baseline", "p_adjusted", "trials")
         rows = []
         for head in self.heads:
             for score in head.syntactic:
-                row: dict[str, Any] = {"layer": head.layer, "head": head.head, **to_dict(score)}
+                row: dict[str, Any] = {"layer": head.layer, "head": head.head, **vars(score)}
                 del row["baselines"], row["uniform"], row["confirmed"]
                 row["accuracy"] = score.accuracy.value
-                row |= _ends("", score.accuracy) | score.baselines
-                c = score.confirmed
-                row["confirmed_accuracy"] = c.accuracy.value if c else None
-                row |= _ends("confirmed", c.accuracy if c else None)
-                row["confirmed_strongest"] = c.strongest if c else None
-                row["confirmed_baseline"] = c.baselines[c.strongest] if c else None
-                row["confirmed_p_adjusted"] = c.p_adjusted if c else None
-                row["confirmed_trials"] = c.trials if c else None
+                row |= {"low": score.accuracy.low, "high": score.accuracy.high, **score.baselines}
+                held_out: tuple[Any, ...] = (None,) * len(names)
+                if (c := score.confirmed) is not None:
+                    rate = (c.accuracy.value, c.accuracy.low, c.accuracy.high)
+                    held_out = *rate, c.strongest, c.baselines[c.strongest], c.p_adjusted, c.trials
+                row |= {f"confirmed_{x}": y for x, y in zip(names, held_out, strict=True)}
                 rows.append(row)
         return pd.DataFrame(rows)
-
-
-def _ends(name: str, number: Estimate | None) -> dict[str, float | None]:
-    """Both ends of an interval as columns; empty where it is unknown."""
-    prefix, number = f"{name}_" if name else "", number or UNKNOWN
-    return {f"{prefix}low": number.low, f"{prefix}high": number.high}
 
 
 def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:

@@ -21,10 +21,11 @@ from headscope.core.errors import InputError
 from headscope.core.roles import registered_roles
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batches import Batch
+from headscope.data.batches import Batch, Source
 from headscope.stats.statistics import ratio, ratio_error
 
 LONG = 20  # Tokens, special ones included, that a row must see to tell a broad head from others.
+FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
 OUT = 1e6  # More than any sum of weights: a word of m pieces attends with up to m in all.
 #: Relative positions that the positional score looks at.
 OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
@@ -34,24 +35,21 @@ FARTHEST = 20  # Word offsets further away than this count as this.
 WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
 
 
+NOTHING = torch.zeros(0)
+
+
 @dataclass(frozen=True)
 class RowSummary:
     """What is left of all patterns of one batch.
 
     The heads of all layers are one axis, layer by layer; where a layer has lost heads the last
-    entries of its share are 0. Sums are over content queries, in float64.
+    entries of its share are 0. Sums are over queries, in float64. What follows ``mass`` is empty
+    for cross-attention.
     """
 
     #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, up
     #: to rounding, go to the lowest position
     argmax: Tensor
-    #: The same shape, at first pieces: first piece of the word attended to most, itself excluded;
-    #: attention to a word is the sum over its pieces, attention from a word the mean over its own
-    word_argmax: Tensor
-    word_argmax_mean: Tensor  # The same, with the mean over the attended word's pieces
-    #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
-    #: the batch
-    corner: Tensor
     #: (batch, n_layers * n_heads): largest weight on a content key; entropy of the full row (nats)
     top: Tensor
     entropy: Tensor
@@ -59,13 +57,34 @@ class RowSummary:
     #: over rows of LONG keys or more
     relative: Tensor
     #: (..., 4 + registered roles): mass on special tokens, the first special, the last,
-    #: punctuation, and on the keys of each registered role
+    #: punctuation, and on the keys of each registered role; of cross-attention the first three
     mass: Tensor
-    band: Tensor  # (..., len(OFFSETS)): P[i, i + r] for each offset r, 0 outside the sequence
+    #: As ``argmax``, at first pieces: first piece of the word attended to most, itself excluded;
+    #: attention to a word is the sum over its pieces, attention from a word the mean over its own
+    word_argmax: Tensor = NOTHING
+    word_argmax_mean: Tensor = NOTHING  # The same, with the mean over the attended word's pieces
+    #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
+    #: the batch
+    corner: Tensor = NOTHING
+    band: Tensor = NOTHING  # (..., len(OFFSETS)): P[i, i + r] for each offset r, 0 outside
     #: (..., len(WORD_OFFSETS)): over word pairs at each word offset, the attention to a word (mean
     #: over its pieces) from a word (mean over its pieces). Only of sentences in the first half; 0
     #: for the others.
-    by_distance: Tensor
+    by_distance: Tensor = NOTHING
+
+
+def ordered_queries(source: Source) -> Tensor:
+    """Return the queries of the pairs that can show an order, bool, (batch, query_pos).
+
+    These pairs have at least FEWEST content queries and content keys.
+    """
+    long = [side.sum(dim=1) >= FEWEST for side in (source.predicts_content, source.content)]
+    return source.predicts_content & (long[0] & long[1])[:, None]
+
+
+def word_offset_index(step: Tensor) -> Tensor:
+    """Return the places of word offsets, clipped to FARTHEST, in WORD_OFFSETS; there is no 0."""
+    return step + FARTHEST - (step > 0).long()
 
 
 def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +188,11 @@ class QueryMeans(Accumulator):
 
 
 class RowReducer:
-    """Observes attention sites and hands over a batch's row summary once its last layer is seen."""
+    """Observes attention sites and hands over a batch's row summary once its last layer is seen.
+
+    Of cross-attention the keys are the tokens of the source, and the queries those at which the
+    decoder is to write a content token, of pairs that can show an order.
+    """
 
     def __init__(
         self,
@@ -185,42 +208,62 @@ class RowReducer:
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
         self._batch, self._place = batch, 0
-        (n_rows, n), device = batch.size, batch.input_ids.device
-        content = self._content = widest(batch.content)
+        self._registered: list[Tensor] = []
+        if self._stack == "cross":
+            assert batch.source is not None
+            query, key = ordered_queries(batch.source), batch.source.content
+            visible = batch.source.attention_mask.sum(dim=1, keepdim=True).expand_as(query)
+            special = batch.source.attention_mask.bool() & ~key
+            first = special & (special.cumsum(1) == 1)
+            marks = [special, first, special & (special.flip(1).cumsum(1).flip(1) == 1)]
+        else:
+            query = key = batch.content
+            visible = batch.visible
+            marks = [batch.special, batch.first_special, batch.last_special, batch.punctuation]
+            self._registered = [mask.float() for mask in registered_keys(batch)]
+        content = self._content = widest(query)
         # Every quantity is allocated before the first chunk: nothing small is then left among a
         # layer's large temporaries, which would keep the C library from using their memory again.
-        heads = (n_rows, *self._shape)
+        heads = (len(query), *self._shape)
+        last = {"relative": 2, "mass": len(marks) + len(self._registered)}
         self._whole = {
-            name: content.new_zeros(*heads, n, dtype=torch.int64)
-            for name in ("argmax", "word_argmax", "word_argmax_mean")
+            "argmax": content.new_zeros(*heads, query.shape[1], dtype=torch.int64),
+            **{name: content.new_zeros(heads) for name in ("top", "entropy")},
+            **{name: content.new_zeros(*heads, size) for name, size in last.items()},
         }
+        # Added to weights to take keys out of an argmax: several times as fast as filling them in
+        # through a mask.
+        self._no_content = -OUT * (~key).float()
+        self._features = torch.stack(marks, dim=-1).float()
+        # 1 / ln n at queries that see n keys: n >= 2, and n >= LONG; (batch, query_pos, 2)
+        enough = torch.stack([visible >= least for least in (2, LONG)], dim=-1)
+        self._per_log = (enough & query[..., None]) / widest(visible.clamp(min=2)).log()[..., None]
+        if self._stack != "cross":
+            self._start_sentences(batch)
+
+    def _start_sentences(self, batch: Batch) -> None:
+        """Prepare what only sentences have: words, relative positions, a picture."""
+        (n_rows, n), content, device = batch.size, self._content, batch.input_ids.device
+        heads = (n_rows, *self._shape)
+        for name in ("word_argmax", "word_argmax_mean"):
+            self._whole[name] = content.new_zeros(*heads, n, dtype=torch.int64)
+        for name, size in (("band", len(OFFSETS)), ("by_distance", len(WORD_OFFSETS))):
+            self._whole[name] = content.new_zeros(*heads, size)
         self._corner, exists = corners(batch.attention_mask)
         self._in_corner = exists[:, :, None] & exists[:, None, :]
-        self._corners = content.new_zeros(self._shape[0] * self._shape[1], SIDE, SIDE)
-        self._whole |= {"top": content.new_zeros(heads), "entropy": content.new_zeros(heads)}
-        self._registered = [mask.float() for mask in registered_keys(batch)]
-        n_masses = 4 + len(self._registered)
-        last = {"relative": 2, "mass": n_masses, "band": len(OFFSETS)}
-        last["by_distance"] = len(WORD_OFFSETS)
-        self._whole |= {name: content.new_zeros(*heads, size) for name, size in last.items()}
+        self._corners = content.new_zeros(*self._shape, SIDE, SIDE)
         target = torch.arange(n, device=device)[:, None] + torch.tensor(OFFSETS, device=device)
         self._band_index = target.clamp(0, n - 1)  # (pos, offsets)
         self._band_valid = (target >= 0) & (target < n)
-        # Added to weights to take keys out of an argmax: several times as fast as filling them in
-        # through a mask. All but first pieces are no word of their own.
-        self._no_content = -OUT * (~batch.content).float()
-        self._no_word = -OUT * (~batch.first_piece).float()
-        self._features = torch.stack(
-            [batch.special, batch.first_special, batch.last_special, batch.punctuation], dim=-1
-        ).float()
+        self._no_word = -OUT * (~batch.first_piece).float()  # other pieces are no word of their own
         # 1 / pieces at first pieces, 0 elsewhere: from sums over pieces to means.
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
-        self._distances = _Distances(batch, self._per_piece)
-        if batch.causal:
-            # 1 / ln n at content queries that see n keys: n >= 2, and n >= LONG; (batch, pos, 2)
-            enough = torch.stack([batch.visible >= least for least in (2, LONG)], dim=-1)
-            log = widest(batch.visible.clamp(min=2)).log()[..., None]
-            self._per_log = (enough & batch.content[..., None]) / log
+        # Of two words, by their first pieces, the place of their distance among WORD_OFFSETS; one
+        # place more is for all other pairs of tokens. (batch, query_pos, key_pos)
+        word = batch.first_piece.long().cumsum(dim=1)
+        step = (word[:, None, :] - word[:, :, None]).clamp(-FARTHEST, FARTHEST)
+        two_words = batch.first_piece[:, :, None] & batch.first_piece[:, None] & (step != 0)
+        self._distance = torch.where(two_words, word_offset_index(step), len(WORD_OFFSETS))
         starts = torch.arange(n_rows + 1, device=device)
         self._bounds = [torch.searchsorted(fold[0], starts).tolist() for fold in batch.folds]
 
@@ -239,6 +282,28 @@ class RowReducer:
                 for keys in self._registered
             ]
             mass = torch.cat([mass, torch.stack(on_keys, dim=-1)], dim=-1)
+        by_row = widest(row_entropy(pattern))
+        reduced = {
+            "argmax": argmax,
+            "top": torch.einsum("bhi,bi->bh", widest(top), content),
+            "entropy": torch.einsum("bhi,bi->bh", by_row, content),
+            "relative": torch.einsum("bhi,bic->bhc", by_row, self._per_log[rows]),
+            "mass": torch.einsum("bhim,bi->bhm", widest(mass), content),
+        }
+        if self._stack != "cross":
+            reduced |= self._sentences(pattern, merged, rows)
+            at = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
+            corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
+            corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
+            inside = widest(corner) * self._in_corner[rows, None]
+            self._corners[self._place, site.heads] += inside.sum(dim=0)
+        for name, part in reduced.items():
+            self._whole[name][rows, self._place, site.heads] = part.to(self._whole[name].dtype)
+
+    def _sentences(self, pattern: Tensor, merged: Tensor, rows: slice) -> dict[str, Tensor]:
+        """Reduce to words, word offsets and relative positions; ``merged`` is overwritten."""
+        at_offsets = pattern.gather(-1, self._band_index.expand(*pattern.shape[:2], -1, -1))
+        inside = (self._band_valid * self._content[rows][..., None]).to(pattern.dtype)
         # To words: a word attends with all its pieces (their sum has the argmax of their mean), and
         # is attended to in all its pieces.
         by_query = merged.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
@@ -251,97 +316,32 @@ class RowReducer:
         for side in (by_query, by_key):
             for row, piece, target in folds:
                 side[row, target] += side[row, piece]
-        per_piece = merged * self._per_piece[rows, None, None, :].to(dtype)
-        by_distance = self._distances.sums(per_piece, rows)
-        no_word = self._no_word[rows, None, None, :].to(dtype)
-        word_argmax, word_argmax_mean = (_other_argmax(m, no_word) for m in (merged, per_piece))
-
-        by_row = widest(row_entropy(pattern))
-        entropy = torch.einsum("bhi,bi->bh", by_row, content)
-        if self._batch.causal:
-            relative = torch.einsum("bhi,bic->bhc", by_row, self._per_log[rows])
-        else:  # all rows of a sequence see all of it
-            length = self._batch.attention_mask[rows].sum(dim=1)
-            share = entropy / length.clamp(min=2).log()[:, None]
-            relative = torch.stack([share, share * (length >= LONG)[:, None]], dim=-1)
-        at_offsets = pattern.gather(-1, self._band_index.expand(*pattern.shape[:2], -1, -1))
-        inside = (self._band_valid * content[..., None]).to(dtype)
-        reduced = {
-            "argmax": argmax,
-            "word_argmax": word_argmax,
-            "word_argmax_mean": word_argmax_mean,
-            "top": torch.einsum("bhi,bi->bh", widest(top), content),
-            "entropy": entropy,
-            "relative": relative,
-            "mass": torch.einsum("bhim,bi->bhm", widest(mass), content),
+        per_piece = merged * self._per_piece[rows, None, None, :].to(merged.dtype)
+        chosen = torch.nonzero(self._batch.half[rows] == 0)[:, 0]
+        # Means over the attending word's pieces, too: (chosen rows, n_heads, pairs of tokens)
+        of_query = self._per_piece[rows][chosen][:, None, :, None]
+        pairs = widest(per_piece[chosen] * of_query.to(per_piece)).flatten(2)
+        places = self._distance[rows][chosen].flatten(1)[:, None].expand_as(pairs)
+        by_distance = pairs.new_zeros(*per_piece.shape[:2], len(WORD_OFFSETS) + 1)
+        by_distance[chosen] = by_distance[chosen].scatter_add_(2, places, pairs)
+        no_word = self._no_word[rows, None, None, :].to(merged.dtype)
+        return {
             "band": torch.einsum("bhir,bir->bhr", at_offsets, inside),
-            "by_distance": by_distance,
+            "by_distance": by_distance[..., :-1],
+            "word_argmax": _other_argmax(merged, no_word),
+            "word_argmax_mean": _other_argmax(per_piece, no_word),
         }
-        at = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
-        corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
-        corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
-        here = self._corners.view(*self._shape, SIDE, SIDE)[self._place, site.heads]
-        here += (widest(corner) * self._in_corner[rows, None]).sum(dim=0)
-        for name, part in reduced.items():
-            self._whole[name][rows, self._place, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the batch over once its last layer has been observed."""
         if self._stack not in (None, stack):
             return
         self._place += 1  # layers are counted: their numbers have gaps where some were removed
-        if self._place < self._shape[0]:
-            return
-        whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
-        self._hand_over(RowSummary(corner=self._corners, **whole), self._batch)
-
-
-class _Distances:
-    """Sums of word-level attention by word offset, for the first half's sentences of a batch.
-
-    ``per_piece`` (batch, pos) is 1 / pieces at first pieces, 0 elsewhere.
-    """
-
-    def __init__(self, batch: Batch, per_piece: Tensor) -> None:
-        word = batch.first_piece.long().cumsum(dim=1) - 1  # (batch, pos)
-        n_words = word[:, -1:] + 1
-        self._chosen = batch.half == 0
-        near = torch.tensor([r for r in WORD_OFFSETS if abs(r) < FARTHEST], device=word.device)
-        target = word[..., None] + near  # (batch, pos, near offsets): words
-        valid = (target >= 0) & (target < n_words[..., None])
-        self._near = valid * per_piece[..., None]
-        # Position of each word's first piece, (batch, words); 0 behind the last word.
-        positions = torch.arange(word.shape[1], device=word.device).expand_as(word)
-        positions = torch.where(batch.first_piece, positions, 0)
-        first = torch.zeros_like(word).scatter_reduce(1, word.clamp(min=0), positions, "amax")
-        index = target.clamp(min=0).minimum((n_words - 1)[..., None])
-        self._index = first.gather(1, index.flatten(1)).view_as(index)
-        # Words FARTHEST or more to the left and to the right: (2, batch, query_pos, key_pos)
-        self._far: Tensor | None = None
-        if bool((n_words > FARTHEST).any()):
-            step = word[:, None, :] - word[:, :, None]
-            beyond = torch.stack([step <= -FARTHEST, step >= FARTHEST])
-            self._far = beyond * per_piece[:, :, None]
-
-    def sums(self, per_piece: Tensor, rows: slice) -> Tensor:
-        """Return (rows, n_heads, len(WORD_OFFSETS)) of a chunk.
-
-        ``per_piece`` (rows, n_heads, query_pos, key_pos) is summed over the attending word's pieces
-        and averaged over the attended word's; what is not at first pieces is 0 or left out here.
-        """
-        out = per_piece.new_zeros(*per_piece.shape[:2], len(WORD_OFFSETS))
-        chosen = torch.nonzero(self._chosen[rows])[:, 0]
-        if not len(chosen):
-            return out
-        whole = chosen + rows.start
-        part = per_piece if len(chosen) == len(per_piece) else per_piece[chosen]
-        index = self._index[whole, None].expand(-1, part.shape[1], -1, -1)
-        near = torch.einsum("bhit,bit->bht", part.gather(-1, index), self._near[whole].to(part))
-        far = part.new_zeros(*part.shape[:2], 2)
-        if self._far is not None:
-            far = torch.einsum("bhij,sbij->bhs", part, self._far[:, whole].to(part))
-        out[chosen] = torch.cat([far[..., :1], near, far[..., 1:]], dim=-1)
-        return out
+        if self._place == self._shape[0]:
+            whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
+            if self._stack != "cross":
+                whole["corner"] = self._corners.flatten(0, 1)
+            self._hand_over(RowSummary(**whole), self._batch)
 
 
 def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:

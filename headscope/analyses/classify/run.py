@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from headscope.analyses.classify.optional_results import UserPairs
 from headscope.analyses.classify.options import ClassifyOptions
-from headscope.analyses.classify.pairs_result import UserPairs
 from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
@@ -35,12 +35,7 @@ from headscope.session.validate import require_valid, validating
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
     thresholds, limit, seed = options.thresholds or Thresholds(), options.limit, options.seed
-    state, resume, progress = options.state, options.resume, options.tell
-    frequencies, language, stack = options.frequencies, options.language, options.stack
-    with_control, norm_weighted = options.control, options.norm_weighted
-    with_prefix, task = options.prefix_matching, options.task if options.ablate else None
-    loading, must_pass, command = options.loading, options.validate, options.command
-    check_resume(state, resume)
+    check_resume(options.state, options.resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     if options.pairs is None:
         corpus = open_corpus(options.corpus)
@@ -48,24 +43,24 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         corpus = open_labelled(options.pairs, limit)
     else:
         corpus = with_alignments(open_corpus(options.corpus), options.pairs, limit)
+    given = options.frequencies, options.language
+    words = None if options.frequencies is None else find_frequencies(corpus, *given)
     examples = None
-    if task is not None:
+    if options.ablate:
         from headscope.analyses.classify.causes import CauseSource, with_causes
         from headscope.tasks.making import check_task
 
-        examples = CauseSource.read(task, options.data, options.ablate_limit, seed)
-    words = None if frequencies is None else find_frequencies(corpus, frequencies, language)
-    if task is None:
-        opened = open_model(model, **loading)
+        examples = CauseSource.read(options.task, options.data, options.ablate_limit, seed)
+        opened = open_for_tasks(model, task=options.task, **options.loading)
         need_tokenizer(opened, "classify")
+        check_task(options.task, opened)  # before everything else is measured
     else:
-        opened = open_for_tasks(model, task=task, **loading)
+        opened = open_model(model, **options.loading)
         need_tokenizer(opened, "classify")
-        check_task(task, opened)  # before everything else is measured
     read = corpus_for(opened, corpus)
     if not opened.sites:  # the certificate says why
-        require_valid(opened, must_pass)
-    stacks = stacks_for(opened, stack, pairs=read.n_pairs > 0)
+        require_valid(opened, options.validate)
+    stacks = stacks_for(opened, options.stack, pairs=read.n_pairs > 0)
     labels = {name: read.labels_of(name) for name in stacks}
     if read.labels and not any(labels.values()):
         needed = "cross" if read.n_pairs else "encoder"
@@ -74,9 +69,9 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             f"{options.pairs} needs the stack {needed}, and of {opened.name} "
             f"{' and '.join(stacks)} would be measured."
         )
-    with validating(opened, must_pass) as certificate:
+    with validating(opened, options.validate) as certificate:
         if words is None or read is not corpus:  # counting takes as long as the certificate
-            words = find_frequencies(read, frequencies, language)
+            words = find_frequencies(read, *given)
     validation, loaded = certificate.result(), opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
     least = dataclasses.asdict(thresholds)
@@ -90,43 +85,40 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         "stacks": list(stacks),
         "frequencies": f"{words.source} {words.sha256}",
         "thresholds": least,
-        "control": with_control,
+        "control": options.control,
         "batches": [WINDOW, BATCH_TOKENS],
-        "norms": norm_weighted,
+        "norms": options.norm_weighted,
     }
     aligned = read.aligned is not None
     saved = open_state(
-        *(state, resume, identity, lambda: blank_sums(loaded, stacks, aligned), loaded, seed),
+        *(options.state, options.resume, identity),
+        *(lambda: blank_sums(loaded, stacks, aligned), loaded, seed),
         by_process=True,
     )
-    shared = Run(stacks, thresholds, progress, saved, norm_weighted, aligned)
+    shared = Run(stacks, thresholds, options.tell, saved, options.norm_weighted, aligned)
 
-    def labelled(model: LoadedModel, run: Run, name: str) -> list[StackLabels]:
+    def labelled(model: LoadedModel, name: str, run: Run = shared) -> list[StackLabels]:
         return [labels for text in texts for labels in text.label(model, run, name)]
 
-    by_stack = labelled(loaded, shared, "model")
-    heads = _heads(by_stack)
+    by_stack = labelled(loaded, "model")
+    heads, random = _heads(by_stack), tuple[HeadResult, ...]()
     control: ControlResult | None = None
     twin: LoadedModel | None = None
-    random: tuple[HeadResult, ...] = ()
-    if with_control:
+    if options.control:
         from headscope.models.surgery.copies import random_twin
 
         twin = random_twin(loaded, seed)
-        random_stacks = labelled(twin, shared, "control")
-        random = _heads(random_stacks)
-        control = _random_control(random_stacks, seed, labels)
+        random_stacks = labelled(twin, "control")
+        random, control = _heads(random_stacks), _random_control(random_stacks, seed, labels)
     if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
         control = replace(control or ControlResult(), swapped=swapped)
-    scored = next((name for name, own in labels.items() if own), None)
-    pairs = scored and UserPairs(
-        scored, labels[scored], next((s.alignments for s in by_stack if s.alignments), None)
-    )
+    alignments = next((s.alignments for s in by_stack if s.alignments), None)
+    pairs = [UserPairs(name, own, alignments) for name, own in labels.items() if own]
     *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
-        provenance=provenance(measured, command=command, seed=seed, data=read),
+        provenance=provenance(measured, command=options.command, seed=seed, data=read),
         validation=validation,
         corpus=CorpusInfo(
             name=read.name,
@@ -135,7 +127,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             skipped=last.skipped,
             queries=last.queries,
             trees=read.has_trees,
-            language=language or read.language,
+            language=options.language or read.language,
             frequencies=words.source,
             note=read.note,
             pairs=read.n_pairs > 0,
@@ -144,50 +136,34 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         thresholds=least,
         heads=heads,
         control=control,
-        pairs=pairs or None,
+        pairs=next(iter(pairs), None),
         untestable={
             role_in(role, item.corpus.stack): why
             for item in by_stack
             for role, why in item.untestable.items()
         },
     )
-
-    def add_norms(result: ClassifyResult) -> ClassifyResult:
-        """Compare with the pattern itself: which of its labels do norms leave?"""
+    if options.norm_weighted:  # which labels of the pattern itself do norms leave?
         from headscope.analyses.classify.value_norms import compare
 
         pattern, of_twin = replace(shared, norm_weighted=False), None
         if twin is not None:
-            of_twin = _heads(labelled(twin, pattern, "control by the pattern")), random
-        by_pattern = _heads(labelled(loaded, pattern, "by the pattern"))
-        return replace(result, norms=compare(by_pattern, heads, of_twin, read.labels))
-
-    def add_prefix(result: ClassifyResult) -> ClassifyResult:
+            of_twin = _heads(labelled(twin, "control by the pattern", pattern)), random
+        by_pattern = _heads(labelled(loaded, "by the pattern", pattern))
+        result = replace(result, norms=compare(by_pattern, heads, of_twin, read.labels))
+    if options.prefix_matching:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
 
-        return with_prefix_matching(result, loaded, twin, stacks, seed)
-
-    def add_patching(result: ClassifyResult) -> ClassifyResult:
+        result = with_prefix_matching(result, loaded, twin, stacks, seed)
+    if options.patch:
         from headscope.analyses.classify.patching import with_patching
 
-        pairs = options.patch_pairs
-        return with_patching(
-            result, loaded, read, sentences=limit, pairs=pairs, seed=seed, progress=progress
+        most = options.patch_pairs
+        result = with_patching(
+            result, loaded, read, sentences=limit, pairs=most, seed=seed, progress=options.tell
         )
-
-    def add_causes(result: ClassifyResult) -> ClassifyResult:
-        assert examples is not None
-        return with_causes(result, loaded, examples, progress)
-
-    optional: list[tuple[bool, Callable[[ClassifyResult], ClassifyResult]]] = [
-        (norm_weighted, add_norms),
-        (with_prefix, add_prefix),
-        (options.patch, add_patching),
-        (examples is not None, add_causes),
-    ]
-    for wanted, add in optional:
-        if wanted:
-            result = add(result)
+    if examples is not None:
+        result = with_causes(result, loaded, examples, options.tell)
     return result
 
 

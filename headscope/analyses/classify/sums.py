@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.aligned import AlignedHeads
-from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.cross import AlignedHeads, CrossHeads
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
     SIDE,
     QueryMeans,
     RowMeasure,
-    RowReducer,
     RowSummary,
     corners,
     registered_keys,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
-from headscope.core.accumulator import Array, Parts, numpy, zeros
+from headscope.core.accumulator import Parts, numpy, zeros
 from headscope.core.roles import registered_roles
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
-from headscope.stats.statistics import ratio, ratio_error
 
 _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 
@@ -63,11 +60,8 @@ class Positional(RowMeasure):
                 self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
         per_sentence = content.sum(axis=1)
         self.content += per_sentence.sum()
-        if batch.causal:
-            seen = np.arange(1, int(per_sentence.max(initial=0)) + 1)
-            self.chance += float(sum((1 / seen[:n]).sum() for n in per_sentence))
-        else:
-            self.chance += float((per_sentence > 0).sum())
+        seen = content.cumsum(axis=1) if batch.causal else per_sentence[:, None]
+        self.chance += float((content / np.maximum(seen, 1)).sum())
         step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # (batch, heads, pos)
         by_head = step.transpose(0, 1)[:, batch.content]  # (heads, content tokens)
         # One bin for each step from -FAR to FAR, what lies beyond in the last ones.
@@ -78,14 +72,6 @@ class Positional(RowMeasure):
         hits = counts.view(len(by_head), n_bins)[:, [_FAR + r for r in OFFSETS]]
         self.hits += numpy(hits).reshape(self.hits.shape)
         self.mass += numpy(rows.band.sum(dim=0)).reshape(self.mass.shape)
-
-    def rates(self) -> Array:
-        """Hit rates, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return ratio(self.hits, self.queries)
-
-    def masses(self) -> Array:
-        """Mean mass, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return ratio(self.mass, self.mass_queries)
 
 
 class Profile(QueryMeans, RowMeasure):
@@ -143,82 +129,53 @@ class Profile(QueryMeans, RowMeasure):
 
 
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
-    """Return what uniform attention gives, in the order of ``Profile.baselines``.
+    """Return what uniform attention gives each query, in the order of ``Profile.baselines``."""
 
-    Summed over the queries of each sentence, or by query under a causal mask.
-    """
+    def seen(mark: Tensor) -> Tensor:
+        """How many marked tokens each query may look at."""
+        return mark.cumsum(dim=1) if batch.causal else mark.sum(dim=1, keepdim=True)
+
     content, visible = batch.content, widest(batch.visible.clamp(min=1))
-    registered = [content * keys.sum(dim=2) / visible for keys in registered_keys(batch)]
-    if batch.causal:
-        before = widest(content.cumsum(dim=1).clamp(min=1))
-        special, punctuation = (m.cumsum(dim=1) for m in (batch.special, batch.punctuation))
-        shares = (content * special / visible, content * punctuation / visible)
-        return (*shares, content / before, same.sum(dim=2) / before, *registered)
-    n, length = content.sum(dim=1), widest(batch.attention_mask.sum(dim=1))
-    special, punctuation = (m.sum(dim=1) for m in (batch.special, batch.punctuation))
-    shares = (n * special / length, n * punctuation / length)
-    return (*shares, n > 0, same.sum(dim=(1, 2)) / n.clamp(min=1), *registered)
+    others = widest(seen(content).clamp(min=1))
+    return (
+        *(content * seen(mark) / visible for mark in (batch.special, batch.punctuation)),
+        *(content / others, same.sum(dim=2) / others),
+        *(content * keys.sum(dim=2) / visible for keys in registered_keys(batch)),
+    )
 
 
-class Rare(RowMeasure):
+class Rare(QueryMeans, RowMeasure):
     """Rare-word heads: does a head look at the sentence's least frequent word?
 
     Word level, over sentences whose rarest word is not among the 500 most frequent. Every word
-    except the rarest is a query; a hit when its argmax is a rarest word. Three baselines:
-    ``chance``, the rate of a head that picks any other word at random; ``null``, the head's own
-    rate had the target been drawn at random from the sentence's words with a letter or digit (its
-    exact expectation); and ``uniform``, the rate of evenly spread attention: rare words are long,
-    and summing over pieces favours them, so that a head which has learnt nothing scores far above
-    chance. All queries of a sentence share its target, so sums are kept by sentence, the unit that
-    was sampled (Voita et al. 2019, arXiv:1905.09418, section 5.3).
+    except the rarest is a query; a hit when its argmax is a rarest word. Two baselines: ``chance``,
+    the rate of a head that picks any other word at random, and ``uniform``, the rate of evenly
+    spread attention: rare words are long, and summing over pieces favours them, so that a head
+    which has learnt nothing scores far above chance. All queries of a sentence share its target, so
+    the sentence is the unit that was sampled (Voita et al. 2019, arXiv:1905.09418, section 5.3).
     """
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        shape = (n_layers, n_heads)
-        #: Queries that attend to a rarest word, to one of the two rarest; and expected hits, had
-        #: the targets been drawn at random
-        self.hits, self.two_hits = zeros(2, *shape, dtype=np.int64)
-        self.null_hits = np.zeros(shape)
-        #: (3, n_layers, n_heads): hits, hits less those that chance expects, and less those that
-        #: uniform attention expects; over sentences, of their squares and of them x queries
-        self.gains, self.squares, self.products = zeros(3, 3, *shape)
-        #: Sentences that count, their queries, and over sentences: of queries^2
-        self.sentences, self.queries, self.queries_squared = zeros(3, dtype=np.int64)
-        self.expected = np.zeros(2)  # Hits that chance and uniform attention expect.
-        self.null_queries = np.zeros(())  # Queries expected where targets are drawn at random.
+    #: Rates on the rarest word and on the two rarest; hits beyond those that a baseline expects.
+    quantities = ("rate", "two_rarest", "over_chance", "over_uniform")
+    baselines = ("over_chance", "over_uniform")  # The baselines' own rates
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        rare, shape, n_heads = batch.rare, self.hits.shape, rows.word_argmax.shape[1]
+        rare, n_heads = batch.rare, rows.word_argmax.shape[1]
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
-        def attended(mark: Tensor) -> Tensor:
-            """Whether the attended word is marked: (batch, pos, heads)."""
-            return mark.gather(1, flat).view(*mark.shape, n_heads)
+        def hits(mark: Tensor) -> Tensor:
+            """Count the queries that attend to a marked word: (batch, heads)."""
+            attended = mark.gather(1, flat).view(*mark.shape, n_heads)
+            return widest((attended & rare.query[..., None]).sum(dim=1))
 
-        query = rare.query[..., None]
-        hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, heads)
-        two_hits = (attended(rare.two_rarest) & query).sum(dim=(0, 1))
-        null = attended(rare.candidate) * rare.null_weight[..., None]
-        self.hits += hits.sum(axis=0).reshape(shape)
-        self.two_hits += numpy(two_hits).reshape(shape)
-        self.null_hits += numpy(null.sum(dim=(0, 1))).reshape(shape)
-        queries = numpy(rare.query.sum(dim=1))  # (batch,)
-        expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
-        gains = np.stack([hits, *(hits - of_baseline[:, None] for of_baseline in expected)])
-        self.gains += gains.sum(axis=1).reshape(3, *shape)
-        self.squares += (gains**2).sum(axis=1).reshape(3, *shape)
-        self.products += (queries @ gains).reshape(3, *shape)
-        self.sentences += (queries > 0).sum()
-        self.queries += queries.sum()
-        self.queries_squared += (queries**2).sum()
-        self.expected += expected.sum(axis=1)
-        self.null_queries += rare.null_queries
-
-    def errors(self) -> Array:
-        """Standard errors by sentence of hits and both gains per query, (3, n_layers, n_heads)."""
-        counts = int(self.queries), int(self.queries_squared), int(self.sentences)
-        return ratio_error(self.gains, self.squares, self.products, *counts)
+        queries, expected = rare.query.sum(dim=1), (rare.chance, rare.uniform.sum(dim=1))
+        asked = queries[:, None].expand(-1, len(self.quantities))
+        self.count(asked, expected)
+        self.units += int((queries > 0).sum())
+        found = hits(rare.rarest)
+        gains = (found - by_baseline[:, None] for by_baseline in expected)
+        self.add(..., torch.stack([found, hits(rare.two_rarest), *gains], dim=-1), asked)
 
 
 class MeanPattern(RowMeasure):
@@ -253,18 +210,6 @@ class HeadMeasures(Parts):
         self.rare = Rare(n_layers, n_heads)
         self.profile = Profile(n_layers, n_heads)
         self.mean_pattern = MeanPattern(n_layers, n_heads)
-
-    def reducer(
-        self,
-        stack: str | None = None,
-        hand_over: Callable[[RowSummary, Batch], object] | None = None,
-    ) -> RowReducer:
-        """Return the observer that feeds these sums, from the sites of one stack if it is given.
-
-        With ``hand_over`` each batch's summary goes there instead, for a later :meth:`update`.
-        """
-        n_layers, n_heads = self.rare.hits.shape
-        return RowReducer(n_layers, n_heads, hand_over or self.update, stack)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""

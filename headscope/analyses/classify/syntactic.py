@@ -14,7 +14,7 @@ nothing of words: every fixed offset, always the first or the last word, evenly 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.result import Confirmation, SyntacticScore
-from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
+from headscope.analyses.classify.rows import (
+    FARTHEST,
+    WORD_OFFSETS,
+    RowMeasure,
+    RowSummary,
+    word_offset_index,
+)
 from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.roles import Thresholds
@@ -38,7 +44,7 @@ NEVER = ("punct", "root")
 _POSITIONAL = ("offset", "first", "last")
 _WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
 _BY_OFFSET = ("offset_trials", "both_offset")
-_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
+_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time
 
 
 class Syntactic(RowMeasure):
@@ -49,16 +55,13 @@ class Syntactic(RowMeasure):
         #: (half, relation, direction), and the same with a word offset
         self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
         shape = (0, n_layers, n_heads)
-        #: (relations,): trials, and those that the sentence's first or last word would hit
-        self.trials, self.first, self.last = zeros(3, 0, dtype=np.int64)
-        #: (relations,): sums of the probability that uniform attention hits, and of its square
-        self.uniform, self.uniform_squared = zeros(2, 0)
+        self.trials, self.uniform_squared = np.zeros(0, dtype=np.int64), np.zeros(0)
         #: (relations, n_layers, n_heads): trials that the head hits, by sum and by mean over the
-        #: attended word's pieces; those that the first or last word hits too
+        #: attended word's pieces
         self.hits, self.mean_hits = zeros(2, *shape, dtype=np.int64)
-        self.both_first, self.both_last = zeros(2, *shape, dtype=np.int64)
-        #: The same shape: uniform's probability, summed over the trials that the head hits
-        self.both_uniform = np.zeros(shape)
+        #: (relations, 3) and (relations, 3, n_layers, n_heads): of each baseline in _WORDLESS the
+        #: hits, and those on trials that the head hits too; probabilities of uniform attention
+        self.wordless, self.both_wordless = np.zeros((0, 3)), np.zeros((0, 3, n_layers, n_heads))
         #: (offsets,) and (offsets, n_layers, n_heads): trials that the offset hits, and that head
         #: and offset both hit
         self.offset_trials = np.zeros(0, dtype=np.int64)
@@ -81,22 +84,15 @@ class Syntactic(RowMeasure):
         relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
         offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
         self._grow()
-        uniform = numpy(edges.uniform)
+        wordless = torch.stack([edges.first, edges.last, edges.uniform], dim=1)  # as _WORDLESS
         np.add.at(self.trials, relation, 1)
-        np.add.at(self.first, relation, numpy(edges.first))
-        np.add.at(self.last, relation, numpy(edges.last))
-        np.add.at(self.uniform, relation, uniform)
-        np.add.at(self.uniform_squared, relation, uniform**2)
+        np.add.at(self.wordless, relation, numpy(wordless))
+        np.add.at(self.uniform_squared, relation, numpy(edges.uniform) ** 2)
         np.add.at(self.offset_trials, offset, 1)
         hits = _trial_hits(looks_at, edges)
-        for sums, counted in (
-            (self.hits, hits),
-            (self.mean_hits, _trial_hits(by_mean, edges)),
-            (self.both_first, hits * edges.first[:, None]),
-            (self.both_last, hits * edges.last[:, None]),
-            (self.both_uniform, hits * edges.uniform[:, None]),
-        ):
-            _add_grouped(sums, counted, relation)
+        _add_grouped(self.hits, hits, relation)
+        _add_grouped(self.mean_hits, _trial_hits(by_mean, edges), relation)
+        _add_grouped(self.both_wordless, hits[:, None] * wordless[..., None], relation)
         # Every pair of a trial has an offset of its own, so none is counted twice.
         _add_grouped(self.both_offset, hits[edges.trial], offset)
 
@@ -142,8 +138,8 @@ def _trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
 
 
 def _add_grouped(sums: Array, hits: Tensor, group: Array) -> None:
-    """Add hits (items, heads of all layers) to the sums (groups, n_layers, n_heads)."""
-    by_group = hits.new_zeros(len(sums), hits.shape[1])
+    """Add hits (items, ..., heads of all layers) to the sums (groups, ..., n_layers, n_heads)."""
+    by_group = hits.new_zeros(len(sums), *hits.shape[1:])
     by_group.index_add_(0, torch.from_numpy(group).to(hits.device), hits)
     sums += numpy(by_group).reshape(sums.shape)
 
@@ -182,53 +178,50 @@ class Kernel(RowMeasure):
         return np.asarray(self.sums / np.maximum(self.pairs, 1))
 
 
-def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
+def kernel_argmax(kernel: Tensor, batch: Batch | AlignedWords) -> Tensor:
     """Return where heads that follow only their kernels K (n_heads, offsets) would look.
 
-    Returns (batch, n_heads, pos): at first pieces the attended word's first piece; 0 elsewhere.
+    Of sentences, (batch, n_heads, pos): at first pieces the attended word's first piece. Of aligned
+    pairs, (batch, n_heads, target words): source words, with distances from the straight line.
     """
     # Entries of K that differ only by rounding are ties, in an even kernel for example.
     kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
-    n_words = batch.first_piece.sum(dim=1)
+    if isinstance(batch, AlignedWords):
+        scores = kernel[:, batch.near(FARTHEST)].transpose(0, 1) * batch.pieces[:, None, None]
+        aligned: Tensor = scores.masked_fill(~batch.inside[:, None], -1.0).max(dim=-1).indices
+        return aligned
+    # Positions of first pieces, of which shorter sentences have none in the last places.
+    count = int(batch.first_piece.sum(dim=1).max())
+    first = batch.first_piece.long().argsort(dim=1, descending=True, stable=True)[:, :count]
+    pieces = batch.pieces.gather(1, first)[:, None, None]
+    words = torch.arange(count)
+    step = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
+    index = word_offset_index(step).fill_diagonal_(0)
     result = torch.zeros(batch.size[0], len(kernel), batch.size[1], dtype=torch.int64)
-    for count in sorted(set(n_words.tolist()) - {0, 1}):  # sentences of as many words at a time
-        words = torch.arange(count)
-        offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
-        # There is no offset 0: offsets to the right are stored one index further left.
-        index = offset + FARTHEST - (offset > 0).long()
-        index.fill_diagonal_(0)
-        every = torch.nonzero(n_words == count)[:, 0]
-        heads_at_once = max(1, _AT_ONCE // count**2)
-        for start in range(0, len(kernel), heads_at_once):
-            heads = slice(start, start + heads_at_once)
-            weights = kernel[heads][:, index]  # (heads, query, key)
-            for rows in torch.split(every, max(1, _AT_ONCE // weights.numel())):
-                first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
-                scores = weights * batch.pieces[rows].gather(1, first)[:, None, None]
-                scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
-                looks_at = scores.max(dim=-1).indices  # (sentences, heads, words)
-                at = first[:, None].expand_as(looks_at)
-                result[rows, heads] = result[rows, heads].scatter(2, at, at.gather(2, looks_at))
+    at_once = max(1, _AT_ONCE // max(len(first) * count**2, 1))
+    for heads in (slice(start, start + at_once) for start in range(0, len(kernel), at_once)):
+        scores = kernel[heads][:, index] * pieces  # (batch, heads, query, key)
+        scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
+        looks_at = scores.masked_fill_(pieces == 0, -1.0).max(dim=-1).indices
+        at = first[:, None].expand_as(looks_at)
+        result[:, heads] = result[:, heads].scatter(2, at, at.gather(2, looks_at))
     return result
 
 
 def kernel_hits(
-    kernel: Array,
-    counted: Sequence[Syntactic],
-    batches: Iterable[Batch] | Iterable[AlignedWords],
-    argmax: Callable[[Tensor, Any], Tensor] = kernel_argmax,
+    kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
 ) -> list[Array]:
     """Count what heads with nothing but their kernels hit of the trials that were counted before.
 
-    ``kernel`` (n_layers, n_heads, offsets); ``argmax`` says where they look in a batch, as
-    :func:`kernel_argmax`. Returns hits of all processes, (relations, n_layers,
+    ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
     n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
     known only then: this second pass needs words and trees, not the model.
     """
     hits = [np.zeros_like(part.hits) for part in counted]
     by_head = torch.from_numpy(kernel).flatten(0, 1)
-    for batch in batches:
-        looks_at = argmax(by_head, batch)
+    for read in batches:
+        batch = read if read.words is None else read.words
+        looks_at = kernel_argmax(by_head, batch)
         for part, own in zip(counted, hits, strict=True):
             if (edges := part.edges_of(batch)) is not None:
                 relation = part.relations.indices(edges.relation_names)
@@ -353,16 +346,16 @@ def judge_syntactic(
     def counts(name: tuple[str, str], halves: Sequence[int], offset: int) -> _Counts:
         at = sums.relations.known((half, *name) for half in halves)
         by_offset = sums.offsets.known((half, *name, offset) for half in halves)
-        baselines = {
+        baselines: dict[str, Array | float] = {
             "offset": float(sums.offset_trials[by_offset].sum()),
-            **{baseline: float(getattr(sums, baseline)[at].sum()) for baseline in _WORDLESS},
+            **dict(zip(_WORDLESS, sums.wordless[at].sum(axis=0).tolist(), strict=True)),
             "kernel": kernel[at].sum(axis=0),
         }
-        joint = {"offset": sums.both_offset[by_offset].sum(axis=0)}
-        joint |= {other: getattr(sums, f"both_{other}")[at].sum(axis=0) for other in _WORDLESS}
+        both = {"offset": sums.both_offset[by_offset].sum(axis=0)}
+        both |= dict(zip(_WORDLESS, sums.both_wordless[at].sum(axis=0), strict=True))
         hits, mean_hits = (part[at].sum(axis=0) for part in (sums.hits, sums.mean_hits))
         squared = float(sums.uniform_squared[at].sum())
-        return _Counts(int(sums.trials[at].sum()), hits, mean_hits, baselines, joint, squared)
+        return _Counts(int(sums.trials[at].sum()), hits, mean_hits, baselines, both, squared)
 
     drafts, selected = [], []
     for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):

@@ -17,7 +17,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.result import HeadResult, RoleSurvival, ValueNorms
+from headscope.analyses.classify.optional_results import RoleSurvival, ValueNorms
+from headscope.analyses.classify.result import HeadResult
 from headscope.core.activations import Activations
 from headscope.core.roles import roles_of
 from headscope.models.layouts.layout import AttentionSite

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.cards import head_cards, mark_of, offset_text
-from headscope.analyses.classify.optional_parts import (
-    draw,
-    ends,
-    more,
+from headscope.analyses.classify.optional_parts import ends, more, patch_sentences
+from headscope.analyses.classify.optional_results import Alignments
+from headscope.analyses.classify.result import (
+    ClassifyResult,
+    Confirmation,
+    ControlResult,
+    HeadResult,
+    Label,
+    SyntacticScore,
 )
-from headscope.analyses.classify.pairs_result import Alignments
-from headscope.analyses.classify.patch_view import patch_sentences
-from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult, Label
 from headscope.core.roles import NO_ROLE, role_class, role_in, role_name, role_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    frame_csv,
     interval_text,
     joined,
     mean_of,
@@ -30,35 +31,35 @@ from headscope.show.cells import (
     model_name,
     p_text,
     plural,
-    to_csv,
 )
-from headscope.show.folders import folder_files, names_of
+from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
-from headscope.show.view import KeyNumber, View, next_step
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from matplotlib.figure import Figure
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 _MOST_NAMES = 6  # Heads that are named of a role; the map has all of them.
+_MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 _MOST_ROWS = 8  # Labels of a role in the terminal; all of them are in the JSON.
 
 
 def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     """Show by stack what was found, the map and the labels; on the page, a table of roles."""
-    several = len(result.stacks) > 1
+    several, rows = len(result.stacks) > 1, []
     words = ""
     if "encoder" in result.stacks:
         words = f"word frequencies from {result.corpus.frequencies}"
     for part in parts_of(result):
-        if result.corpus.by_stack:
-            corpus = part.corpus
-            unit = "sources" if part.stacks == ("encoder",) else "pairs"
+        (stack,), corpus = part.stacks, part.corpus
+        if corpus.by_stack:
+            unit = "sources" if stack == "encoder" else "pairs"
             counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
-            title = f"{STACK_NAMES[part.stacks[0]]}: {counts}, {corpus.queries:,} tokens"
+            title = f"{STACK_NAMES[stack]}: {counts}, {corpus.queries:,} tokens"
             yield b.Text(title, "lead", b.TERMINAL)
         yield b.Text(found_sentence(part), "lead")
         yield b.Text(found_heads(part), on=b.TERMINAL)
@@ -71,7 +72,16 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         yield from _labels_table(part)
         if part.pairs is not None and part.pairs.alignments is not None:
             yield from _alignments(part.pairs.alignments)
-        yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
+        counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
+        yield b.Text(counted, on=b.PAGE)
+        named = f"{STACK_NAMES[stack]}. " if several else ""
+        caveats = f"{untested_sentence(part)} {control_sentence(part)}".strip()
+        yield b.Text(visible(named + caveats))
+        for key, name, n, random in role_counts(part):
+            untested = role_in(key, stack) in result.untestable
+            control = "not measured" if random == "-" and key != "none" else random
+            role = f"{stack}: " * several + name
+            rows.append((role, "not testable" if untested else str(n), control))
     yield from (b.Text(sentence, on=b.TERMINAL) for sentence in patch_sentences(result))
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
@@ -80,33 +90,14 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     if result.stacks == ("encoder",) and not result.corpus.pairs:
         command, why = "explain {} 'The old cat sat .'", "how one head reads a sentence"
     yield next_step(result, f"{why}:", command)
-    for part in parts_of(result):
-        counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
-        stack = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
-        for note in (
-            counted,
-            control_sentence(part),
-            untested_sentence(part),
-        ):
-            yield b.Text(visible(stack + note) if note else "", on=b.PAGE)
     read = visible("; ".join(filter(None, (corpus_text(result), words))))
     yield b.Text(f"Read: {read}.", "soft", b.PAGE)
     yield b.Text(visible(result.corpus.note), on=b.PAGE)
-    titles = ("role", "heads", "heads of random weights")
-    columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
-    rows = []
-    for part in parts_of(result):
-        stack = f"{part.stacks[0]}: " if several else ""
-        for key, name, n, control in role_counts(part):
-            untested = role_in(key, part.stacks[0]) in result.untestable
-            random = "not measured" if control == "-" and key != "none" else control
-            rows.append((stack + name, "not testable" if untested else str(n), random))
-    yield b.Table(columns, rows, on=b.PAGE)
-    yield b.Drawing("roles", partial(draw, "role_map", result))
-    if _has_relations(result):
-        yield b.Drawing("relations", partial(draw, "relation_bars", result))
-    orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
+    yield b.text_table(("role", "heads", "heads of random weights"), rows, on=b.PAGE)
+    yield b.Drawing("roles", partial(_role_map, result))
+    yield from _best_relations(result)
     if "cross" in result.stacks:
+        orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
         mean, swapped = (
             decimal(mean_of(getattr(order, name).value for order in orders.values()), 2)
             for name in ("score", "swapped")
@@ -120,6 +111,53 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             file="alignment",
             on=b.NOWHERE,
         )
+
+
+def _role_map(result: ClassifyResult) -> Figure:
+    from headscope.analyses.classify.figures import role_map  # loads matplotlib
+
+    return role_map(result)
+
+
+def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
+    """Draw the best head of each relation that was selected for any head, on the held-out half.
+
+    With interval and baselines; a head that this half confirms comes before all that it does not.
+    """
+    by_relation: dict[str, list[tuple[HeadResult, SyntacticScore, Confirmation]]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            if (held_out := score.confirmed) is not None:
+                name = f"{score.relation} {score.direction}"
+                by_relation.setdefault(name, []).append((head, score, held_out))
+    best = [
+        (name, *max(rows, key=lambda row: (row[1].labelled, float(row[2].accuracy))))
+        for name, rows in by_relation.items()
+    ]
+    best.sort(key=lambda row: (not row[2].labelled, -row[3].gain))
+    shown, left_out = best[:_MOST_BARS], len(best[_MOST_BARS:])
+    if not shown:
+        return
+    names = [f"{name}  {head.name}" for name, head, *_ in shown]
+    colours = [role_of("syntactic" if row[2].labelled else "none").colour for row in shown]
+    baselines = [row[3].baselines for row in shown]
+    offset = [rates["offset"] for rates in baselines]
+    other = [max(rate for name, rate in rates.items() if name != "offset") for rates in baselines]
+    places, strongest = range(len(shown)), "strongest other: first, last, uniform, kernel"
+    yield b.Chart(
+        f"Best head per relation, {model_name(result)}",
+        "accuracy on the held-out half of the sentences, 95% interval; grey: not confirmed"
+        + (f"; {left_out} more in relations.csv" if left_out else ""),
+        "",
+        [
+            b.Series("accuracy", names, [row[3].accuracy for row in shown], "bars", colours),
+            b.Series("best fixed offset", offset, places, "points", b.BLACK, "d"),
+            b.Series(strongest, other, places, "points", b.VERMILION, "d"),
+        ],
+        file="relations",
+        size=(7.0, 1.4 + 0.27 * len(shown)),
+        on=b.NOWHERE,
+    )
 
 
 def parts_of(result: ClassifyResult) -> list[ClassifyResult]:
@@ -189,10 +227,6 @@ def _syntactic(part: ClassifyResult) -> str:
 
 def _has_trees(part: ClassifyResult) -> bool:
     return part.corpus.trees and part.stacks == ("encoder",)
-
-
-def _has_relations(result: ClassifyResult) -> bool:
-    return bool(result.labels) or _has_trees(result.only("encoder"))
 
 
 def untested_sentence(part: ClassifyResult) -> str:
@@ -366,12 +400,6 @@ def _compared(result: ClassifyResult) -> Iterator[KeyNumber]:
                 yield KeyNumber(what, text, control, Estimate(n))
 
 
-def _human(result: ClassifyResult) -> Iterator[RenderableType]:
-    from headscope.show.terminal import terminal
-
-    return terminal([*blocks(result), *more(result)])
-
-
 def brief(result: ClassifyResult) -> ClassifyResult:
     """Leave out relations without a label, rates by offset and mean patterns: 95% of the JSON."""
     heads = []
@@ -382,22 +410,15 @@ def brief(result: ClassifyResult) -> ClassifyResult:
     return replace(result, heads=tuple(heads), brief=True)
 
 
-def _files(result: ClassifyResult) -> Mapping[str, bytes]:
-    """Return heads.csv, relations.csv and the figures."""
-    from headscope.show.figures import figures_of
-
-    tables = {"heads": to_csv(result)}
-    if _has_relations(result):
-        tables["relations"] = frame_csv(result.relations_frame())
-    if any(head.patched for head in result.heads):
-        tables["patched"] = frame_csv(result.patched_frame())
-    shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
-    return folder_files(tables, dict(figures_of(shown)))
-
-
-VIEW = View(
-    _human,
-    _files,
+VIEW = view(
+    "Roles",
+    blocks,
+    {
+        "heads": ClassifyResult.to_frame,
+        "relations": ClassifyResult.relations_frame,
+        "patched": ClassifyResult.patched_frame,
+    },
+    more=more,
     # Only a run with gold trees, with cross-attention, or with an optional part, has these.
     stale=names_of(
         *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before"),
@@ -415,7 +436,4 @@ VIEW = View(
     key_numbers=_key_numbers,
     compared=_compared,
     brief=brief,
-    title="Roles",
-    blocks=blocks,
-    more=more,
 )

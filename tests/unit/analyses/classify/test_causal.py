@@ -10,7 +10,7 @@ import torch
 from hand_made import activations
 
 from headscope.analyses.classify.labels import judge
-from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, collate
@@ -72,7 +72,7 @@ def measured(lines: Sequence[Line]) -> HeadMeasures:
         pattern[row, :, : len(line.ids), : len(line.ids)] = torch.from_numpy(line.pattern)
         pattern[row, :, len(line.ids) :, 0] = 1.0  # padding attends, too
     sums = HeadMeasures(1, N_HEADS)
-    reducer = sums.reducer("decoder")
+    reducer = RowReducer(1, N_HEADS, sums.update, "decoder")
     reducer.start(batch)
     for stack in ("encoder", "decoder", "cross"):
         shown = pattern if stack == "decoder" else torch.full_like(pattern, math.nan)

@@ -19,7 +19,6 @@ from headscope.analyses.classify.syntactic import (
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
 from headscope.data.files import Sentence
-from headscope.data.pieces import placed
 
 #: What a head attends to: from a sentence and a query word to a word.
 Habit = Callable[[Sentence, int], int]
@@ -62,7 +61,7 @@ def judged(
     mean = argmax if by_mean is None else attend(corpus, batch, by_mean)
     sums = Syntactic(1, 1, swapped=swapped)
     nothing = torch.zeros(0)
-    sums.update(RowSummary(nothing, argmax, mean, *[nothing] * 7), batch)
+    sums.update(RowSummary(*[nothing] * 5, argmax, mean), batch)
     by_offset = np.array(kernel or [0.0] * len(WORD_OFFSETS)).reshape(1, 1, -1)
     (hits,) = kernel_hits(by_offset, [sums], [batch] if kernel is not None else [])
     found = judge_syntactic(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
@@ -191,9 +190,3 @@ def test_p_is_the_worst_of_four_and_adjusted_over_the_selected():
     expected = stats.false_discovery_control(raw)
     assert [float(test.p_adjusted[0, 0]) for test in selected] == pytest.approx(list(expected))
     assert all(t.p_adjusted[0, 0] == 1.0 for t in found.values() if not t.selected[0, 0])
-
-
-def test_halves_and_swapped_trees():
-    corpus = [Sentence(("a", "b")), Sentence(("c",)), Sentence(("d", "e")), Sentence(("f", "g"))]
-    found = [(place.half, place.swapped) for place in placed(corpus)]
-    assert found == [(0, None), (1, None), (0, corpus[0]), (1, corpus[2])]

@@ -9,6 +9,7 @@ import pytest
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures, Profile
 from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
@@ -24,7 +25,7 @@ def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
         encode_words, loaded, frequencies=find_frequencies(sample_corpus(), None, "en")
     )
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
-    reducer = sums.reducer()
+    reducer = RowReducer(loaded.n_layers, loaded.n_heads, sums.update)
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
         for part in buckets(list(encoder(places))):
             batch = collate(part, loaded.pad_id)
