@@ -74,7 +74,7 @@ class Measurer:
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
         full = at(self.full, self._examples)
-        value = self._task.interval(full, seed=self._seed).estimate()
+        value = self._task.interval(full, seed=self._seed)
         return Baseline(value, self._task.metrics(full))
 
     def degenerate(self) -> str | None:
@@ -105,7 +105,7 @@ class Measurer:
         point = Point(
             fraction=len(removed) / self._n_heads,
             heads_removed=original_names(self._loaded, removed),
-            value=task.interval(outputs, seed=seed, values=values).estimate(),
+            value=task.interval(outputs, seed=seed, values=values),
             difference=Estimate(0.0) if itself else change.estimate(),
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),

@@ -27,9 +27,12 @@ from headscope.models.run.side_by_side import side_by_side
 from headscope.models.run.task_heads import Joined, Select
 from headscope.models.surgery.output_maps import own_outputs
 from headscope.stats.metrics import Metric, Outputs, resampled
-from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
+from headscope.stats.estimate import Estimate
+from headscope.stats.paired_change import Change, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
+#: Rows, how many examples are measured on them, and how many examples there were.
+Taken = tuple[Sequence[Row], int, int]
 BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and what is kept of each
 #: Task heads that make a token, or a tag, at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
@@ -40,29 +43,34 @@ SPAN_HEAD = "question-answering"
 class Task:
     """Examples of one kind and the metrics that a model earns on them.
 
-    A subclass is made from examples, a model, a seed (of masks) and a limit.
+    A task is made from examples and a model; the seed is that of what is drawn.
     """
 
     name: ClassVar[str]  # as ``--task`` has it
     words: ClassVar[str]  # what it measures, and what it needs, on one line
     higher_is_better: ClassVar[bool] = True  # whether a larger value is a better model
     has_labels: bool = True  # whether :meth:`loss_batches` can use labels
-    #: Whether the outputs of the model's head are compared, and not its embeddings.
-    needs_head: ClassVar[bool] = False
+    #: The model's head whose outputs are compared; None where its embeddings are.
+    head: ClassVar[str | None] = None
+    alone: ClassVar[bool] = False  # whether batches have to be read one after the other
     #: Whether some metrics are of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
 
     def __init__(
-        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        self.data = examples
-        self.rows = rows
-        self.n_examples = len(rows)
-        self.skipped = skipped
-        self.pooling = loaded.pooling
-        self.distance = Distance(rows, loaded)
+        self.data, self.pooling = examples, loaded.pooling
+        self._seed, self._limit = seed, limit
+        self.rows, self.n_examples, all_of_them = self._take(examples, loaded)
+        if self.n_examples < 2:
+            raise CorpusError(
+                f"{self.n_examples} of {all_of_them} examples of {examples.name} fit the model's "
+                f"limit of {loaded.max_length} tokens; give shorter ones (nothing is ever cut)."
+            )
+        self.skipped = all_of_them - self.n_examples
+        self.distance = Distance(self.rows, loaded)
 
     @property
     def metric(self) -> str:
@@ -103,11 +111,6 @@ class Task:
         batches = share(self.batches(loaded))
         return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
 
-    @property
-    def alone(self) -> bool:
-        """Whether batches have to be read one after the other."""
-        return False
-
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Return per-example outputs of anything that runs as :meth:`LoadedModel.run` does."""
         return self.gathered(self.read(run, batch) for batch in batches)
@@ -142,9 +145,7 @@ class Task:
         """Return the task's value of every bootstrap resample, (resamples,)."""
         return resampled(self.table[self.metric], outputs, seed=seed)
 
-    def interval(
-        self, outputs: Outputs, *, seed: int = 0, values: Array | None = None
-    ) -> MetricInterval:
+    def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
         """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
         return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
 
@@ -218,6 +219,10 @@ class Task:
 
     # What follows is what tasks differ in.
 
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise the examples: rows, how many examples they are, and how many there were."""
+        raise NotImplementedError
+
     def _select(self, batch: Padded) -> Select | None:
         """Return which positions the head reads while the task is measured."""
         return _select_masks(batch)
@@ -240,7 +245,7 @@ class Task:
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's distance to the unpruned model."""
-        if self.needs_head:
+        if self.head is not None:
             return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
         return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
 
@@ -259,16 +264,9 @@ class _Set:
         return len(self.rows) * max(map(len, self.rows))
 
 
-def numbered(
-    loaded: LoadedModel, encoded: Iterable[R | None], what: str, side: str = ""
-) -> tuple[list[R], list[int]]:
-    """Return the rows that fit the model, numbered from 0, and their positions in ``what``."""
+def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
+    """Return the rows that fit the model, numbered from 0, and their positions before."""
     kept = [row for row in encoded if row is not None]
-    if len(kept) < 2:
-        raise CorpusError(
-            f"{len(kept)} of {what} fit the model's limit of {loaded.max_length} tokens{side}; "
-            "give shorter ones (nothing is ever cut)."
-        )
     return [replace(row, index=i) for i, row in enumerate(kept)], [row.index for row in kept]
 
 
@@ -289,7 +287,6 @@ def _select_masks(batch: Padded) -> Select | None:
 class TokenTask(Task):
     """A task whose head predicts a token at each masked or target position."""
 
-    needs_head = True
     same_guess: ClassVar[str]  # what a model does that guesses the same token everywhere
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -371,22 +368,6 @@ class Distance:
             return {**distances, "kl": (full.exp() * (full - own)).sum(dim=(1, 2)) / 2}
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
-
-    def agreement(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
-        """Count each row's guesses, ``guessed``, and those that are the reference's, ``same``.
-
-        (batch,) each: one guess for a classifier, one per masked position for a language model.
-        """
-        self._prepared()
-        if self.head in TOKEN_HEADS:
-            own, full = logits[0].argmax(-1).chunk(2)
-            same, rows, size = own == full, batch.masked[0], len(batch.index)
-            counted = torch.bincount(rows, minlength=size)
-            agreed = torch.bincount(rows, weights=same.double(), minlength=size)
-            return {"same": agreed, "guessed": counted.double()}
-        stored = torch.stack([self._outputs[i] for i in batch.index])
-        agreed = (stored.argmax(-1) == logits.argmax(-1)).double()
-        return {"same": agreed, "guessed": torch.ones_like(agreed)}
 
     def embeddings(self) -> Tensor:
         """Return the reference model's embeddings, (rows, d)."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array, numpy
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import InputError
 from headscope.core.rounding import EPS
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, encode_rows
@@ -35,6 +35,7 @@ from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
 from headscope.tasks.base import (
     TOKEN_HEADS,
     LossBatch,
+    Taken,
     Task,
     need_logits,
     numbered,
@@ -68,9 +69,7 @@ class Retrieval(Task):
         "top_10_changed": rate_of("changed"),
     }
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
         rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
@@ -82,21 +81,13 @@ class Retrieval(Task):
             for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
             if text in row_of and max(grades.values(), default=0.0) > 0
         ]
-        if len(queries) < 2 or len(places) < 2:
-            raise CorpusError(
-                f"{len(queries)} queries of {examples.name} with a relevant document fit the "
-                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
-                "cut)."
-            )
         known = known.pick(queries)
-        super().__init__(examples, loaded, rows, len(examples) - len(queries))
-        self.n_examples = len(queries)
         self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(longer, len(texts)))
         self.relevance: Sequence[Mapping[int, float]] = known.relevance or ()
         self._names = known.ids or known.first
         self._queries = np.array([row_of[text] for text in known.first])
         self._documents = np.array([row_of[text] for text in known.documents])
-        self._seed = seed
+        return rows, len(queries) if len(places) > 1 else 0, len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -189,11 +180,9 @@ class Rerank(Task):
 
     name = "rerank"
     words = "nDCG@10, or the order kept, of a cross-encoder; queries with documents"
-    needs_head = True
+    head = "classification"
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         classes = loaded.network.config.num_labels
         if classes != 1:
             raise InputError(
@@ -207,7 +196,7 @@ class Rerank(Task):
             [examples.first[i] for i, _ in pairs],
             [examples.documents[place] for _, place in pairs],
         )
-        rows, kept = numbered(loaded, encoded, f"{len(pairs)} pairs of query and document")
+        rows, kept = numbered(encoded)
         documents: list[list[int]] = [[] for _ in candidates]  # rows of each query
         for row, pair in enumerate(kept):
             documents[pairs[pair][0]].append(row)
@@ -221,21 +210,9 @@ class Rerank(Task):
             for i, mine in enumerate(documents)
             if len(mine) > 1 and (not labelled or max(grades[row] for row in mine) > 0)
         ]
-        if len(queries) < 2:
-            raise CorpusError(
-                f"{len(queries)} queries of {examples.name} have two documents that fit the "
-                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
-                "cut)."
-            )
         used = [row for i in queries for row in documents[i]]
         new = {row: i for i, row in enumerate(used)}
-        super().__init__(
-            examples,
-            loaded,
-            [replace(rows[row], index=i) for i, row in enumerate(used)],
-            len(examples) - len(queries),
-        )
-        self.n_examples, self.has_labels = len(queries), labelled
+        self.has_labels = labelled
         self.notes = (*examples.notes, *_longer(len(pairs) - len(kept), len(pairs)))
         self._texts = tuple(examples.first[i] for i in queries)
         self._of = [np.array([new[row] for row in documents[i]]) for i in queries]
@@ -243,6 +220,8 @@ class Rerank(Task):
         tau: Metric = mean_of("tau", 100.0)
         gain: Metric = mean_of("ndcg", 100.0)
         self.table = {**({"ndcg_at_10": gain} if labelled else {}), "kendall_tau": tau}
+        rows = [replace(rows[row], index=i) for i, row in enumerate(used)]
+        return rows, len(queries), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:

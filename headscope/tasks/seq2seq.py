@@ -37,7 +37,7 @@ from headscope.models.run.pooling import wide
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
-from headscope.tasks.base import TokenTask, numbered, one_position
+from headscope.tasks.base import Taken, TokenTask, numbered, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
@@ -63,20 +63,17 @@ class Seq2Seq(TokenTask):
     decoder once for every token.
     """
 
-    name = "seq2seq"
+    name = head = "seq2seq"
     writes = True
     words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
     same_guess = "gives the same token at every position"
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         targets = examples.second or ()
         encoded = encode_pairs(loaded, examples.first, targets, ends_of(loaded))
-        rows, kept = numbered(loaded, encoded, f"{len(examples)} pairs", " on either side")
-        super().__init__(examples, loaded, rows, len(examples) - len(rows))
+        rows, kept = numbered(encoded)
         self._targets = tuple(targets[i].strip() for i in kept)
-        self._longest = max(len(row.labels) for row in rows)
+        self._longest = max((len(row.labels) for row in rows), default=0)
         self.table: dict[str, Metric] = {
             "token_accuracy": TokenRate("correct", "tokens"),
             "exact_match": rate_of("exact"),
@@ -94,6 +91,7 @@ class Seq2Seq(TokenTask):
                 "The targets have fewer than four words on average, and BLEU of words is 0 for "
                 f"every model then: BLEU {instead}.",
             )
+        return rows, len(rows), len(examples)
 
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headscope.analyses.transfer.options import TRAINED
+from headscope.analyses.transfer import TRAINED, TransferOptions
+from headscope.analyses.transfer.result import TransferCase
 from headscope.core.errors import InputError
 
 #: The grid of learning rates that the search for each variant's best one starts from.
@@ -36,12 +37,9 @@ SMALL = 64  # The size that is small where the caller names none.
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(TransferCase):
     """Runs that differ in their seed alone."""
 
-    variant: str  # what is trained
-    weights: str  # what it starts from
-    size: int  # training examples
     seeds: int  # wanted runs
 
 
@@ -52,11 +50,6 @@ class Step:
     cell: Cell
     seed: int  # how far it lies from the first one; every factor has seeds of its own
     factor: float = 1.0  # times the cell's best rate
-
-    @property
-    def first(self) -> bool:
-        """Whether the cell's rate is still to be searched."""
-        return self.seed == 0
 
 
 @dataclass(frozen=True)
@@ -89,18 +82,11 @@ def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
                     yield Step(cell, i * cell.seeds + number, factor)
 
 
-def make_plan(
-    available: int,
-    *,
-    sizes: Sequence[int] | None,
-    variants: Sequence[str],
-    random: Sequence[str],
-    seeds: int,
-    spread_seeds: int,
-) -> Plan:
+def make_plan(available: int, options: TransferOptions) -> Plan:
     """Lay out all runs, with ``available`` training examples."""
-    _check_names((*variants, *random))
-    if not variants:
+    sizes, seeds, spread_seeds = options.sizes, options.seeds, options.spread_seeds
+    _check_names((*options.variants, *options.random))
+    if not options.variants:
         raise InputError("No variant is left to train; name one, such as layernorm.")
     if min(seeds, spread_seeds) < 1:
         raise InputError("Give one seed or more for seeds and spread_seeds.")
@@ -117,11 +103,12 @@ def make_plan(
     cells = []
     for size in ordered:
         for variant in TRAINED:
-            if variant in variants and (size == ordered[-1] or variant not in _LARGEST):
+            if variant in options.variants and (size == ordered[-1] or variant not in _LARGEST):
                 more = size == ordered[0] and variant in SPREAD
                 runs = max(seeds, spread_seeds) if more else seeds
                 cells.append(Cell(variant, "pretrained", size, runs))
-    cells += [Cell(name, "random", ordered[-1], seeds) for name in TRAINED if name in random]
+    random = (name for name in TRAINED if name in options.random)
+    cells += [Cell(name, "random", ordered[-1], seeds) for name in random]
     return Plan(tuple(cells), ordered)
 
 

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from headscope.analyses.transfer import TransferOptions
 from headscope.analyses.transfer.fine_tuning import (
     CLASSIFIER_RATE,
     Frozen,
     Outcome,
     OutOfTime,
-    Recipe,
     fine_tune,
 )
 from headscope.analyses.transfer.labelled import Labelled, label, read, subset
-from headscope.analyses.transfer.options import TransferOptions
 from headscope.analyses.transfer.plan import GROWTH, Cell, Step, beyond, make_plan, rate_grid
 from headscope.analyses.transfer.result import (
     TransferMissed,
@@ -37,7 +36,6 @@ from headscope.analyses.transfer.summary import (
     spreads,
 )
 from headscope.core.errors import UnsupportedModelError
-from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import cast, random_twin
@@ -47,7 +45,6 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.stats.statistics import finite
 
-VALIDATIONS = 5  # How often a run validates, if it is not stopped early.
 #: Share of the first validation loss by which two runs may differ and still train the same.
 SAME = 0.01
 
@@ -56,31 +53,16 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     """Fine-tune a classifier on the encoder, training only some of its parameters."""
     seed, seeds = options.seed, options.seeds
     grid = rate_grid(options.rates, options.search)
-    source = read(
-        options.train,
-        options.test,
-        train_limit=options.train_limit,
-        test_limit=options.test_limit,
-        seed=seed,
-    )
+    source = read(options)
     loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "transfer")
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
     data = label(source, loaded, seed)
-    plan = make_plan(
-        len(data.train),
-        sizes=options.sizes,
-        variants=options.variants,
-        random=options.random,
-        seeds=seeds,
-        spread_seeds=options.spread_seeds,
-    )
-    every = -(-options.steps // VALIDATIONS)
-    recipe = Recipe(options.steps, options.batch, every, options.patience)
+    plan = make_plan(len(data.train), options)
+    deadline = time.monotonic() + options.budget
     # Half precision has too few digits for small steps.
     half = loaded.dtype in ("float16", "bfloat16")
-    deadline = time.monotonic() + options.budget
     trained = cast(loaded, "float32") if half else loaded
     # What each variant trains; one that the model does not have is left out.
     parameters, not_possible = dict[str, int](), dict[str, str]()
@@ -91,7 +73,7 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
             if variant == "layernorm":
                 raise
             not_possible[variant] = str(error)
-    runs = _Runs(trained, data, grid, recipe, seed, deadline, options.tell)
+    runs = _Runs(trained, data, grid, options, deadline)
     runs.run([step for step in plan.steps() if step.cell.variant in parameters])
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
     every_run = (*(d.row for of_cell in done.values() for d in of_cell), *runs.stress)
@@ -134,10 +116,8 @@ class _Runs:
     loaded: LoadedModel
     data: Labelled
     grid: Mapping[str, Sequence[float]]
-    recipe: Recipe
-    seed: int
+    options: TransferOptions
     deadline: float  # on the monotonic clock, in seconds
-    progress: Progress
     done: dict[Cell, list[Done]] = field(default_factory=dict)
     #: The best rate of each cell, and where in its grid it lies.
     rates: dict[Cell, tuple[float, str]] = field(default_factory=dict)
@@ -150,14 +130,12 @@ class _Runs:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Do what the budget allows; list the rest."""
-        # Runs of a search count one by one, so that the time that remains can be told from them.
-        self._ran = 0
-        self._all = len(steps) + sum(len(self.grid[s.cell.variant]) - 1 for s in steps if s.first)
-        for step in steps:
-            cell, seed = step.cell, self.seed + step.seed
+        for done, step in enumerate(steps):
+            self.options.tell("runs", done, len(steps))
+            cell, seed = step.cell, self.options.seed + step.seed
             try:
                 self._check_time()
-                if step.first:
+                if step.seed == 0:
                     outcome = self._search(cell, seed)
                 elif cell not in self.rates:
                     raise OutOfTime  # its rate was never searched
@@ -168,12 +146,12 @@ class _Runs:
                 self.missed.append(TransferMissed(*where, step.factor))
                 continue
             rate = self.rates[cell][0] * step.factor
-            done = run_of(cell, seed, step.factor, rate, outcome, self.data)
+            tested = run_of(cell, seed, step.factor, rate, outcome, self.data)
             if step.factor == 1:
-                self.done.setdefault(cell, []).append(done)
+                self.done.setdefault(cell, []).append(tested)
             else:
-                self.stress.append(done.row)
-        self.progress("runs", self._all, self._all)
+                self.stress.append(tested.row)
+        self.options.tell("runs", len(steps), len(steps))
 
     def _check_time(self) -> None:
         if time.monotonic() >= self.deadline:
@@ -200,7 +178,6 @@ class _Runs:
                 optimum = "lowest" if nothing else "edge"
                 if not nothing and len(losses) < most:
                     waiting.append(new)
-                    self._all += 1
         self.rates[cell] = chosen, optimum
         where = cell.variant, cell.weights, cell.size
         for rate, loss in sorted(losses.items()):
@@ -221,30 +198,27 @@ class _Runs:
             none = own[:1] * len(own)
         else:
             alone = dataclasses.replace(cell, variant="head")
-            outcome = self._outcome(alone, seed, CLASSIFIER_RATE, counts=False)
+            outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
             none = [point.validation_loss for point in outcome.curve]
         pairs = [(a, b) for a, b in zip(own, none, strict=False) if a is not None and b is not None]
         start = own[0] or math.inf
         return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
 
-    def _outcome(self, cell: Cell, seed: int, rate: float, *, counts: bool = True) -> Outcome:
+    def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
         model, key = self.loaded, (cell.weights, 0)
         if cell.weights == "random":  # each seed has random weights of its own
             if self.twin is None or self.twin[0] != seed:
                 self.twin = seed, random_twin(self.loaded, seed)
             model, key = self.twin[1], (cell.weights, seed)
         train = subset(self.data.train, cell.size, seed)
-        outcome = fine_tune(
+        return fine_tune(
             model,
             cell.variant,
             (train, self.data.validation),
             Frozen(model, train, self.embedded.setdefault(key, {})),
-            self.recipe,
+            self.options,
             rate=rate,
             n_classes=len(self.data.classes),
             seed=seed,
             check_time=self._check_time,
         )
-        self._ran += counts
-        self.progress("runs", self._ran, self._all)
-        return outcome

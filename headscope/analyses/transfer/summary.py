@@ -141,11 +141,11 @@ def run_of(cell: Cell, seed: int, factor: float, rate: float, out: Outcome, data
         seed,
         factor,
         rate,
-        accuracy=Estimate(measured.value, measured.low, measured.high),
+        accuracy=measured,
         kept_step=out.kept_step,
         steps=out.curve[-1].step,
         diverged=out.diverged,
-        failed=measured.value <= majority,
+        failed=float(measured) <= majority,
         curve=out.curve,
     )
     return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
