@@ -26,8 +26,8 @@ from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.side_by_side import side_by_side
 from headscope.models.run.task_heads import Joined, Select
 from headscope.models.surgery.output_maps import own_outputs
-from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.estimate import Estimate
+from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
