@@ -27,7 +27,7 @@ from headscope.models.run.side_by_side import side_by_side
 from headscope.models.run.task_heads import Joined, Select
 from headscope.models.surgery.output_maps import own_outputs
 from headscope.stats.estimate import Estimate
-from headscope.stats.metrics import Metric, Outputs, resampled
+from headscope.stats.metrics import Metric, Outputs, resampled, value_of
 from headscope.stats.paired_change import Change, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
@@ -138,8 +138,7 @@ class Task:
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         """Return every metric by name, of all examples or some; rates are times 100."""
-        ones = np.ones((1, len(next(iter(outputs.values())))))
-        return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
+        return {name: value_of(metric, outputs) for name, metric in self.table.items()}
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""

@@ -216,8 +216,8 @@ class Similarity(Task):
                 gold.append(score)
         if len(set(gold)) < 2:
             raise CorpusError(
-                f"{examples.name}: {len(examples) - len(pairs)} of {len(examples)} pairs are longer than the model's "
-                "limit, and the rest have no two different scores."
+                f"{examples.name}: {len(examples) - len(pairs)} of {len(examples)} pairs are "
+                "longer than the model's limit, and the rest have no two different scores."
             )
         self.notes = notes_of(loaded, rows)
         self._pairs, self._gold = np.array(pairs), np.array(gold)

@@ -38,7 +38,6 @@ from headscope.tasks.base import (
     Taken,
     Task,
     need_logits,
-    numbered,
     one_position,
 )
 from headscope.tasks.encoder_tasks import notes_of, tokenised
@@ -189,39 +188,34 @@ class Rerank(Task):
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        candidates = examples.candidates or ()
-        pairs = [(i, place) for i, places in enumerate(candidates) for place in places]
+        pairs = [(i, place) for i, own in enumerate(examples.candidates or ()) for place in own]
         encoded = encode_rows(
             loaded,
             [examples.first[i] for i, _ in pairs],
             [examples.documents[place] for _, place in pairs],
         )
-        rows, kept = numbered(encoded)
-        documents: list[list[int]] = [[] for _ in candidates]  # rows of each query
-        for row, pair in enumerate(kept):
-            documents[pairs[pair][0]].append(row)
-        grades = [
-            0.0 if examples.relevance is None else examples.relevance[i].get(place, 0.0)
-            for i, place in (pairs[pair] for pair in kept)
-        ]
-        labelled = examples.relevance is not None
-        queries = [
-            i
-            for i, mine in enumerate(documents)
-            if len(mine) > 1 and (not labelled or max(grades[row] for row in mine) > 0)
-        ]
-        used = [row for i in queries for row in documents[i]]
-        new = {row: i for i, row in enumerate(used)}
-        self.has_labels = labelled
-        self.notes = (*examples.notes, *_longer(len(pairs) - len(kept), len(pairs)))
-        self._texts = tuple(examples.first[i] for i in queries)
-        self._of = [np.array([new[row] for row in documents[i]]) for i in queries]
-        self._grades = np.array([grades[row] for row in used])
+        graded, longer = examples.relevance, 0
+        of_query: dict[int, list[tuple[Row, float]]] = {}
+        for (i, place), row in zip(pairs, encoded, strict=True):
+            longer += row is None
+            if row is not None:
+                grade = 0.0 if graded is None else graded[i].get(place, 0.0)
+                of_query.setdefault(i, []).append((row, grade))
+        rows, grades, self._of, texts = list[Row](), list[float](), list[Array](), list[str]()
+        for i, own in of_query.items():
+            if len(own) > 1 and (graded is None or max(grade for _, grade in own) > 0):
+                self._of.append(np.arange(len(rows), len(rows) + len(own)))
+                texts.append(examples.first[i])
+                rows += [row for row, _ in own]
+                grades += [grade for _, grade in own]
+        self.has_labels = graded is not None
+        self.notes = (*examples.notes, *_longer(longer, len(pairs)))
+        self._texts, self._grades = texts, np.array(grades)
         tau: Metric = mean_of("tau", 100.0)
         gain: Metric = mean_of("ndcg", 100.0)
-        self.table = {**({"ndcg_at_10": gain} if labelled else {}), "kendall_tau": tau}
-        rows = [replace(rows[row], index=i) for i, row in enumerate(used)]
-        return rows, len(queries), len(examples)
+        self.table = {**({"ndcg_at_10": gain} if self.has_labels else {}), "kendall_tau": tau}
+        rows = [replace(row, index=i) for i, row in enumerate(rows)]
+        return rows, len(texts), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:

@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import InputError
 from headscope.core.processes import in_order, share
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
@@ -36,7 +35,7 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import wide
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
-from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
+from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of, value_of
 from headscope.tasks.base import Taken, TokenTask, numbered, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
@@ -78,10 +77,11 @@ class Seq2Seq(TokenTask):
             "token_accuracy": TokenRate("correct", "tokens"),
             "exact_match": rate_of("exact"),
         }
-        self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
+        installed = find_spec("sacrebleu") is not None
+        self._unit = bleu_unit(self._targets) if installed else None
         if self._unit is not None:
             self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
-        if not has_sacrebleu():
+        if not installed:
             self.notes = (
                 "BLEU is left out: the package sacrebleu, which counts it, is not installed.",
             )
@@ -132,8 +132,7 @@ class Seq2Seq(TokenTask):
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""
         if "exact" in outputs:
             return super().metrics(outputs)
-        value = self.table[self.metric](outputs, np.ones((1, len(outputs["correct"]))))
-        return {self.metric: float(value[0])}
+        return {self.metric: value_of(self.table[self.metric], outputs)}
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where one text, or one token, is written whatever the source is."""
@@ -200,11 +199,6 @@ def decode_greedily(
     return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]
 
 
-def has_sacrebleu() -> bool:
-    """Whether BLEU can be measured here."""
-    return find_spec("sacrebleu") is not None
-
-
 def bleu_unit(references: Sequence[str]) -> str | None:
     """Choose the tokenizer of BLEU that suits texts as long as these."""
     if sum(len(text.split()) for text in references) >= _ORDER * len(references):
@@ -217,11 +211,6 @@ def bleu_counts(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
 ) -> Array:
     """Count what BLEU is made of, sentence by sentence."""
-    if not has_sacrebleu():
-        raise InputError(
-            "BLEU is counted by the package sacrebleu, which is not installed; install headscope "
-            "with the extra [seq2seq]."
-        )
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize)

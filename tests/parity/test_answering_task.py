@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from derivatives import check_derivatives
 from tiny_models import WORDS, tiny_bert
 
 import headscope
@@ -169,37 +170,12 @@ def test_resamples_draw_paragraphs(loaded, tmp_path):
     assert change.low <= 0 < change.high  # of one paragraph out of twelve
 
 
-def test_windows_cover_the_context(loaded, tmp_path):
-    """Every token of the context is in a window, and neighbours share half of their room."""
-    made = questions(6, False)
-    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
-    for windows, (question, context, _) in zip(task.rows_of_examples, made, strict=True):
-        whole = loaded.tokenizer(question, context)
-        inside = [i for i, side in enumerate(whole.sequence_ids(0)) if side == 1]
-        assert {o for row in windows for o in row.offsets} == {
-            (whole.token_to_chars(i).start, whole.token_to_chars(i).end) for i in inside
-        }
-        assert all(len(row.ids) <= 64 for row in windows)
-        for one, other in itertools.pairwise(windows):
-            room = 64 - (len(whole["input_ids"]) - len(inside))
-            assert len({*one.offsets} & {*other.offsets}) == room // 2
-        ids = whole["input_ids"]
-        assert all(row.ids[: row.window[0]] == tuple(ids[: inside[0]]) for row in windows)
-
-
 def test_derivatives(loaded, tmp_path):
     made = questions(5, True)
     task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
     for labels in (True, False):
-        batch = next(iter(task.loss_batches(loaded, labels=labels)))
-        start = torch.full((batch.size, 2, 4), 0.8, dtype=torch.float64)
-        gates = start.clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        step = torch.zeros(2, 4, dtype=torch.float64)
-        step[0, 1] = 1e-4
-        expected = (batch.loss(start + step) - batch.loss(start - step)).detach() / 2e-4
-        np.testing.assert_allclose(gradient[:, 0, 1], expected, rtol=1e-3, atol=1e-6)
-        assert float(gradient.abs().max()) > 1e-5
+        check_derivatives(task, loaded, labels=labels)
+    batch = next(iter(task.loss_batches(loaded)))
     embedded = batch.embed(batch.gates()).detach()
     np.testing.assert_allclose((embedded**2).sum(-1), 2)  # two distributions
 
@@ -239,5 +215,5 @@ def test_refusals(loaded, tmp_path):
     with pytest.raises(CorpusError, match=r"question 'x': not in the form of SQuAD"):
         read_questions(path)
     long = [("is it " * 40, "the cat", ["cat"])] * 3
-    with pytest.raises(CorpusError, match=r"0 questions .* leave room for a context"):
+    with pytest.raises(CorpusError, match=r"0 of 3 examples .* fit the model"):
         make_task("question-answering", read_questions(write(path, long)), loaded)

@@ -10,10 +10,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.pruning.options import METHODS
 from headscope.pruning.sentences import changed_sentence
-from headscope.pruning.view import blocks
-from headscope.show.blocks import Table
 
 TEXTS = [f"the {a} {b} on the {c}" for a in ("cat", "dog", "mat", "house") for b in ("sat", "ran",
          "was") for c in ("big mat", "red house")]  # fmt: skip
@@ -87,10 +84,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @each_case
-def test_every_way_of_choosing(case, files, model, tmp_path):
-    """All that need no labels, and all others where there are some; a folder that loads again."""
-    names = [n for n, m in METHODS.items() if case.metric != "kendall_tau" or not m.needs_labels]
-    names = [n for n in names if n not in ("random", "gates") and not METHODS[n].needs_roles]
+def test_heads_are_chosen_removed_and_saved(case, files, model, tmp_path):
+    """With labels where there are some; a folder that loads again."""
+    names = ["fisher", "magnitude"]
+    names += ["importance-token"] if case.metric != "kendall_tau" else ["surgeon"]
     data = files / case.file
     few = {"data": data, "calibration": data, "task": case.task, "ablation": False, "roles": False}
     few |= {"limit": 16, "calibration_limit": 24}
@@ -103,10 +100,6 @@ def test_every_way_of_choosing(case, files, model, tmp_path):
     assert any(point.difference.value for point in changed)
     assert all(point.p_value <= 1 for point in changed)
     assert all((point.changed is None) == (case.task != "retrieval") for point in changed)
-    titles = [block.title for block in blocks(found) if isinstance(block, Table)]
-    others = [metric for metric in found.baseline.metrics if metric != case.metric]
-    assert any(title.startswith("Also, ") for title in titles) == bool(others)
-    assert not any("decoding" in title for title in titles)
     said = changed_sentence(found)
     assert ("of 16 queries find other documents" in said) == (case.task == "retrieval")
     if case.metric == "kendall_tau":
@@ -122,7 +115,7 @@ def test_every_way_of_choosing(case, files, model, tmp_path):
     )
 
 
-@each_case
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
 def test_as_many_as_a_largest_drop_allows(case, files, model):
     """No example is tested on that has a sentence which heads were chosen on."""
     data, ranks = files / case.file, case.task in ("retrieval", "rerank")
@@ -143,7 +136,7 @@ def test_as_many_as_a_largest_drop_allows(case, files, model):
     assert found.max_drop.count >= 1
 
 
-@each_case
+@pytest.mark.parametrize("case", [CASES[2], CASES[4]], ids=str)
 def test_each_head_removed_alone(case, files, model):
     """The causes of classify: losses are those of pruned models, measured by the task."""
     found = headscope.classify(
@@ -164,7 +157,7 @@ def test_each_head_removed_alone(case, files, model):
 
 def test_plain_text_calibrates(files, model):
     """The sample stands in where no calibration file is given, as for classification."""
-    for case in CASES[1::2]:
+    for case in (CASES[1],):
         found = headscope.prune(
             model(case),
             task=case.task,

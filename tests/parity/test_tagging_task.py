@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from derivatives import check_derivatives
 from seqeval.metrics import f1_score
 from tiny_models import tiny_bert
 
@@ -122,15 +123,7 @@ def test_parts_of_speech_are_counted_by_word(tmp_path):
 def test_derivatives(loaded, file):
     task = make_task("token-classification", read_tagged(file).top(6), loaded)
     for labels in (True, False):
-        batch = next(iter(task.loss_batches(loaded, labels=labels)))
-        start = torch.full((batch.size, 2, 4), 0.8, dtype=torch.float64)
-        gates = start.clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        step = torch.zeros(2, 4, dtype=torch.float64)
-        step[0, 2] = 1e-4
-        expected = (batch.loss(start + step) - batch.loss(start - step)).detach() / 2e-4
-        np.testing.assert_allclose(gradient[:, 0, 2], expected, rtol=1e-3, atol=1e-7)
-        assert float(gradient.abs().max()) > 1e-4
+        check_derivatives(task, loaded, labels=labels)
     row = next(iter(task.loss_batches(loaded)))
     sizes = [len(task.rows[i].masked) for i in row._batch.index]
     found = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))

@@ -7,7 +7,6 @@ from transformers import AutoModelForSequenceClassification
 import headscope
 from headscope.data.examples import read_texts, read_translations
 from headscope.models.certificate.certificate import validate_model
-from headscope.models.run.intervene import gated
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 
@@ -47,9 +46,9 @@ def test_mlm_on_wikitext(shared):
 
 
 def test_pruned_sst2_still_classifies(shared, tmp_path):
-    """Limits, compact model, saved compact and saved dense give the same 96 answers."""
+    """Gates, compact model, saved compact and saved dense give the same 32 answers."""
     loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
-    data = read_examples("classification", shared / "data/sst2-test.tsv", 96)
+    data = read_examples("classification", shared / "data/sst2-test.tsv", 32)
     task = make_task("classification", data, loaded)
     removed = [(0, h) for h in range(12)] + [(layer, layer + 3) for layer in range(1, 6)]
     gates = torch.ones(6, 12)
@@ -69,25 +68,10 @@ def test_pruned_sst2_still_classifies(shared, tmp_path):
     original = (shared / "models/minilm-sst2/model.safetensors").stat().st_size
     assert (tmp_path / "compact/model.safetensors").stat().st_size < original
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense").eval()
-    ids, mask = loaded.pad([list(row.ids) for row in task.rows[:32]])
+    ids, mask = loaded.pad([list(row.ids) for row in task.rows])
     with torch.no_grad():
         answers = theirs(input_ids=ids, attention_mask=mask).logits.argmax(-1)
-    assert answers.tolist() == expected[:32].tolist()
-
-
-def test_surgery_on_the_demo_model_is_exact(demo):
-    removed = [(layer, head) for layer in range(6) for head in range(layer, 12, 2)]
-    compact = headscope.remove_heads(demo, removed)
-    task = make_task("fidelity", read_examples("fidelity", None, 64), demo)
-    gates = torch.ones(6, 12)
-    for layer, head in removed:
-        gates[layer, head] = 0
-    ids, mask = demo.pad([list(row.ids) for row in task.rows])
-    with gated(demo, gates) as run:
-        expected, _ = run(ids, mask)
-    with torch.no_grad():
-        found = compact.forward(ids, mask)
-    assert float((found - expected)[mask.bool()].abs().max()) < 1e-5
+    assert answers.tolist() == expected.tolist()
 
 
 def test_arabic_names_in_latin_letters(shared):
@@ -112,26 +96,3 @@ def test_arabic_names_in_latin_letters(shared):
     blind = task.outputs(view, torch.zeros(view.n_layers, view.n_heads), all_metrics=True)
     assert task.metrics(blind)["token_accuracy"] < 20
     assert task.degenerate(blind) == "writes the same text for every source"
-
-
-def test_cross_attention_is_the_most_fragile(shared):
-    """As in Michel et al. 2019, section 4: its curve is the lowest, by more than its interval."""
-    found = headscope.prune(
-        str(shared / "models/ar-en-transliteration"),
-        task="seq2seq",
-        data=shared / "data/ar-en-test.tsv",
-        calibration=shared / "data/ar-en-train.tsv",
-        methods=["surgeon"],
-        repairs=["none"],
-        step=0.5,
-        limit=120,
-        calibration_limit=96,
-    )
-    areas = {area.stack: area.value.value for area in found.areas}
-    assert areas["cross"] < areas["decoder"] < areas["encoder"]
-    gaps = {(gap.stack, gap.other): gap for gap in found.gaps}
-    assert gaps["encoder", "cross"].difference.low > 5
-    assert gaps["decoder", "cross"].difference.low > 3
-    assert "BLEU is of characters" in found.warnings[0]
-    half = found.stacks[0].curves[0].points[1]
-    assert half.metrics["exact_match"] > found.stacks[2].curves[0].points[1].metrics["exact_match"]

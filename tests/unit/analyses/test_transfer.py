@@ -168,7 +168,6 @@ def test_the_search_keeps_the_lowest_validation_loss(bert, tune):
     [
         ((1e-6, 3e-6, 1e-5), "edge", [5]),  # five rates more, and the best is still the highest
         ((3.0, 10.0, 30.0), "inside", [1, 2, 3, 4, 5]),
-        ((1e-2,), "not searched", [0]),
     ],
 )
 def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(tune, rates, optimum, grown):
