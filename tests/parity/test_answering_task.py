@@ -118,30 +118,8 @@ def test_answers_of_a_slow_reader(loaded, tmp_path, impossible):
         {"answer_f1": 100 * np.mean(f1), "exact_match": 100 * np.mean(exact)}
     )
     assert task.metric == "answer_f1"
-
-
-def test_planted_answers(loaded, tmp_path, monkeypatch):
-    """Logits that point at the right answers, or at no answer, earn everything."""
-    made = questions(9, True)
-    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
-    bounds = {row.index: row.span for row in task.rows}
-    assert any(span != (0, 0) for span in bounds.values())
-
-    def run(ids, mask, types, select=None):
-        logits = torch.zeros(*ids.shape, 2)
-        for row, i in enumerate(next(batches)):
-            logits[row, bounds[int(i)][0], 0] = logits[row, bounds[int(i)][1], 1] = 9.0
-            logits[row, 0] = 0.5 if bounds[int(i)] != (0, 0) else 9.0
-        for row in range(len(ids)):  # windows without the answer say so less than others say it
-            logits[row, 0] = logits[row, 0].clamp(max=5)
-        return torch.zeros(*ids.shape, 32), logits
-
-    batches = iter([batch.index for batch in task.batches(loaded)])
-    outputs = task.outputs_of(run, task.batches(loaded))
-    assert task.metrics(outputs) == {"answer_f1": 100, "exact_match": 100}
-    assert [not answer for answer in task.answers(outputs)] == [not gold for *_, gold in made]
     assert task.degenerate(outputs) is None
-    same = {name: values[:1].repeat(9, 0) for name, values in outputs.items()}
+    same = {name: values[:1].repeat(12, 0) for name, values in outputs.items()}
     assert task.degenerate(same) == "gives every question the same answer"
 
 

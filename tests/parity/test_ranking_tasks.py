@@ -106,18 +106,6 @@ def test_retrieval_is_ndcg_of_cosines(bert, beir):
     assert set(task.changed(half)) == {*moved} & {f"q{i}" for i in range(3, 9)}
 
 
-def test_a_planted_ranking(bert, tmp_path):
-    """A query that stands among the documents finds itself first."""
-    rows = [("query", "document", "label")]
-    for i, text in enumerate(DOCUMENTS[:8]):
-        rows += [(text, text, 1), (text, DOCUMENTS[8 + i], 0)]
-    path = tmp_path / "planted.tsv"
-    path.write_text("\n".join("\t".join(map(str, row)) for row in rows))
-    task = make_task("retrieval", read_retrieval(path), bert)
-    assert task.value(task.outputs(bert)) == pytest.approx(100)
-    assert task.outputs(bert)["top"][:, 0].tolist() == [2 * i for i in range(8)]
-
-
 def test_scored_pairs_are_a_small_set(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("a cat,the cat,4.0\na cat,the dog,5\nit,the mat,3.9\nshe,the cat,4.5\n")

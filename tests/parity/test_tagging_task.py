@@ -14,7 +14,6 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.annotated import read_tagged
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks import encoder_tasks
-from headscope.tasks.encoder_tasks import entity_counts
 from headscope.tasks.making import make_task, read_examples
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -74,20 +73,6 @@ def test_tags_of_first_pieces(loaded, file):
     some = {name: values[:7] for name, values in outputs.items()}  # examples are sentences
     assert task.value(some) == pytest.approx(100 * f1_score(right[:7], predicted[:7]))
     assert task.interval(outputs).low < task.value(outputs) < task.interval(outputs).high
-
-
-@pytest.mark.parametrize(
-    ("predicted", "right", "counts"),
-    [
-        ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", (2, 2, 2)),
-        ("B-PER O O B-LOC", "B-PER I-PER O B-LOC", (1, 2, 2)),  # half an entity is none
-        ("I-PER I-PER O O", "B-PER I-PER O O", (1, 1, 1)),  # not strict: I- may begin one
-        ("B-PER B-PER O O", "B-PER I-PER O O", (0, 2, 1)),
-        ("O O O O", "O O O B-PER", (0, 0, 1)),
-    ],
-)
-def test_entities_by_hand(predicted, right, counts):
-    assert entity_counts(predicted.split(), right.split()) == counts
 
 
 def test_parts_of_speech_are_counted_by_word(tmp_path):

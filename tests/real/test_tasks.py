@@ -1,12 +1,11 @@
-"""Real models score on real data as was published, and go on doing so when saved without heads."""
+"""Real models score on real data as was published."""
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
-from headscope.models.certificate.certificate import validate_model
+from headscope.data.queries import read_retrieval
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 
@@ -45,35 +44,6 @@ def test_mlm_on_wikitext(shared):
     assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=2.0)
 
 
-def test_pruned_sst2_still_classifies(shared, tmp_path):
-    """Gates, compact model, saved compact and saved dense give the same 32 answers."""
-    loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
-    data = read_examples("classification", shared / "data/sst2-test.tsv", 32)
-    task = make_task("classification", data, loaded)
-    removed = [(0, h) for h in range(12)] + [(layer, layer + 3) for layer in range(1, 6)]
-    gates = torch.ones(6, 12)
-    for layer, head in removed:
-        gates[layer, head] = 0
-    expected = task.outputs(loaded, gates)["predicted"]
-    compact = headscope.remove_heads(loaded, removed)
-    headscope.save(compact, tmp_path / "compact")
-    headscope.save_dense(compact, tmp_path / "dense")
-    for model in (
-        compact,
-        headscope.load(str(tmp_path / "compact"), task_head="auto"),
-        headscope.load(str(tmp_path / "dense"), task_head="auto"),
-    ):
-        assert task.outputs(model)["predicted"].tolist() == expected.tolist()
-        assert validate_model(model).passed
-    original = (shared / "models/minilm-sst2/model.safetensors").stat().st_size
-    assert (tmp_path / "compact/model.safetensors").stat().st_size < original
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense").eval()
-    ids, mask = loaded.pad([list(row.ids) for row in task.rows])
-    with torch.no_grad():
-        answers = theirs(input_ids=ids, attention_mask=mask).logits.argmax(-1)
-    assert answers.tolist() == expected.tolist()
-
-
 def test_arabic_names_in_latin_letters(shared):
     """Greedy decoding is known to write 22.0% of the first 600 names exactly."""
     loaded = headscope.load(str(shared / "models/ar-en-transliteration"), task_head="auto")
@@ -96,3 +66,21 @@ def test_arabic_names_in_latin_letters(shared):
     blind = task.outputs(view, torch.zeros(view.n_layers, view.n_heads), all_metrics=True)
     assert task.metrics(blind)["token_accuracy"] < 20
     assert task.degenerate(blind) == "writes the same text for every source"
+
+
+def test_sts_b_as_a_small_retrieval(demo, shared):
+    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)
+    places = sorted({p for grades in data.relevance for p in grades})
+    few = data.with_documents([*places, *range(600, 720)])
+    task = make_task("retrieval", few, demo)
+    outputs = task.outputs(demo)
+    assert task.metrics(outputs)["recall_at_10"] > 95
+    assert task.value(outputs) > 85
+    assert task.degenerate(outputs) is None
+    gates = torch.ones(6, 12)
+    gates[:5] = 0
+    worse = task.outputs(demo, gates)
+    assert task.value(worse) < task.value(outputs)
+    assert 0 < len(task.changed(worse)) <= 40
+    change = task.change(outputs, worse)
+    assert change.low < change.difference < change.high

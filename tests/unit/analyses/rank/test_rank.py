@@ -1,6 +1,5 @@
 """Every number read off factors equals that of the dense product; the Gaussian control."""
 
-import math
 from statistics import fmean, stdev
 
 import numpy as np
@@ -134,22 +133,6 @@ def test_numerical_rank_counts_above_the_tolerance():
     assert coarse.dims["90"] is not None
     assert numerical_rank(torch.ones(3).double(), 1.0) is None
     assert numerical_rank(torch.ones(3).double(), 0.999) == 3
-
-
-def test_where_nothing_is():
-    found = layer_spectra(random_layer(2, 6, 3).first(0), Reading())
-    assert found.heads == {"qk": [], "ov": [], "w_q": [], "w_k": []}
-    assert found.asymmetry == []
-    assert math.isnan(found.layer_asymmetry[0])
-    assert found.layer["qk"][0].singular_values == ()
-    assert all(overlap.shape == (0, 0) for overlap in found.overlap.values())
-    found = layer_spectra(Factors(*torch.zeros(4, 1, 6, 3).double()), Reading())
-    (head,) = found.heads["qk"]
-    assert head.singular_values == (0.0, 0.0, 0.0)
-    assert (head.numerical_rank.value, head.dims) == (0, dict.fromkeys(LEVELS))
-    assert (head.stable_rank, head.effective_rank) == (None, None)
-    assert all(math.isnan(value) for value in (*found.asymmetry, *found.layer_asymmetry))
-    assert found.overlap["query"].tolist() == [[0.0]]
 
 
 def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles():
