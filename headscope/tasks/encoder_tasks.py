@@ -27,13 +27,13 @@ from headscope.stats.metrics import (
     CountedF1,
     Metric,
     Outputs,
-    TokenRate,
     accuracy,
     macro_f1,
     matthews,
     mean_of,
     ratio_of,
     spearman,
+    token_rate,
 )
 from headscope.tasks.base import LossBatch, Taken, Task, TokenTask, need_logits, numbered
 
@@ -41,6 +41,8 @@ from headscope.tasks.base import LossBatch, Taken, Task, TokenTask, need_logits,
 WINDOW, WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
+#: Entities of each sentence that are predicted and right, predicted, and right.
+_ENTITIES = ("entities_hit", "entities_predicted", "entities_right")
 
 
 def tokenised(
@@ -130,7 +132,7 @@ class MaskedLM(TokenTask):
     same_guess = "guesses the same token at every mask"
     table = {  # noqa: RUF012  (never changed)
         "loss": ratio_of("nll", "tokens"),
-        "masked_accuracy": TokenRate("correct", "tokens"),
+        "masked_accuracy": token_rate("correct", "tokens"),
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
@@ -290,7 +292,7 @@ class TokenClassification(TokenTask):
         self.notes = examples.notes
         self._words = [words[i] for i in kept]
         self._names = names
-        self.table: dict[str, Metric] = {"word_accuracy": TokenRate("correct", "tokens")}
+        self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
         self._entities = has_entities(tag for row in examples.tags or () for tag in row)
         if self._entities:
             if find_spec("seqeval") is None:
@@ -298,7 +300,7 @@ class TokenClassification(TokenTask):
                     "F1 of entities is counted by the package seqeval, which is not installed; "
                     "install headscope with the extra [tags]."
                 )
-            self.table = {"entity_f1": CountedF1("entities"), **self.table}
+            self.table = {"entity_f1": CountedF1(*_ENTITIES), **self.table}
         return rows, len(rows), len(words)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -312,7 +314,7 @@ class TokenClassification(TokenTask):
             entity_counts(*([self._names[tag] for tag in tags.tolist()] for tags in pair))
             for pair in zip(guess, right, strict=True)
         ]
-        return {**outputs, "entities": torch.tensor(counts, dtype=torch.float64)}
+        return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
 
 
 def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:

@@ -35,7 +35,7 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import wide
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
-from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of, value_of
+from headscope.stats.metrics import Metric, Outputs, rate_of, token_rate, value_of
 from headscope.tasks.base import Taken, TokenTask, numbered, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
@@ -74,7 +74,7 @@ class Seq2Seq(TokenTask):
         self._targets = tuple(targets[i].strip() for i in kept)
         self._longest = max((len(row.labels) for row in rows), default=0)
         self.table: dict[str, Metric] = {
-            "token_accuracy": TokenRate("correct", "tokens"),
+            "token_accuracy": token_rate("correct", "tokens"),
             "exact_match": rate_of("exact"),
         }
         installed = find_spec("sacrebleu") is not None

@@ -10,7 +10,6 @@ from scipy import stats
 from headscope.stats.metrics import (
     Metric,
     Outputs,
-    TokenRate,
     accuracy,
     macro_f1,
     matthews,
@@ -18,11 +17,12 @@ from headscope.stats.metrics import (
     rate_of,
     ratio_of,
     spearman,
+    token_rate,
 )
 from headscope.stats.paired_change import FEWEST, interval_of, paired_change
 
 RNG = np.random.default_rng(5)
-TOKENS = TokenRate("correct", "tokens")
+TOKENS = token_rate("correct", "tokens")
 
 
 @pytest.fixture(autouse=True)

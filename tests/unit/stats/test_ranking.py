@@ -103,14 +103,13 @@ def test_f1_of_counts_has_intervals():
     rng = np.random.default_rng(2)
     right = rng.integers(0, 4, 60)
     hits = rng.binomial(right, 0.7)
-    before = {"entities": np.stack([hits, hits + rng.integers(0, 2, 60), right], axis=1) * 1.0}
-    metric = CountedF1("entities")
-    tp, predicted, gold = before["entities"].sum(axis=0)
+    before = {"hit": hits * 1.0, "predicted": hits + rng.integers(0, 2, 60), "right": right}
+    metric = CountedF1("hit", "predicted", "right")
+    tp, predicted, gold = (values.sum() for values in before.values())
     found = interval_of(metric, before)
     assert found.value == pytest.approx(200 * tp / (predicted + gold))
     assert found.low < found.value < found.high
-    worse = {"entities": before["entities"].copy()}
-    worse["entities"][:, 0] = np.maximum(worse["entities"][:, 0] - 1, 0)
+    worse = {**before, "hit": np.maximum(before["hit"] - 1, 0)}
     change = paired_change(metric, before, worse)
     assert change.high < 0 < -change.difference
     same = paired_change(metric, before, before)
