@@ -86,8 +86,9 @@ class CountedF1:
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""
-        hits, *sizes = (counts @ outputs[name] for name in (self.hits, self.predicted, self.right))
-        return np.asarray(200.0 * hits / np.maximum(sum(sizes), 1e-300))
+        names = (self.hits, self.predicted, self.right)
+        hits, predicted, right = (counts @ outputs[name] for name in names)
+        return np.asarray(200.0 * hits / np.maximum(predicted + right, 1e-300))
 
     def with_two_more(
         self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None

@@ -165,31 +165,24 @@ class Task:
 
     def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
         """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
-        if labels and self.has_labels:
-            return self._labelled_batches(loaded)
-        return self._loss_batches(loaded, self._label_free_loss, self.distance.select)
-
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        return self._loss_batches(loaded, self._loss, _select_masks)
-
-    def _loss_batches(
-        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
-    ) -> Iterator[LossBatch]:
+        labelled = labels and self.has_labels
+        if labelled and (sets := self._sets()) is not None:
+            yield from self._batches_of_sets(loaded, sets)
+            return
+        loss = self._loss if labelled else self._label_free_loss
+        select = _select_masks if labelled else self.distance.select
         for batch in self.batches(loaded):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
 
     def _batches_of_sets(
-        self,
-        loaded: LoadedModel,
-        sets: Iterable[Sequence[Row]],
-        loss: Callable[[list[int], Padded, Tensor, Tensor | None], Tensor],
+        self, loaded: LoadedModel, sets: Iterable[Sequence[Row]]
     ) -> Iterator[LossBatch]:
-        """Yield batches of examples that are sets of rows, those of as many rows together.
+        """Yield batches of sets of rows, those of as many rows together.
 
-        A batch has all first rows, then all second ones, and so on. ``loss`` is given the places of
-        its sets; their output is the unit embeddings of the rows, end to end.
+        A batch has all first rows, then all second ones, and so on. Their output is the unit
+        embeddings of the rows, end to end.
         """
         by_size: dict[int, list[_Set]] = {}
         for i, rows in enumerate(sets):
@@ -207,14 +200,8 @@ class Task:
                     unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
                     return torch.cat(torch.split(unit, n), dim=-1)
 
-                places = [one.index for one in part]
-                read = partial(loss, places)
+                read = partial(self._loss_of_sets, [one.index for one in part])
                 yield LossBatch(loaded, batch, owner, read, embed, select, select)
-
-    def embed(self, run: Run, batch: Padded) -> Tensor:
-        """Return each row's output as a vector, (rows, d): what tuning brings nearer."""
-        options = {**batch.decoder_inputs, "select": self._select_embed(batch)}
-        return self._embed(batch, *run(*batch.inputs, **options))
 
     # What follows is what tasks differ in.
 
@@ -240,6 +227,16 @@ class Task:
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return the labelled loss of each row."""
+        raise NotImplementedError
+
+    def _sets(self) -> Iterable[Sequence[Row]] | None:
+        """Return the rows of each example, where the labelled loss is one of several at once."""
+        return None
+
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    ) -> Tensor:
+        """Return the labelled loss of each of these sets, by their numbers."""
         raise NotImplementedError
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -336,7 +333,7 @@ class Distance:
         """Return what the head of the other model is to get."""
         if self.head not in TOKEN_HEADS:
             return None
-        self._prepared()
+        self.embeddings()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
 
         def their_logits() -> Tensor:
@@ -353,7 +350,7 @@ class Distance:
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
         ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
-        theirs = self._prepared()[batch.index].to(ours)
+        theirs = self.embeddings()[batch.index].to(ours)
         distances = {"cosine": cosine(ours, theirs, precise=False)}
         if logits is None or self.head is None:
             return distances
@@ -368,21 +365,17 @@ class Distance:
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
 
-    def embeddings(self) -> Tensor:
-        """Return the reference model's embeddings, (rows, d)."""
-        return self._prepared()
-
     def logits(self) -> Tensor:
         """Return the reference model's logits of whole rows, (rows, classes)."""
-        self._prepared()
+        self.embeddings()
         return torch.stack(self._outputs)
 
     def constant(self) -> bool:
         """Whether the reference model's embeddings are the same for every row."""
-        pooled = self._prepared()
+        pooled = self.embeddings()
         return bool((pooled == pooled[:1]).all())
 
-    def _prepared(self) -> Tensor:
+    def embeddings(self) -> Tensor:
         """Run the reference model, once; returns its embeddings (rows, d)."""
         if self._pooled is not None:
             return self._pooled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -35,7 +35,7 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.tasks.base import LossBatch, Taken, Task, TokenTask, need_logits, numbered
+from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
@@ -245,15 +245,15 @@ class Similarity(Task):
             return None
         return "gives every pair the same similarity, so its correlation is set to 0"
 
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        return self._batches_of_sets(loaded, self.rows_of_examples, self._squared_error)
+    def _sets(self) -> Sequence[Sequence[Row]]:
+        return self.rows_of_examples
 
-    def _squared_error(
-        self, pairs: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
         """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
-        gold = torch.as_tensor(self._gold[pairs] / float(np.abs(self._gold).max())).to(first)
+        gold = torch.as_tensor(self._gold[sets] / float(np.abs(self._gold).max())).to(first)
         return (cosine(first, second, precise=False) - gold) ** 2
 
 

@@ -34,7 +34,6 @@ from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
 from headscope.tasks.base import (
     TOKEN_HEADS,
-    LossBatch,
     Taken,
     Task,
     need_logits,
@@ -145,23 +144,19 @@ class Retrieval(Task):
         for i in range(0, len(queries), few):
             yield on_grid(queries[i : i + few] @ documents.T, 1.0)
 
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        sets = [[self.rows[row] for row in rows] for rows in self._sets()]
-        return self._batches_of_sets(loaded, sets, self._contrast)
-
-    def _sets(self) -> Iterator[list[int]]:
+    def _sets(self) -> Iterator[list[Row]]:
         """Yield rows of a query, its best document and others that are not relevant."""
         for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
             rng = random.Random(self._seed * 1_000_003 + i)
             best = max(sorted(grades), key=lambda place: grades[place])
             others = [p for p in range(len(self._documents)) if grades.get(p, 0.0) <= 0]
             drawn = rng.sample(others, min(_NEGATIVES, len(others)))
-            yield [int(query), *(int(self._documents[place]) for place in (best, *drawn))]
+            yield [self.rows[row] for row in (query, *self._documents[[best, *drawn]])]
 
-    def _contrast(
-        self, queries: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        query, *documents = torch.split(self._unit(batch, hidden), len(queries))
+        query, *documents = torch.split(self._unit(batch, hidden), len(sets))
         scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
         return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
 

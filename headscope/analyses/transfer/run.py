@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from headscope.analyses.transfer import TransferOptions
+from headscope.analyses.transfer import TRAINED, TransferOptions
 from headscope.analyses.transfer.fine_tuning import (
     CLASSIFIER_RATE,
     Frozen,
@@ -19,7 +19,6 @@ from headscope.analyses.transfer.fine_tuning import (
     fine_tune,
 )
 from headscope.analyses.transfer.labelled import Labelled, label, read, subset
-from headscope.analyses.transfer.plan import GROWTH, Cell, Step, beyond, make_plan, rate_grid
 from headscope.analyses.transfer.result import (
     TransferMissed,
     TransferResult,
@@ -27,6 +26,10 @@ from headscope.analyses.transfer.result import (
     TransferTry,
 )
 from headscope.analyses.transfer.summary import (
+    EQUAL,
+    FACTORS,
+    SPREAD,
+    Cell,
     Done,
     baselines,
     cell_row,
@@ -35,7 +38,7 @@ from headscope.analyses.transfer.summary import (
     run_of,
     spreads,
 )
-from headscope.core.errors import UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.serialise import SCHEMA
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import cast, random_twin
@@ -45,6 +48,26 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.stats.statistics import finite
 
+#: The grid of learning rates that the search for each variant's best one starts from.
+RATES: dict[str, tuple[float, ...]] = {
+    "head": (3e-3, 1e-2, 3e-2),
+    "layernorm": (1e-3, 3e-3, 1e-2),
+    "biases": (3e-3, 1e-2, 3e-2),
+    "weights": (1e-2, 3e-2, 1e-1),
+    "lora": (3e-3, 1e-2, 3e-2),
+    "all_biases": (1e-3, 3e-3, 1e-2),
+    "attention": (5e-5, 2e-4, 8e-4),
+    "all": (3e-5, 1e-4, 4e-4),
+}
+GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
+_LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
+#: Cells at the largest size that claims 8 and 9 compare, by variant and start.
+_COMPARED = (
+    *(("layernorm", "pretrained"), ("weights", "pretrained"), ("biases", "pretrained")),
+    *(("lora", "pretrained"), ("head", "pretrained"), ("all", "pretrained")),
+    ("layernorm", "random"),
+)
+SMALL = 64  # The size that is small where the caller names none.
 #: Share of the first validation loss by which two runs may differ and still train the same.
 SAME = 0.01
 
@@ -222,3 +245,103 @@ class _Runs:
             seed=seed,
             check_time=self._check_time,
         )
+
+
+# Which runs there are, and in which order.
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run, or (the first of a cell) the search for its cell's learning rate."""
+
+    cell: Cell
+    seed: int  # how far it lies from the first one; every factor has seeds of its own
+    factor: float = 1.0  # times the cell's best rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells."""
+
+    cells: tuple[Cell, ...]  # by start, size and variant
+    sizes: tuple[int, ...]  # ascending
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
+        compared = [c for c in self.cells if (c.variant, c.weights) in _COMPARED]
+        compared = [c for c in compared if c.size == self.sizes[-1]]
+        compared.sort(key=lambda c: _COMPARED.index((c.variant, c.weights)))
+        smallest = [c for c in self.cells if (c.weights, c.size) == ("pretrained", self.sizes[0])]
+        spread = [c for c in smallest if c.variant in SPREAD]
+        needed = list(dict.fromkeys([*compared, *spread]))
+        # Cells that also run at multiples of their best rate, only if both variants are there.
+        stressed = [c for c in needed if c in spread] if len(spread) == len(SPREAD) else []
+        yield from _rounds(needed, stressed)
+        yield from _rounds([cell for cell in self.cells if cell not in needed], [])
+
+
+def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
+    """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
+    for number in range(max((cell.seeds for cell in cells), default=0)):
+        for i, factor in enumerate((1.0, *FACTORS)):
+            for cell in stressed if i else cells:
+                if number < cell.seeds:
+                    yield Step(cell, i * cell.seeds + number, factor)
+
+
+def make_plan(available: int, options: TransferOptions) -> Plan:
+    """Lay out all runs, with ``available`` training examples."""
+    sizes, seeds, spread_seeds = options.sizes, options.seeds, options.spread_seeds
+    _check_names((*options.variants, *options.random))
+    if not options.variants:
+        raise InputError("No variant is left to train; name one, such as layernorm.")
+    if min(seeds, spread_seeds) < 1:
+        raise InputError("Give one seed or more for seeds and spread_seeds.")
+    if sizes is None:
+        sizes = (SMALL, available) if available > SMALL else (available,)
+    elif not sizes:
+        raise InputError("No size is given; name one or more, or leave sizes out.")
+    elif wrong := [size for size in sizes if not 2 <= size <= available]:
+        raise InputError(
+            f"A size is {wrong[0]}, but the training part holds {available} examples (a fifth of "
+            "what was read, 100 at most, is for validation); give sizes from 2 to that."
+        )
+    ordered = tuple(sorted(set(sizes)))
+    cells = []
+    for size in ordered:
+        for variant in TRAINED:
+            if variant in options.variants and (size == ordered[-1] or variant not in _LARGEST):
+                more = size == ordered[0] and variant in SPREAD
+                runs = max(seeds, spread_seeds) if more else seeds
+                cells.append(Cell(variant, "pretrained", size, runs))
+    random = (name for name in TRAINED if name in options.random)
+    cells += [Cell(name, "random", ordered[-1], seeds) for name in random]
+    return Plan(tuple(cells), ordered)
+
+
+def _check_names(variants: Iterable[str]) -> None:
+    for name in variants:
+        if name not in TRAINED:
+            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
+
+
+def beyond(rates: Iterable[float], best: float) -> float | None:
+    """Return the rate that a grid grows by where its best one lies at an edge; else None."""
+    ordered = sorted(rates)
+    if len(ordered) < 2 or best not in (ordered[0], ordered[-1]):
+        return None
+    inner = ordered[1] if best == ordered[0] else ordered[-2]
+    return float(f"{best * best / inner:.2g}")
+
+
+def rate_grid(
+    rates: Mapping[str, Sequence[float]] | None, search: bool
+) -> dict[str, tuple[float, ...]]:
+    """Return the rates to try of each variant: the grid, or its middle without a search."""
+    grid = dict(RATES)
+    for name, own in (rates or {}).items():
+        _check_names([name])
+        if not own or not all(0 < rate < float("inf") for rate in own):
+            raise InputError(f"The learning rates of {name} must be positive numbers, one or more.")
+        grid[name] = tuple(sorted(set(own)))
+    return grid if search else {name: (own[len(own) // 2],) for name, own in grid.items()}
