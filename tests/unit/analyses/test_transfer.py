@@ -175,13 +175,12 @@ def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(tune, rates, optimum, 
     assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
 
 
-@pytest.mark.parametrize("budget", [1.0, 30.0])
-def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
+def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch):
     clock = itertools.count()  # goes on by one second with every look at it
     monkeypatch.setattr(
         "headscope.analyses.transfer.run.time.monotonic", lambda: float(next(clock))
     )
-    found = tune(steps=6, budget=budget, seeds=3, spread_seeds=3, random=["head"])
+    found = tune(steps=6, budget=30.0, seeds=3, spread_seeds=3, random=["head"])
     variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")
     wanted = {*((variant, "pretrained") for variant in variants), ("head", "random")}
     missed = [(m.variant, m.weights, m.seed) for m in found.missed if m.factor == 1]
@@ -192,7 +191,7 @@ def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
     stressed += [(run.variant, run.seed) for run in found.runs if run.factor > 1]
     assert sorted(stressed) == [(v, s) for v in ("attention", "layernorm") for s in range(3, 9)]
     assert found.missed
-    assert bool(found.runs) == (budget > 1)
+    assert found.runs
     # Seeds are reached one after the other, by all variants that claims compare.
     last = max((run.seed for run in runs), default=0)
     reached = {(r.variant, r.weights) for r in runs if r.seed < last}
