@@ -106,18 +106,6 @@ def test_retrieval_is_ndcg_of_cosines(bert, beir):
     assert set(task.changed(half)) == {*moved} & {f"q{i}" for i in range(3, 9)}
 
 
-def test_scored_pairs_are_a_small_set(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("a cat,the cat,4.0\na cat,the dog,5\nit,the mat,3.9\nshe,the cat,4.5\n")
-    data = read_retrieval(path)
-    assert data.first == ("a cat", "she")
-    assert data.documents == ("the cat", "the dog", "the mat")
-    assert data.relevance == ({0: 1.0, 1: 1.0}, {0: 1.0})
-    path.write_text("a cat,the cat,1\nit,the mat,0.5\n")
-    with pytest.raises(CorpusError, match="no pair has a score of 4 or more"):
-        read_retrieval(path)
-
-
 def test_another_split_and_equal_documents(bert, beir, tmp_path):
     """A file of qrels names its split; equal documents are tied, and the first comes first."""
     train = beir / "qrels" / "train.tsv"

@@ -69,7 +69,7 @@ def test_arabic_names_in_latin_letters(shared):
 
 
 def test_sts_b_as_a_small_retrieval(demo, shared):
-    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)
+    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)  # pairs scored 4 or more
     places = sorted({p for grades in data.relevance for p in grades})
     few = data.with_documents([*places, *range(600, 720)])
     task = make_task("retrieval", few, demo)

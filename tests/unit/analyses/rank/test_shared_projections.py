@@ -113,21 +113,6 @@ def test_layers_of_identical_single_and_zero_heads():
         assert error < 1e-10 or width < 8
 
 
-@pytest.mark.parametrize("width", [1, 384, 768])
-def test_truncation_costs_no_more_than_sharing(width):
-    """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
-    whole, shared, rank = score_costs(Factors(*torch.empty(4, 12, 768, 64)), width)
-    assert whole == 768 * 768 * 2 + 768
-    # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
-    assert shared == 2 * 768 * width + 12 * width + 12 * 768
-
-    def cost(rank: int) -> int:  # factors of each head, b_Q W_K^T of each head
-        return 12 * 2 * 768 * rank + 12 * 768
-
-    assert cost(rank) <= shared
-    assert rank == 64 or cost(rank + 1) > shared
-
-
 @pytest.mark.parametrize(
     ("widths", "errors", "expected"),
     [
