@@ -287,15 +287,8 @@ def first_documents(steps: Array, k: int = TOP) -> Array:
     ``steps`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there are
     fewer documents.
     """
-    n_queries, n_documents = steps.shape
-    # One number holds score and place: larger scores first, then lower places.
-    keys = steps * n_documents + np.arange(n_documents)[::-1]
-    few = min(k, n_documents)
-    some = np.argpartition(-keys, few - 1, axis=1)[:, :few]
-    order = np.argsort(-np.take_along_axis(keys, some, axis=1), axis=1)
-    first = np.full((n_queries, k), -1, dtype=np.int64)
-    first[:, :few] = np.take_along_axis(some, order, axis=1)
-    return first
+    first = np.argsort(-steps, axis=1, kind="stable")[:, :k]
+    return np.pad(first, ((0, 0), (0, k - first.shape[1])), constant_values=-1)
 
 
 def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:
