@@ -129,6 +129,16 @@ def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
     assert 5 < sum(outside) < len(outside) - 5
 
 
+def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
+    """Of few examples: p and the interval widen what the resamples say by as much."""
+    old, gap = RNG.normal(size=12), RNG.normal(0.6, 1.0, size=12)
+    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000}
+    p = paired_change(mean_of("x"), *pair, **settings).p_value
+    for factor, outside in ((1.1, True), (0.9, False)):
+        found = paired_change(mean_of("x"), *pair, level=1 - factor * p, **settings)
+        assert (not found.low <= 0 <= found.high) == outside
+
+
 def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
     for shift in (0.0, 0.1, 0.2, 0.5, 1.0):
         old, gap = RNG.normal(size=100), RNG.normal(shift, 1.0, size=100)
