@@ -49,7 +49,13 @@ def tokenised(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
     """Return rows numbered from 0, and the positions of the texts that fit the model."""
-    return numbered(encode_rows(loaded, first, second))
+    rows, kept = numbered(encode_rows(loaded, first, second))
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{len(rows)} of {len(first)} texts fit the model's limit of {loaded.max_length} "
+            "tokens; give shorter ones (nothing is ever cut)."
+        )
+    return rows, kept
 
 
 def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:

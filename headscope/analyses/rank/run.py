@@ -13,6 +13,7 @@ from headscope.analyses.rank.measure import (
     InputCovariance,
     PatternAsymmetry,
     data_aware_ranks,
+    description,
     measure_copying,
 )
 from headscope.analyses.rank.result import (
@@ -40,7 +41,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import check_measured, line_batches
+from headscope.session.texts import line_batches
 from headscope.session.validate import require_valid
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
@@ -249,12 +250,5 @@ def _read_text(
             router.run(functools.partial(loaded.forward, ids, mask))
             lines += len(batch)
             progress("text", seen, n_lines)
-    check_measured(text, lines)
-    description = {
-        "name": text.name,
-        "sha256": text.sha256,
-        "lines": lines,
-        "skipped": n_lines - lines,
-        "tokens": int(covariance.count[0]),
-    }
-    return covariance, patterns, description
+    read = description(text, limit, lines) | {"tokens": int(covariance.count[0])}
+    return covariance, patterns, read
