@@ -63,7 +63,8 @@ def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def is_plain(row: Any, name: str) -> bool:
     """Whether a field of a row is a number or text, or None where it is unknown."""
-    return not {int, float, str}.isdisjoint(kinds_of(type(row))[name])
+    kind: type = type(row)
+    return not {int, float, str}.isdisjoint(kinds_of(kind)[name])
 
 
 @cache

@@ -50,9 +50,10 @@ def columns(row: Any, *names: str) -> dict[str, Any]:
     An estimate has three; an effect has those of its cosine, and of a task where there is one.
     """
     cells: dict[str, Any] = {}
+    kind: type = type(row)
     for name in names:
         value = getattr(row, name)
-        if Estimate in (kinds := kinds_of(type(row))[name]):
+        if Estimate in (kinds := kinds_of(kind)[name]):
             cells |= estimated_columns(name, value)
         elif Effect in kinds:
             cells |= estimated_columns(f"{name}_cosine", value and value.cosine)

@@ -166,10 +166,10 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         heads = [h for h in result.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
         control = layer.qk_data_control
         dims = (
-            layer.qk_data and layer.qk_data.dims["90"],
-            control and control.layer.dims["90"],
+            layer.qk_data.dims["90"] if layer.qk_data else None,
+            control.layer.dims["90"] if control else None,
             mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data),
-            control and control.heads.dims["90"],
+            control.heads.dims["90"] if control else None,
         )
         pattern = mean_of(h.pattern_asymmetry.value for h in heads if h.pattern_asymmetry)
         rows.append([layer.name, *(decimal(value, 1) for value in dims), decimal(pattern)])
@@ -346,7 +346,7 @@ def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> 
     means = {}
     for name in result.controls:
         controls = (result.control_of(row, name, "qk") for row in rows)
-        means[name] = mean_of(control and control.dims["90"] for control in controls)
+        means[name] = mean_of(control.dims["90"] if control else None for control in controls)
     return {name: mean for name, mean in means.items() if mean is not None}
 
 
@@ -366,7 +366,7 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
         for matrix, name in NAMES.items():
             mine = getattr(head, matrix)
             controls = (result.control_of(head, kind, matrix) for kind in result.controls)
-            dims = (text(control and control.dims["90"]) for control in controls)
+            dims = (text(control.dims["90"] if control else None) for control in controls)
             others = text(mine.effective_rank), text(mine.stable_rank)
             ranks.append([name, decimal(mine.dims["90"], 0), *dims, *others])
         values = {"dims90": head.qk.dims["90"], "asymmetry": head.asymmetry}
@@ -379,7 +379,11 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
 
 def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
     """Yield dims90 of W_Q W_K^T: the mean of the heads, and the mean of the layers."""
-    for kind, rows in (("one head", result.heads), ("all heads of a layer", result.layers)):
+    kinds: dict[str, Sequence[HeadRank | LayerRank]] = {
+        "one head": result.heads,
+        "all heads of a layer": result.layers,
+    }
+    for kind, rows in kinds.items():
         mean = mean_of(row.qk.dims["90"] for row in rows)
         controls = [f"{name} {other:.1f}" for name, other in _control_means(result, rows).items()]
         what = f"dims90 of W_Q W_K^T, {kind}"
