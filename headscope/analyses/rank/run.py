@@ -200,7 +200,9 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     return (term,)
 
 
-def _factors(site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.Module]) -> Factors:
+def _factors(
+    site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.LayerNorm]
+) -> Factors:
     """Return a layer's factors, with the gain of the LayerNorm before it where that is folded."""
     weights, norm = site.weights(), norms.get(site.row)
     if norm is not None:
