@@ -131,7 +131,8 @@ def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
 
 def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
     """Of few examples: p and the interval widen what the resamples say by as much."""
-    old, gap = RNG.normal(size=12), RNG.normal(0.6, 1.0, size=12)
+    old, gap = RNG.normal(size=12), RNG.normal(size=12)
+    gap += 0.6 * gap.std(ddof=1) - gap.mean()  # Student's t is 2.1
     pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000}
     p = paired_change(mean_of("x"), *pair, **settings).p_value
     for factor, outside in ((1.1, True), (0.9, False)):
