@@ -115,7 +115,7 @@ class Pruner:
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
         full = at(self.full, self.examples)
-        value = self.evaluation.interval(full, seed=self.seed).estimate()
+        value = self.evaluation.interval(full, seed=self.seed)
         return Baseline(value, self.evaluation.metrics(full))
 
     def point(
@@ -142,7 +142,7 @@ class Pruner:
         point = Point(
             fraction=len(removed) / self.n_heads,
             heads_removed=original_names(self.loaded, removed),
-            value=task.interval(outputs, seed=seed, values=values).estimate(),
+            value=task.interval(outputs, seed=seed, values=values),
             difference=Estimate(0.0) if itself else change.estimate(),
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),

@@ -157,4 +157,4 @@ def measure(
         removed = units_by_hand(loaded, units, without, {}, ())
         gates = Repaired.bare(units, removed).gates.to(loaded.device)
     outputs = job.outputs(loaded, gates, all_metrics=True)
-    return Baseline(job.interval(outputs, seed=seed).estimate(), job.metrics(outputs))
+    return Baseline(job.interval(outputs, seed=seed), job.metrics(outputs))

@@ -37,7 +37,6 @@ from headscope.stats.effects import Effect, EffectTask
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import interval_of
-from headscope.stats.statistics import finite
 from headscope.tasks.base import TOKEN_HEADS, BatchOutputs, Task, one_position
 from headscope.tasks.making import make_task, read_examples
 
@@ -169,7 +168,7 @@ class Effects:
                 higher_is_better=task.higher_is_better,
                 data={"name": task.data.name, "sha256": task.data.sha256, "drawn": task.data.drawn},
                 examples=task.n_examples,
-                baseline=task.interval(self._baseline, seed=seed).estimate(),
+                baseline=task.interval(self._baseline, seed=seed),
             )
 
     def describe(self) -> dict[str, Any]:
@@ -294,4 +293,4 @@ def boot(values: Array, seed: int) -> Estimate:
     if not len(values):
         return Estimate(None)
     mean = interval_of(mean_of("x"), {"x": values}, seed=seed)
-    return Estimate(finite(mean.value), *(mean.ci or ()))
+    return mean if np.isfinite(float(mean)) else Estimate(None)

@@ -100,7 +100,7 @@ class Bench:
         else:
             outputs = task.outputs_of(served, task.batches(model))
         drawn = task.resampled(outputs, seed=seed)
-        value = task.interval(outputs, seed=seed, values=drawn).estimate()
+        value = task.interval(outputs, seed=seed, values=drawn)
         pair = {"drawn": self._drawn, "values": drawn}
         change = task.change(self._outputs, outputs, seed=seed, **pair)
         return value, change, task.metrics(outputs)
@@ -192,7 +192,7 @@ class Bench:
 
     def _mean(self, values: Tensor) -> Estimate:
         outputs = {"value": values.double().clamp(max=1.0).numpy()}
-        return interval_of(mean_of("value"), outputs, seed=self.seed).estimate()
+        return interval_of(mean_of("value"), outputs, seed=self.seed)
 
 
 def as_model(model: LoadedModel, served: Served) -> LoadedModel:

@@ -64,11 +64,11 @@ def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
 def is_plain(row: Any, name: str) -> bool:
     """Whether a field of a row is a number or text, or None where it is unknown."""
     kind: type = type(row)
-    return name in _plain(kind)
+    return not {int, float, str}.isdisjoint(kinds_of(kind)[name])
 
 
 @cache
-def _plain(kind: type) -> frozenset[str]:
-    hints = typing.get_type_hints(kind).items()
-    plain = {int, float, str}
-    return frozenset(name for name, hint in hints if plain & {hint, *typing.get_args(hint)})
+def kinds_of(kind: type) -> dict[str, set[Any]]:
+    """Return the type of each field, and the parts of its type."""
+    hints = typing.get_type_hints(kind)
+    return {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}

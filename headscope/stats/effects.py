@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import head_name
-from headscope.stats.compared import Compare
+from headscope.stats.compared import Compare, kinds_of
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -46,27 +44,22 @@ def estimated_columns(name: str, number: Estimate | None) -> Mapping[str, float 
     return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
 
 
-def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | None]:
-    """Lay an effect out as columns of a table; those of a task only where there is one."""
-    if effect is None:
-        return estimated_columns(f"{name}_cosine", None)
-    columns = dict(estimated_columns(f"{name}_cosine", effect.cosine))
-    if effect.metric is not None:
-        columns |= {f"{name}_metric": effect.metric}
-        columns |= estimated_columns(f"{name}_difference", effect.difference)
-    return columns
-
-
 def columns(row: Any, *names: str) -> dict[str, Any]:
-    """Lay fields of a result row out as columns of a table, estimates and effects as above."""
+    """Lay fields of a result row out as columns of a table.
+
+    An estimate has three; an effect has those of its cosine, and of a task where there is one.
+    """
     cells: dict[str, Any] = {}
     kind: type = type(row)
     for name in names:
         value = getattr(row, name)
-        if Estimate in (kinds := _kinds(kind)[name]):
+        if Estimate in (kinds := kinds_of(kind)[name]):
             cells |= estimated_columns(name, value)
         elif Effect in kinds:
-            cells |= effect_columns(name, value)
+            cells |= estimated_columns(f"{name}_cosine", value and value.cosine)
+            if value is not None and value.metric is not None:
+                cells |= {f"{name}_metric": value.metric}
+                cells |= estimated_columns(f"{name}_difference", value.difference)
         else:
             cells[name] = value
     return cells
@@ -80,9 +73,3 @@ def head_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     places = ((row["layer"], row["head"], row.get("stack", "encoder")) for row in rows)
     index = pd.Index([head_name(*place) for place in places], name="name", dtype=object)
     return pd.DataFrame(rows, index=index)
-
-
-@cache
-def _kinds(kind: type) -> dict[str, set[Any]]:
-    hints = typing.get_type_hints(kind)
-    return {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}

@@ -8,13 +8,12 @@ Outputs may have an array :data:`CLUSTER`: examples with the same number (questi
 paragraph) are not independent, and are drawn together.
 
 The class of a metric says which interval it has (:mod:`headscope.stats.paired_change`):
-:class:`Rate` of examples that are right or wrong, :class:`Counted` where a right answer is counted
-some other way; any other function has continuous values.
+:class:`Rate` of examples that are right or wrong, one of :data:`Counted` where a right answer is
+counted some other way; any other function has continuous values.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -72,87 +71,53 @@ def rate_of(name: str) -> Rate:
     return Rate(lambda outputs: outputs[name])
 
 
-#: Tokens that a changed sentence is assumed to differ in where no sentence changed. With 1 the
-#: interval covered 76% of 50 sentences of which 3% changed by 1 to 4 tokens, with 3 it covers 95%
-#: or more.
-_TOKENS = 3.0
-
-
-class Counted(ABC):
-    """A metric of right and wrong answers that is not a rate of examples."""
-
-    @abstractmethod
-    def __call__(self, outputs: Outputs, counts: Array) -> Array:
-        """Give one value per resample."""
-
-    @abstractmethod
-    def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
-    ) -> Outputs:
-        """Add two examples, right or wrong, as large as those that differ from another model."""
-
-
 @dataclass(frozen=True)
-class TokenRate(Counted):
-    """Share of tokens that are right, times 100; an example is a sentence of tokens."""
-
-    right: str  # Names of the right tokens of each sentence, and of all.
-    tokens: str
-
-    def __call__(self, outputs: Outputs, counts: Array) -> Array:
-        """Give one value per resample."""
-        return ratio_of(self.right, self.tokens, 100.0)(outputs, counts)
-
-    def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
-    ) -> Outputs:
-        """Add two sentences of as many tokens as differ in a sentence that differs.
-
-        That is the mean over those that were seen and one of :data:`_TOKENS`; a single model gets
-        sentences of one token.
-        """
-        size = 1.0
-        if other is not None:
-            differ = np.abs(outputs[self.right] - other[self.right])
-            size = float((_TOKENS + differ.sum()) / (1 + np.count_nonzero(differ)))
-        return {
-            self.right: np.append(outputs[self.right], size * np.array(right)),
-            self.tokens: np.append(outputs[self.tokens], (size, size)),
-        }
-
-
-@dataclass(frozen=True)
-class CountedF1(Counted):
+class CountedF1:
     """F1 of what is predicted and what is right, 2 TP / (predicted + right), times 100.
 
-    Computed from an array (n, 3) of each example's true positives, predictions and right ones; 0
-    where nothing is predicted and nothing right.
+    Computed from sums over examples, whose arrays are named; 0 where nothing is predicted and
+    nothing right.
     """
 
-    counts: str  # Name of the array.
+    hits: str  # True positives of each example
+    predicted: str
+    right: str
+    assumed: float = 1.0  # Size of a change that is assumed where none was seen.
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""
-        hits, predicted, right = (counts @ outputs[self.counts]).T
+        names = (self.hits, self.predicted, self.right)
+        hits, predicted, right = (counts @ outputs[name] for name in names)
         return np.asarray(200.0 * hits / np.maximum(predicted + right, 1e-300))
 
     def with_two_more(
         self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
-        """Add two sentences of as many entities as differ in a sentence that differs.
+        """Add two examples, right or wrong, as large as those that differ from another model.
 
-        That is the mean over those that were seen and one of a single entity.
+        That is the mean over those that were seen and one of the assumed size; a single model gets
+        examples of size 1.
         """
-        size = 1.0
+        size, names = 1.0, (self.hits, self.predicted, self.right)
         if other is not None:
-            differ = np.abs(outputs[self.counts] - other[self.counts]).max(axis=1)
-            size = float((1.0 + differ.sum()) / (1 + np.count_nonzero(differ)))
-        more = [(size * hit, size, size) for hit in right]
-        return {self.counts: np.concatenate([outputs[self.counts], np.array(more)])}
+            differ = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
+            size = float((self.assumed + differ.sum()) / (1 + np.count_nonzero(differ)))
+        added = zip(names, (size * np.array(right), (size, size), (size, size)), strict=True)
+        return {name: np.append(outputs[name], values) for name, values in added}
+
+
+def token_rate(right: str, tokens: str) -> CountedF1:
+    """Return the share of tokens that are right, times 100; an example is a sentence of tokens.
+
+    Each token has one prediction, so this share is their F1. A changed sentence is assumed to
+    differ in three tokens where no sentence changed: with one the interval covered 76% of 50
+    sentences of which 3% changed by 1 to 4 tokens, with three it covers 95% or more.
+    """
+    return CountedF1(right, tokens, tokens, 3.0)
 
 
 @dataclass(frozen=True)
-class ClassMetric(Counted):
+class ClassMetric:
     """A metric of how often each class is predicted for each."""
 
     of: Callable[[Array], Array]  # Counts (resamples, label, predicted) -> one value per resample.
@@ -178,6 +143,10 @@ class ClassMetric(Counted):
             "label": np.append(outputs["label"], (gold, gold)),
             "predicted": np.append(outputs["predicted"], [gold if hit else other for hit in right]),
         }
+
+
+#: Metrics of right and wrong answers that are no rates of examples.
+Counted = CountedF1 | ClassMetric
 
 
 def _macro_f1(table: Array) -> Array:

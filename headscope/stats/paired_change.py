@@ -60,33 +60,23 @@ _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a s
 
 
 @dataclass(frozen=True)
-class MetricInterval:
-    """A number in a metric's unit with its interval, whose ends are infinite where unknown."""
+class Change:
+    """A metric of two models on the same examples."""
 
-    value: float
-    low: float
+    value: float  # The second model's
+    baseline: float  # The first model's
+    difference: float  # ``value - baseline``
+    low: float  # Its interval; the ends are infinite where it is unknown
     high: float
     level: float  # Level of the interval, such as 0.95.
+    examples: int  # Examples that both were measured on.
+    #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
+    p_value: float
 
     @property
     def ci(self) -> tuple[float, float] | None:
         """Both ends, or None where they are unknown."""
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
-
-    def estimate(self) -> Estimate:
-        """Return the value with its interval, as results have it."""
-        return Estimate(self.value, *(self.ci or ()))
-
-
-@dataclass(frozen=True)
-class Change(MetricInterval):
-    """A metric of two models on the same examples; the interval is that of ``difference``."""
-
-    examples: int  # Examples that both were measured on.
-    baseline: float  # The first model's value; ``value`` is the other's.
-    difference: float  # ``value - baseline``
-    #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
-    p_value: float
 
     def estimate(self) -> Estimate:
         """Return the difference with its interval, as results have it."""
@@ -126,7 +116,7 @@ def paired_change(
     examples = size_of(outputs)
 
     def change(low: float, high: float, p_value: float) -> Change:
-        return Change(value, low, high, level, examples, start, value - start, p_value)
+        return Change(value, start, value - start, low, high, level, examples, p_value)
 
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
@@ -159,20 +149,19 @@ def interval_of(
     seed: int = 0,
     resamples: int = RESAMPLES,
     values: Array | None = None,
-) -> MetricInterval:
+) -> Estimate:
     """Measure one model, with an interval; parameters as of :func:`paired_change`."""
     n, value = drawn_units(outputs), value_of(metric, outputs)
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
-        low, high = (100.0 * end for end in agresti_coull(hits, n, level))
-    elif n < FEWEST:
-        low, high = -math.inf, math.inf
-    else:
-        if isinstance(metric, Counted):
-            outputs, values = metric.with_two_more(outputs, (True, False)), None
-        values = _enough(metric, values, outputs, n, level, resamples, seed)
-        low, high = _ends(values, n, level, abs(value))
-    return MetricInterval(value, low, high, level)
+        return Estimate(value, *(100.0 * end for end in agresti_coull(hits, n, level)))
+    if n < FEWEST:
+        return Estimate(value)
+    if isinstance(metric, Counted):
+        outputs, values = metric.with_two_more(outputs, (True, False)), None
+    values = _enough(metric, values, outputs, n, level, resamples, seed)
+    ends = _ends(values, n, level, abs(value))
+    return Estimate(value) if math.isinf(ends[0]) else Estimate(value, *ends)
 
 
 # --- the bootstrap ------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from headscope.stats.ranks import (
 
 @dataclass(frozen=True)
 class Factors:
-    """The four factors of one layer, in float64 except those of :meth:`stored`."""
+    """The four factors of one layer, in float64."""
 
     W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
     W_K: Tensor
@@ -56,16 +56,6 @@ class Factors:
     def products(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Left and right factor of each product."""
         return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
-
-    @classmethod
-    def stored(cls, weights: AttentionWeights) -> Factors:
-        """Take a layer's canonical weights as they are, without a copy."""
-        stored = cls(weights.W_Q, weights.W_K, weights.W_V, weights.W_O.mT)
-        return stored.each(Tensor.detach)
-
-    def exact(self) -> Factors:
-        """Return the factors in float64, on the CPU."""
-        return self.each(_exact)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
         """Apply a function to each factor."""
@@ -85,15 +75,12 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
 
     With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
     """
-    plain = Factors.stored(weights).exact()
-    if not biases:
-        return plain
-    b_Q, b_V = _exact(weights.b_Q), _exact(weights.b_V)
-    W_Q, W_K, W_V = (
-        torch.cat([W, b[:, None, :]], dim=1)
-        for W, b in ((plain.W_Q, b_Q), (plain.W_K, torch.zeros_like(b_Q)), (plain.W_V, b_V))
-    )
-    return Factors(W_Q, W_K, W_V, plain.W_O_T)
+    maps = [_exact(W) for W in (weights.W_Q, weights.W_K, weights.W_V)]
+    if biases:
+        added = _exact(weights.b_Q), torch.zeros_like(_exact(weights.b_Q)), _exact(weights.b_V)
+        pairs = zip(maps, added, strict=True)
+        maps = [torch.cat([W, b[:, None, :]], dim=1) for W, b in pairs]
+    return Factors(*maps, _exact(weights.W_O.mT))
 
 
 def _exact(weight: Tensor) -> Tensor:
@@ -282,7 +269,6 @@ class LayerSpectra:
 
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
-    factors = factors.exact()
     whole = factors.concatenated()
     query, key = (column_basis(W, 2 * reading.eps) for W in (factors.W_Q, factors.W_K))
     pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
@@ -295,8 +281,8 @@ def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     )
 
 
-#: Takes factors, or functions that draw them when their turn comes, so that few are in memory.
-ReadLayers = Callable[[Iterable[Factors | Callable[[], Factors]]], Iterator[LayerSpectra]]
+#: Takes functions that make factors when their turn comes, so that few are in memory.
+ReadLayers = Callable[[Iterable[Callable[[], Factors]]], Iterator[LayerSpectra]]
 
 
 @contextmanager
@@ -310,7 +296,7 @@ def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
     # torch sets a thread's share of the cores when it first asks
     pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
     try:
-        yield partial(pool.map, lambda f: layer_spectra(f() if callable(f) else f, reading))
+        yield partial(pool.map, lambda make: layer_spectra(make(), reading))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)

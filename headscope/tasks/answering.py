@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
 from headscope.data.pieces import Encoding, tokenise
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
-from headscope.tasks.base import Task, need_logits, spans
+from headscope.tasks.base import Taken, Task, need_logits, spans
 
 #: Tokens of a window, question and special tokens included, unless the model has fewer.
 WINDOW = 384
@@ -65,17 +64,14 @@ class QuestionAnswering(Task):
     window without one.
     """
 
-    name = "question-answering"
+    name = head = "question-answering"
     words = "F1 of answers; questions with contexts in SQuAD's JSON, and a model with that head"
-    needs_head = True
     table = {  # noqa: RUF012
         "answer_f1": mean_of("f1", 100.0),
         "exact_match": rate_of("exact"),
     }
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         contexts = examples.second or ()
         right = examples.answers or ((),) * len(examples)
         self._rows: list[SpanRow] = []
@@ -89,13 +85,6 @@ class QuestionAnswering(Task):
                     SpanRow(**{**vars(row), "index": len(self._rows) + n})
                     for n, row in enumerate(windows)
                 ]
-        if len(kept) < 2:
-            raise CorpusError(
-                f"{len(kept)} questions of {examples.name} leave room for a context within the "
-                f"model's limit of {loaded.max_length} tokens; give shorter ones."
-            )
-        super().__init__(examples, loaded, self._rows, len(examples) - len(kept))
-        self.n_examples = len(kept)
         self.notes = examples.notes
         self._texts = [(examples.first[i], contexts[i]) for i in kept]
         self._right = [tuple(text for _, text in right[i]) for i in kept]
@@ -103,6 +92,7 @@ class QuestionAnswering(Task):
         self._of: list[list[SpanRow]] = [[] for _ in kept]
         for row in self._rows:
             self._of[row.example].append(row)
+        return self._rows, len(kept), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:

@@ -26,10 +26,13 @@ from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.side_by_side import side_by_side
 from headscope.models.run.task_heads import Joined, Select
 from headscope.models.surgery.output_maps import own_outputs
-from headscope.stats.metrics import Metric, Outputs, resampled
-from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
+from headscope.stats.estimate import Estimate
+from headscope.stats.metrics import Metric, Outputs, resampled, value_of
+from headscope.stats.paired_change import Change, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
+#: Rows, how many examples are measured on them, and how many examples there were.
+Taken = tuple[Sequence[Row], int, int]
 BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and what is kept of each
 #: Task heads that make a token, or a tag, at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
@@ -40,29 +43,34 @@ SPAN_HEAD = "question-answering"
 class Task:
     """Examples of one kind and the metrics that a model earns on them.
 
-    A subclass is made from examples, a model, a seed (of masks) and a limit.
+    A task is made from examples and a model; the seed is that of what is drawn.
     """
 
     name: ClassVar[str]  # as ``--task`` has it
     words: ClassVar[str]  # what it measures, and what it needs, on one line
     higher_is_better: ClassVar[bool] = True  # whether a larger value is a better model
     has_labels: bool = True  # whether :meth:`loss_batches` can use labels
-    #: Whether the outputs of the model's head are compared, and not its embeddings.
-    needs_head: ClassVar[bool] = False
+    #: The model's head whose outputs are compared; None where its embeddings are.
+    head: ClassVar[str | None] = None
+    alone: ClassVar[bool] = False  # whether batches have to be read one after the other
     #: Whether some metrics are of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
 
     def __init__(
-        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        self.data = examples
-        self.rows = rows
-        self.n_examples = len(rows)
-        self.skipped = skipped
-        self.pooling = loaded.pooling
-        self.distance = Distance(rows, loaded)
+        self.data, self.pooling = examples, loaded.pooling
+        self._seed, self._limit = seed, limit
+        self.rows, self.n_examples, all_of_them = self._take(examples, loaded)
+        if self.n_examples < 2:
+            raise CorpusError(
+                f"{self.n_examples} of {all_of_them} examples of {examples.name} fit the model's "
+                f"limit of {loaded.max_length} tokens; give shorter ones (nothing is ever cut)."
+            )
+        self.skipped = all_of_them - self.n_examples
+        self.distance = Distance(self.rows, loaded)
 
     @property
     def metric(self) -> str:
@@ -103,11 +111,6 @@ class Task:
         batches = share(self.batches(loaded))
         return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
 
-    @property
-    def alone(self) -> bool:
-        """Whether batches have to be read one after the other."""
-        return False
-
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Return per-example outputs of anything that runs as :meth:`LoadedModel.run` does."""
         return self.gathered(self.read(run, batch) for batch in batches)
@@ -135,16 +138,13 @@ class Task:
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         """Return every metric by name, of all examples or some; rates are times 100."""
-        ones = np.ones((1, len(next(iter(outputs.values())))))
-        return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
+        return {name: value_of(metric, outputs) for name, metric in self.table.items()}
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""
         return resampled(self.table[self.metric], outputs, seed=seed)
 
-    def interval(
-        self, outputs: Outputs, *, seed: int = 0, values: Array | None = None
-    ) -> MetricInterval:
+    def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
         """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
         return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
 
@@ -165,31 +165,24 @@ class Task:
 
     def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
         """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
-        if labels and self.has_labels:
-            return self._labelled_batches(loaded)
-        return self._loss_batches(loaded, self._label_free_loss, self.distance.select)
-
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        return self._loss_batches(loaded, self._loss, _select_masks)
-
-    def _loss_batches(
-        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
-    ) -> Iterator[LossBatch]:
+        labelled = labels and self.has_labels
+        if labelled and (sets := self._sets()) is not None:
+            yield from self._batches_of_sets(loaded, sets)
+            return
+        loss = self._loss if labelled else self._label_free_loss
+        select = _select_masks if labelled else self.distance.select
         for batch in self.batches(loaded):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
 
     def _batches_of_sets(
-        self,
-        loaded: LoadedModel,
-        sets: Iterable[Sequence[Row]],
-        loss: Callable[[list[int], Padded, Tensor, Tensor | None], Tensor],
+        self, loaded: LoadedModel, sets: Iterable[Sequence[Row]]
     ) -> Iterator[LossBatch]:
-        """Yield batches of examples that are sets of rows, those of as many rows together.
+        """Yield batches of sets of rows, those of as many rows together.
 
-        A batch has all first rows, then all second ones, and so on. ``loss`` is given the places of
-        its sets; their output is the unit embeddings of the rows, end to end.
+        A batch has all first rows, then all second ones, and so on. Their output is the unit
+        embeddings of the rows, end to end.
         """
         by_size: dict[int, list[_Set]] = {}
         for i, rows in enumerate(sets):
@@ -207,16 +200,14 @@ class Task:
                     unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
                     return torch.cat(torch.split(unit, n), dim=-1)
 
-                places = [one.index for one in part]
-                read = partial(loss, places)
+                read = partial(self._loss_of_sets, [one.index for one in part])
                 yield LossBatch(loaded, batch, owner, read, embed, select, select)
 
-    def embed(self, run: Run, batch: Padded) -> Tensor:
-        """Return each row's output as a vector, (rows, d): what tuning brings nearer."""
-        options = {**batch.decoder_inputs, "select": self._select_embed(batch)}
-        return self._embed(batch, *run(*batch.inputs, **options))
-
     # What follows is what tasks differ in.
+
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise the examples: rows, how many examples they are, and how many there were."""
+        raise NotImplementedError
 
     def _select(self, batch: Padded) -> Select | None:
         """Return which positions the head reads while the task is measured."""
@@ -238,9 +229,19 @@ class Task:
         """Return the labelled loss of each row."""
         raise NotImplementedError
 
+    def _sets(self) -> Iterable[Sequence[Row]] | None:
+        """Return the rows of each example, where the labelled loss is one of several at once."""
+        return None
+
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    ) -> Tensor:
+        """Return the labelled loss of each of these sets, by their numbers."""
+        raise NotImplementedError
+
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's distance to the unpruned model."""
-        if self.needs_head:
+        if self.head is not None:
             return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
         return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
 
@@ -259,16 +260,9 @@ class _Set:
         return len(self.rows) * max(map(len, self.rows))
 
 
-def numbered(
-    loaded: LoadedModel, encoded: Iterable[R | None], what: str, side: str = ""
-) -> tuple[list[R], list[int]]:
-    """Return the rows that fit the model, numbered from 0, and their positions in ``what``."""
+def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
+    """Return the rows that fit the model, numbered from 0, and their positions before."""
     kept = [row for row in encoded if row is not None]
-    if len(kept) < 2:
-        raise CorpusError(
-            f"{len(kept)} of {what} fit the model's limit of {loaded.max_length} tokens{side}; "
-            "give shorter ones (nothing is ever cut)."
-        )
     return [replace(row, index=i) for i, row in enumerate(kept)], [row.index for row in kept]
 
 
@@ -289,7 +283,6 @@ def _select_masks(batch: Padded) -> Select | None:
 class TokenTask(Task):
     """A task whose head predicts a token at each masked or target position."""
 
-    needs_head = True
     same_guess: ClassVar[str]  # what a model does that guesses the same token everywhere
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -340,7 +333,7 @@ class Distance:
         """Return what the head of the other model is to get."""
         if self.head not in TOKEN_HEADS:
             return None
-        self._prepared()
+        self.embeddings()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
 
         def their_logits() -> Tensor:
@@ -357,7 +350,7 @@ class Distance:
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
         ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
-        theirs = self._prepared()[batch.index].to(ours)
+        theirs = self.embeddings()[batch.index].to(ours)
         distances = {"cosine": cosine(ours, theirs, precise=False)}
         if logits is None or self.head is None:
             return distances
@@ -372,37 +365,17 @@ class Distance:
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
 
-    def agreement(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
-        """Count each row's guesses, ``guessed``, and those that are the reference's, ``same``.
-
-        (batch,) each: one guess for a classifier, one per masked position for a language model.
-        """
-        self._prepared()
-        if self.head in TOKEN_HEADS:
-            own, full = logits[0].argmax(-1).chunk(2)
-            same, rows, size = own == full, batch.masked[0], len(batch.index)
-            counted = torch.bincount(rows, minlength=size)
-            agreed = torch.bincount(rows, weights=same.double(), minlength=size)
-            return {"same": agreed, "guessed": counted.double()}
-        stored = torch.stack([self._outputs[i] for i in batch.index])
-        agreed = (stored.argmax(-1) == logits.argmax(-1)).double()
-        return {"same": agreed, "guessed": torch.ones_like(agreed)}
-
-    def embeddings(self) -> Tensor:
-        """Return the reference model's embeddings, (rows, d)."""
-        return self._prepared()
-
     def logits(self) -> Tensor:
         """Return the reference model's logits of whole rows, (rows, classes)."""
-        self._prepared()
+        self.embeddings()
         return torch.stack(self._outputs)
 
     def constant(self) -> bool:
         """Whether the reference model's embeddings are the same for every row."""
-        pooled = self._prepared()
+        pooled = self.embeddings()
         return bool((pooled == pooled[:1]).all())
 
-    def _prepared(self) -> Tensor:
+    def embeddings(self) -> Tensor:
         """Run the reference model, once; returns its embeddings (rows, d)."""
         if self._pooled is not None:
             return self._pooled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -27,30 +27,35 @@ from headscope.stats.metrics import (
     CountedF1,
     Metric,
     Outputs,
-    TokenRate,
     accuracy,
     macro_f1,
     matthews,
     mean_of,
-    rate_of,
     ratio_of,
     spearman,
+    token_rate,
 )
-from headscope.stats.paired_change import MetricInterval, interval_of
-from headscope.tasks.base import LossBatch, Task, TokenTask, need_logits, numbered
+from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
-_SAME_TOKENS = TokenRate("same", "guessed")
+#: Entities of each sentence that are predicted and right, predicted, and right.
+_ENTITIES = ("entities_hit", "entities_predicted", "entities_right")
 
 
 def tokenised(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
     """Return rows numbered from 0, and the positions of the texts that fit the model."""
-    return numbered(loaded, encode_rows(loaded, first, second), f"{len(first)} texts")
+    rows, kept = numbered(encode_rows(loaded, first, second))
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{len(rows)} of {len(first)} texts fit the model's limit of {loaded.max_length} "
+            "tokens; give shorter ones (nothing is ever cut)."
+        )
+    return rows, kept
 
 
 def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
@@ -89,56 +94,30 @@ class Fidelity(Task):
     name = "fidelity"
     words = "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
     has_labels = False
+    alone = True  # the whole model's outputs are made at first use
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         # With a head it is the head's outputs that count, and its texts have no prompt.
         prompt = "" if loaded.task_head else loaded.pooling.prompt
-        rows, kept = tokenised(loaded, [prompt + text for text in examples.texts])
-        rows = masked(rows, loaded, seed) if loaded.task_head == "mlm" else rows
+        rows, _ = tokenised(loaded, [prompt + text for text in examples.texts])
+        rows = masked(rows, loaded, self._seed) if loaded.task_head == "mlm" else rows
         if loaded.task_head == "token-classification":  # every token has a tag that can be compared
             rows = [
                 replace(row, masked=row.content, gold=tuple(row.ids[i] for i in row.content))
                 for row in rows
             ]
-        super().__init__(examples, loaded, rows, len(examples.texts) - len(kept))
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
         has_outputs = loaded.task_head is not None and not loaded.encoder_decoder
         self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
+        return rows, len(rows), len(examples.texts)
 
     def _select(self, batch: Padded) -> Select | None:
         return self.distance.select(batch)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         distances = self.distance.measure(batch, hidden, logits)
-        cosines = {"cosine": distances["cosine"].clamp(max=1.0)}  # rounding may exceed it
-        if logits is None or self.nearness_of == "cosine":
-            return {**distances, **cosines}
-        return {**distances, **cosines, **self.distance.agreement(batch, logits)}
-
-    @property
-    def alone(self) -> bool:
-        """Whether batches run one by one: the whole model's outputs are made at first use."""
-        return True
-
-    @property
-    def nearness_of(self) -> str:
-        """What :meth:`nearness` measures: ``cosine`` of embeddings, or ``agreement`` of guesses."""
-        return "agreement" if self.distance.head in ("classification", "mlm") else "cosine"
-
-    def nearness(self, outputs: Outputs, *, seed: int = 0) -> MetricInterval:
-        """Return how near a model's outputs are to the unpruned one's, 1 for the same.
-
-        The mean cosine of embeddings; for a model with a head the share of its guesses (a class of
-        each text, or a token at each mask) that are the unpruned model's.
-        """
-        if self.nearness_of == "cosine":
-            return interval_of(mean_of("cosine"), outputs, seed=seed)
-        rate = rate_of("same") if self.distance.head == "classification" else _SAME_TOKENS
-        found = interval_of(rate, outputs, seed=seed)
-        return MetricInterval(found.value / 100, found.low / 100, found.high / 100, found.level)
+        return {**distances, "cosine": distances["cosine"].clamp(max=1.0)}  # rounding exceeds it
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where the states to stay near to are the same whatever is read."""
@@ -154,17 +133,16 @@ class MaskedLM(TokenTask):
 
     name = "mlm"
     words = "loss at masked tokens; any text, and a model with that head"
+    head = "mlm"
     higher_is_better = False
     same_guess = "guesses the same token at every mask"
     table = {  # noqa: RUF012  (never changed)
         "loss": ratio_of("nll", "tokens"),
-        "masked_accuracy": TokenRate("correct", "tokens"),
+        "masked_accuracy": token_rate("correct", "tokens"),
     }
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
-        length, count = min(WINDOW, loaded.max_length), limit or WINDOWS
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        length, count = min(WINDOW, loaded.max_length), self._limit or WINDOWS
         lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
         rows = window_rows(loaded, lines, length=length, count=count)
         if len(rows) < 2:
@@ -172,7 +150,7 @@ class MaskedLM(TokenTask):
                 f"{examples.name} has not enough text for two windows of {length} tokens; give "
                 "more."
             )
-        super().__init__(examples, loaded, masked(rows, loaded, seed), 0)
+        return masked(rows, loaded, self._seed), len(rows), len(rows)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         scores = wide(need_logits(logits)[0])
@@ -186,12 +164,10 @@ class Classification(Task):
 
     name = "classification"
     words = "accuracy; labelled sentences or pairs, and a model with that head"
-    needs_head = True
+    head = "classification"
     table = {"accuracy": accuracy, "f1": macro_f1, "matthews": matthews}  # noqa: RUF012
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         config = loaded.network.config
         kind = config.problem_type
         if config.num_labels < 2 or kind in ("regression", "multi_label_classification"):
@@ -203,8 +179,8 @@ class Classification(Task):
         names = {int(number): str(name) for number, name in config.id2label.items()}
         labels = class_ids(examples, names)
         rows, kept = tokenised(loaded, examples.first, examples.second)
-        super().__init__(examples, loaded, rows, len(examples) - len(kept))
         self._labels = np.array([labels[i] for i in kept])
+        return rows, len(rows), len(examples)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         return {"predicted": need_logits(logits).argmax(dim=-1)}
@@ -236,9 +212,7 @@ class Similarity(Task):
     words = "Spearman correlation of cosines with people's scores; scored pairs"
     table = {"spearman": spearman}  # noqa: RUF012
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = examples.texts
         rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
@@ -248,16 +222,14 @@ class Similarity(Task):
             if first in row_of and second in row_of:
                 pairs.append((row_of[first], row_of[second]))
                 gold.append(score)
-        skipped = len(examples) - len(pairs)
         if len(set(gold)) < 2:
             raise CorpusError(
-                f"{examples.name}: {skipped} of {len(examples)} pairs are longer than the model's "
-                "limit, and the rest have no two different scores."
+                f"{examples.name}: {len(examples) - len(pairs)} of {len(examples)} pairs are "
+                "longer than the model's limit, and the rest have no two different scores."
             )
-        super().__init__(examples, loaded, rows, skipped)
         self.notes = notes_of(loaded, rows)
         self._pairs, self._gold = np.array(pairs), np.array(gold)
-        self.n_examples = len(gold)
+        return rows, len(pairs), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -279,15 +251,15 @@ class Similarity(Task):
             return None
         return "gives every pair the same similarity, so its correlation is set to 0"
 
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        return self._batches_of_sets(loaded, self.rows_of_examples, self._squared_error)
+    def _sets(self) -> Sequence[Sequence[Row]]:
+        return self.rows_of_examples
 
-    def _squared_error(
-        self, pairs: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
         """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
-        gold = torch.as_tensor(self._gold[pairs] / float(np.abs(self._gold).max())).to(first)
+        gold = torch.as_tensor(self._gold[sets] / float(np.abs(self._gold).max())).to(first)
         return (cosine(first, second, precise=False) - gold) ** 2
 
 
@@ -301,13 +273,11 @@ class TokenClassification(TokenTask):
     An example is a sentence.
     """
 
-    name = "token-classification"
+    name = head = "token-classification"
     words = "F1 of entities, or accuracy over words; tagged words, and a model with that head"
     same_guess = "gives the same tag to every word"
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
         gold = _tag_ids(examples, names, loaded.name)
         words = examples.words or ()
@@ -324,12 +294,11 @@ class TokenClassification(TokenTask):
             )
             for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
         )
-        rows, kept = numbered(loaded, encoded, f"{len(words)} sentences")
-        super().__init__(examples, loaded, rows, len(words) - len(kept))
+        rows, kept = numbered(encoded)
         self.notes = examples.notes
         self._words = [words[i] for i in kept]
         self._names = names
-        self.table: dict[str, Metric] = {"word_accuracy": TokenRate("correct", "tokens")}
+        self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
         self._entities = has_entities(tag for row in examples.tags or () for tag in row)
         if self._entities:
             if find_spec("seqeval") is None:
@@ -337,7 +306,8 @@ class TokenClassification(TokenTask):
                     "F1 of entities is counted by the package seqeval, which is not installed; "
                     "install headscope with the extra [tags]."
                 )
-            self.table = {"entity_f1": CountedF1("entities"), **self.table}
+            self.table = {"entity_f1": CountedF1(*_ENTITIES), **self.table}
+        return rows, len(rows), len(words)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)
@@ -350,7 +320,7 @@ class TokenClassification(TokenTask):
             entity_counts(*([self._names[tag] for tag in tags.tolist()] for tags in pair))
             for pair in zip(guess, right, strict=True)
         ]
-        return {**outputs, "entities": torch.tensor(counts, dtype=torch.float64)}
+        return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
 
 
 def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:

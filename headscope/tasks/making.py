@@ -30,29 +30,12 @@ from headscope.tasks.encoder_tasks import (
 from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
 
-#: The classes of tasks.
-_Kind = (
-    type[Fidelity | MaskedLM | Classification | Similarity | Seq2Seq]
-    | type[Retrieval | Rerank | TokenClassification | QuestionAnswering]
+_CLASSES: tuple[type[Task], ...] = (
+    *(Fidelity, MaskedLM, Classification, Similarity, Retrieval, Rerank),
+    *(TokenClassification, QuestionAnswering, Seq2Seq),
 )
 #: Every task by name.
-TASKS: dict[str, _Kind] = {
-    "fidelity": Fidelity,
-    "mlm": MaskedLM,
-    "classification": Classification,
-    "similarity": Similarity,
-    "retrieval": Retrieval,
-    "rerank": Rerank,
-    "token-classification": TokenClassification,
-    "question-answering": QuestionAnswering,
-    "seq2seq": Seq2Seq,
-}
-#: Tasks that read the outputs of a task head, and which.
-_HEADS = {
-    **{name: name for name in ("mlm", "classification", "seq2seq")},
-    **{name: name for name in ("token-classification", "question-answering")},
-    "rerank": "classification",
-}
+TASKS = {kind.name: kind for kind in _CLASSES}
 _READERS: dict[str, Callable[[str | Path], Examples]] = {
     "classification": read_labelled,
     "similarity": read_pairs,
@@ -110,7 +93,7 @@ def check_task(name: str, loaded: LoadedModel) -> None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
     if name == "seq2seq":
         ends_of(loaded)  # an encoder has no targets, whatever head it has
-    head = _HEADS.get(name)
+    head = TASKS[name].head
     if head is not None and loaded.task_head != head:
         held = type(loaded.network).__name__
         raise missing_task_head(loaded.name, head, held, loaded.head_weights)

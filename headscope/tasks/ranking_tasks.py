@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array, numpy
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import InputError
 from headscope.core.rounding import EPS
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, encode_rows
@@ -34,10 +34,9 @@ from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
 from headscope.tasks.base import (
     TOKEN_HEADS,
-    LossBatch,
+    Taken,
     Task,
     need_logits,
-    numbered,
     one_position,
 )
 from headscope.tasks.encoder_tasks import notes_of, tokenised
@@ -68,9 +67,7 @@ class Retrieval(Task):
         "top_10_changed": rate_of("changed"),
     }
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
         rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
@@ -82,21 +79,13 @@ class Retrieval(Task):
             for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
             if text in row_of and max(grades.values(), default=0.0) > 0
         ]
-        if len(queries) < 2 or len(places) < 2:
-            raise CorpusError(
-                f"{len(queries)} queries of {examples.name} with a relevant document fit the "
-                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
-                "cut)."
-            )
         known = known.pick(queries)
-        super().__init__(examples, loaded, rows, len(examples) - len(queries))
-        self.n_examples = len(queries)
         self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(longer, len(texts)))
         self.relevance: Sequence[Mapping[int, float]] = known.relevance or ()
         self._names = known.ids or known.first
         self._queries = np.array([row_of[text] for text in known.first])
         self._documents = np.array([row_of[text] for text in known.documents])
-        self._seed = seed
+        return rows, len(queries) if len(places) > 1 else 0, len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -155,23 +144,19 @@ class Retrieval(Task):
         for i in range(0, len(queries), few):
             yield on_grid(queries[i : i + few] @ documents.T, 1.0)
 
-    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        sets = [[self.rows[row] for row in rows] for rows in self._sets()]
-        return self._batches_of_sets(loaded, sets, self._contrast)
-
-    def _sets(self) -> Iterator[list[int]]:
+    def _sets(self) -> Iterator[list[Row]]:
         """Yield rows of a query, its best document and others that are not relevant."""
         for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
             rng = random.Random(self._seed * 1_000_003 + i)
             best = max(sorted(grades), key=lambda place: grades[place])
             others = [p for p in range(len(self._documents)) if grades.get(p, 0.0) <= 0]
             drawn = rng.sample(others, min(_NEGATIVES, len(others)))
-            yield [int(query), *(int(self._documents[place]) for place in (best, *drawn))]
+            yield [self.rows[row] for row in (query, *self._documents[[best, *drawn]])]
 
-    def _contrast(
-        self, queries: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    def _loss_of_sets(
+        self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        query, *documents = torch.split(self._unit(batch, hidden), len(queries))
+        query, *documents = torch.split(self._unit(batch, hidden), len(sets))
         scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
         return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
 
@@ -189,60 +174,43 @@ class Rerank(Task):
 
     name = "rerank"
     words = "nDCG@10, or the order kept, of a cross-encoder; queries with documents"
-    needs_head = True
+    head = "classification"
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         classes = loaded.network.config.num_labels
         if classes != 1:
             raise InputError(
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        candidates = examples.candidates or ()
-        pairs = [(i, place) for i, places in enumerate(candidates) for place in places]
+        pairs = [(i, place) for i, own in enumerate(examples.candidates or ()) for place in own]
         encoded = encode_rows(
             loaded,
             [examples.first[i] for i, _ in pairs],
             [examples.documents[place] for _, place in pairs],
         )
-        rows, kept = numbered(loaded, encoded, f"{len(pairs)} pairs of query and document")
-        documents: list[list[int]] = [[] for _ in candidates]  # rows of each query
-        for row, pair in enumerate(kept):
-            documents[pairs[pair][0]].append(row)
-        grades = [
-            0.0 if examples.relevance is None else examples.relevance[i].get(place, 0.0)
-            for i, place in (pairs[pair] for pair in kept)
-        ]
-        labelled = examples.relevance is not None
-        queries = [
-            i
-            for i, mine in enumerate(documents)
-            if len(mine) > 1 and (not labelled or max(grades[row] for row in mine) > 0)
-        ]
-        if len(queries) < 2:
-            raise CorpusError(
-                f"{len(queries)} queries of {examples.name} have two documents that fit the "
-                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
-                "cut)."
-            )
-        used = [row for i in queries for row in documents[i]]
-        new = {row: i for i, row in enumerate(used)}
-        super().__init__(
-            examples,
-            loaded,
-            [replace(rows[row], index=i) for i, row in enumerate(used)],
-            len(examples) - len(queries),
-        )
-        self.n_examples, self.has_labels = len(queries), labelled
-        self.notes = (*examples.notes, *_longer(len(pairs) - len(kept), len(pairs)))
-        self._texts = tuple(examples.first[i] for i in queries)
-        self._of = [np.array([new[row] for row in documents[i]]) for i in queries]
-        self._grades = np.array([grades[row] for row in used])
+        graded, longer = examples.relevance, 0
+        of_query: dict[int, list[tuple[Row, float]]] = {}
+        for (i, place), row in zip(pairs, encoded, strict=True):
+            longer += row is None
+            if row is not None:
+                grade = 0.0 if graded is None else graded[i].get(place, 0.0)
+                of_query.setdefault(i, []).append((row, grade))
+        rows, grades, self._of, texts = list[Row](), list[float](), list[Array](), list[str]()
+        for i, own in of_query.items():
+            if len(own) > 1 and (graded is None or max(grade for _, grade in own) > 0):
+                self._of.append(np.arange(len(rows), len(rows) + len(own)))
+                texts.append(examples.first[i])
+                rows += [row for row, _ in own]
+                grades += [grade for _, grade in own]
+        self.has_labels = graded is not None
+        self.notes = (*examples.notes, *_longer(longer, len(pairs)))
+        self._texts, self._grades = texts, np.array(grades)
         tau: Metric = mean_of("tau", 100.0)
         gain: Metric = mean_of("ndcg", 100.0)
-        self.table = {**({"ndcg_at_10": gain} if labelled else {}), "kendall_tau": tau}
+        self.table = {**({"ndcg_at_10": gain} if self.has_labels else {}), "kendall_tau": tau}
+        rows = [replace(row, index=i) for i, row in enumerate(rows)]
+        return rows, len(texts), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -319,15 +287,8 @@ def first_documents(steps: Array, k: int = TOP) -> Array:
     ``steps`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there are
     fewer documents.
     """
-    n_queries, n_documents = steps.shape
-    # One number holds score and place: larger scores first, then lower places.
-    keys = steps * n_documents + np.arange(n_documents)[::-1]
-    few = min(k, n_documents)
-    some = np.argpartition(-keys, few - 1, axis=1)[:, :few]
-    order = np.argsort(-np.take_along_axis(keys, some, axis=1), axis=1)
-    first = np.full((n_queries, k), -1, dtype=np.int64)
-    first[:, :few] = np.take_along_axis(some, order, axis=1)
-    return first
+    first = np.argsort(-steps, axis=1, kind="stable")[:, :k]
+    return np.pad(first, ((0, 0), (0, k - first.shape[1])), constant_values=-1)
 
 
 def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:

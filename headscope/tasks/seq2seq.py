@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import InputError
 from headscope.core.processes import in_order, share
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
@@ -36,8 +35,8 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import wide
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
-from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
-from headscope.tasks.base import TokenTask, numbered, one_position
+from headscope.stats.metrics import Metric, Outputs, rate_of, token_rate, value_of
+from headscope.tasks.base import Taken, TokenTask, numbered, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
@@ -63,28 +62,26 @@ class Seq2Seq(TokenTask):
     decoder once for every token.
     """
 
-    name = "seq2seq"
+    name = head = "seq2seq"
     writes = True
     words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
     same_guess = "gives the same token at every position"
 
-    def __init__(
-        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
-    ) -> None:
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         targets = examples.second or ()
         encoded = encode_pairs(loaded, examples.first, targets, ends_of(loaded))
-        rows, kept = numbered(loaded, encoded, f"{len(examples)} pairs", " on either side")
-        super().__init__(examples, loaded, rows, len(examples) - len(rows))
+        rows, kept = numbered(encoded)
         self._targets = tuple(targets[i].strip() for i in kept)
-        self._longest = max(len(row.labels) for row in rows)
+        self._longest = max((len(row.labels) for row in rows), default=0)
         self.table: dict[str, Metric] = {
-            "token_accuracy": TokenRate("correct", "tokens"),
+            "token_accuracy": token_rate("correct", "tokens"),
             "exact_match": rate_of("exact"),
         }
-        self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
+        installed = find_spec("sacrebleu") is not None
+        self._unit = bleu_unit(self._targets) if installed else None
         if self._unit is not None:
             self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
-        if not has_sacrebleu():
+        if not installed:
             self.notes = (
                 "BLEU is left out: the package sacrebleu, which counts it, is not installed.",
             )
@@ -94,6 +91,7 @@ class Seq2Seq(TokenTask):
                 "The targets have fewer than four words on average, and BLEU of words is 0 for "
                 f"every model then: BLEU {instead}.",
             )
+        return rows, len(rows), len(examples)
 
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
@@ -134,8 +132,7 @@ class Seq2Seq(TokenTask):
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""
         if "exact" in outputs:
             return super().metrics(outputs)
-        value = self.table[self.metric](outputs, np.ones((1, len(outputs["correct"]))))
-        return {self.metric: float(value[0])}
+        return {self.metric: value_of(self.table[self.metric], outputs)}
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where one text, or one token, is written whatever the source is."""
@@ -202,11 +199,6 @@ def decode_greedily(
     return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]
 
 
-def has_sacrebleu() -> bool:
-    """Whether BLEU can be measured here."""
-    return find_spec("sacrebleu") is not None
-
-
 def bleu_unit(references: Sequence[str]) -> str | None:
     """Choose the tokenizer of BLEU that suits texts as long as these."""
     if sum(len(text.split()) for text in references) >= _ORDER * len(references):
@@ -219,11 +211,6 @@ def bleu_counts(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
 ) -> Array:
     """Count what BLEU is made of, sentence by sentence."""
-    if not has_sacrebleu():
-        raise InputError(
-            "BLEU is counted by the package sacrebleu, which is not installed; install headscope "
-            "with the extra [seq2seq]."
-        )
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize)

@@ -101,7 +101,7 @@ ROWS = {
         },
         "transfer.csv",
         "transfer_curves.csv transfer_differences.csv transfer_rates.csv transfer_runs.csv",
-        "transfer transfer_curves",
+        "transfer",
     ),
     "prune": Row(
         {

@@ -15,7 +15,7 @@ from transformers import T5Config, T5EncoderModel
 import headscope
 from headscope import rank
 from headscope.analyses.rank.result import RankResult
-from headscope.core.errors import UnsupportedModelError, ValidationFailedError
+from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
 
@@ -62,7 +62,7 @@ def alone(loaded: LoadedModel) -> tuple[dict[int, list[np.ndarray]], dict[int, l
     return inputs, patterns
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "albert, two groups"])
+@pytest.mark.parametrize("family", ["bert", "albert, two groups"])
 def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     loaded = opened(family)
     result = measured(loaded, share_projections=[4, 32])
@@ -97,7 +97,7 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     assert full.score_error < 1e-10
     assert full.fidelity.value == pytest.approx(1, abs=1e-10)
     assert narrow.fidelity.value < 1 - 1e-4
-    distinct = {"albert": 1, "albert, two groups": 2}.get(family, 3)
+    distinct = 3 if family == "bert" else 2
     assert len(narrow.layer_score_errors) == distinct
     before, after = 32 * (2 * 32 + 1), 4 * (2 * 32 + 4) + 4 * 32
     assert narrow.parameters == distinct * after
@@ -106,15 +106,6 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
 
 def same(found: Any, expected: np.ndarray, atol: float) -> None:
     np.testing.assert_allclose(found.singular_values, expected, rtol=1e-6, atol=atol * expected[0])
-
-
-def test_albert_measures_its_one_layer_in_every_place():
-    result = rank(opened("albert"), control_seeds=2)
-    assert result.controls["fresh"] is not None
-    assert [layer.layer for layer in result.layers] == [0, 1, 2]
-    assert len({layer.qk.singular_values for layer in result.layers}) == 1
-    folded = rank(opened("albert"), control_seeds=2, fold_layernorm=True)
-    assert [layer.folded for layer in folded.layers] == [False, True, True]
 
 
 def test_data_aware_form_with_biases():
@@ -154,14 +145,13 @@ def test_a_model_without_some_heads():
     assert len(width.layer_score_errors) == 2
 
 
-@pytest.mark.parametrize("validate", [True, False])
-@pytest.mark.parametrize("kind", ["esm", "roformer", "modernbert"])
-def test_rotary_models_are_refused(kind, validate):
+@pytest.mark.parametrize("kind", ["esm", "modernbert"])
+def test_rotary_models_are_refused(kind):
     model = tiny(kind)
     if kind == "modernbert":  # as its published config says, wrongly
         model.config.position_embedding_type = "absolute"
     with pytest.raises(UnsupportedModelError, match=f"{kind}.*rotates queries and keys"):
-        rank(model, validate=validate)
+        rank(model, validate=False)
 
 
 def test_relative_keys_in_a_config():
@@ -190,13 +180,3 @@ def test_from_a_text_the_relative_bias_stays_as_it_is():
         values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[head.layer]]
         assert head.pattern_asymmetry.value == pytest.approx(np.mean(values), rel=1e-8)
     assert result.shared.widths[0].fidelity.value == pytest.approx(1.0, abs=1e-6)
-
-
-def test_a_model_whose_attention_is_bypassed_is_measured_from_its_weights_alone():
-    loaded = opened("bert")
-    for site in loaded.sites:
-        site.module.forward = lambda x, *_, **__: (x, None)
-    assert len(rank(loaded, validate=False, control_seeds=2).heads) == 12
-    for extra in ({"text": as_plain(LINES)}, {"share_projections": [4]}):
-        with pytest.raises(ValidationFailedError, match="0 times"):
-            rank(loaded, validate=False, control_seeds=2, **extra)

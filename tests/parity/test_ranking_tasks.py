@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from derivatives import check_derivatives
 from scipy import stats
 from tiny_models import tiny_bert
 
@@ -23,7 +24,6 @@ from headscope.data.queries import (
 )
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.making import make_task, read_examples
-from headscope.tasks.units import units_of
 
 NOUNS = ("cat", "dog", "mat", "house")
 DOCUMENTS = [f"the {a} {verb} on the {b}" for a in NOUNS for b in NOUNS for verb in ("sat", "ran")]
@@ -104,30 +104,6 @@ def test_retrieval_is_ndcg_of_cosines(bert, beir):
     assert task.metrics(pruned)["top_10_changed"] == pytest.approx(100 * len(moved) / len(QUERIES))
     half = {name: values[3:9] for name, values in pruned.items()}  # as a search halves queries
     assert set(task.changed(half)) == {*moved} & {f"q{i}" for i in range(3, 9)}
-
-
-def test_a_planted_ranking(bert, tmp_path):
-    """A query that stands among the documents finds itself first."""
-    rows = [("query", "document", "label")]
-    for i, text in enumerate(DOCUMENTS[:8]):
-        rows += [(text, text, 1), (text, DOCUMENTS[8 + i], 0)]
-    path = tmp_path / "planted.tsv"
-    path.write_text("\n".join("\t".join(map(str, row)) for row in rows))
-    task = make_task("retrieval", read_retrieval(path), bert)
-    assert task.value(task.outputs(bert)) == pytest.approx(100)
-    assert task.outputs(bert)["top"][:, 0].tolist() == [2 * i for i in range(8)]
-
-
-def test_scored_pairs_are_a_small_set(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("a cat,the cat,4.0\na cat,the dog,5\nit,the mat,3.9\nshe,the cat,4.5\n")
-    data = read_retrieval(path)
-    assert data.first == ("a cat", "she")
-    assert data.documents == ("the cat", "the dog", "the mat")
-    assert data.relevance == ({0: 1.0, 1: 1.0}, {0: 1.0})
-    path.write_text("a cat,the cat,1\nit,the mat,0.5\n")
-    with pytest.raises(CorpusError, match="no pair has a score of 4 or more"):
-        read_retrieval(path)
 
 
 def test_another_split_and_equal_documents(bert, beir, tmp_path):
@@ -212,30 +188,13 @@ def test_rerank_without_labels_and_its_rows(crossed, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["retrieval", "rerank"])
-def test_derivatives_are_those_of_the_slow_difference(task, bert, crossed, beir):
-    """Labelled and label-free losses by gates, against central differences."""
+def test_derivatives(task, bert, crossed, beir):
     loaded = bert
     if task == "rerank":
         loaded = headscope.load(str(crossed), task_head="auto", dtype="float64")
-    data = read_examples(task, beir, 5)
-    job = make_task(task, data, loaded)
-    units = units_of(loaded)
+    made = make_task(task, read_examples(task, beir, 5), loaded)
     for labels in (True, False):
-        batch = next(iter(job.loss_batches(loaded, labels=labels)))
-        start = torch.full((2, 4), 0.7, dtype=torch.float64)
-        gates = start.expand(batch.size, 2, 4).clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        for unit in (1, 6):
-            step = torch.zeros(2, 4, dtype=torch.float64)
-            step[units.members[unit][0]] = 1e-4
-            high, low = (
-                batch.loss((start + sign * step).expand(batch.size, 2, 4).clone()).detach()
-                for sign in (1, -1)
-            )
-            expected = (high - low) / 2e-4
-            found = gradient[:, *units.members[unit][0]]
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
-        assert torch.isfinite(batch.embed(batch.gates())).all()
+        check_derivatives(made, loaded, labels=labels)
 
 
 def test_refusals(bert, crossed, beir, tmp_path):

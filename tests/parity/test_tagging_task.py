@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from derivatives import check_derivatives
 from seqeval.metrics import f1_score
 from tiny_models import tiny_bert
 
@@ -13,7 +14,6 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.annotated import read_tagged
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks import encoder_tasks
-from headscope.tasks.encoder_tasks import entity_counts
 from headscope.tasks.making import make_task, read_examples
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -75,20 +75,6 @@ def test_tags_of_first_pieces(loaded, file):
     assert task.interval(outputs).low < task.value(outputs) < task.interval(outputs).high
 
 
-@pytest.mark.parametrize(
-    ("predicted", "right", "counts"),
-    [
-        ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", (2, 2, 2)),
-        ("B-PER O O B-LOC", "B-PER I-PER O B-LOC", (1, 2, 2)),  # half an entity is none
-        ("I-PER I-PER O O", "B-PER I-PER O O", (1, 1, 1)),  # not strict: I- may begin one
-        ("B-PER B-PER O O", "B-PER I-PER O O", (0, 2, 1)),
-        ("O O O O", "O O O B-PER", (0, 0, 1)),
-    ],
-)
-def test_entities_by_hand(predicted, right, counts):
-    assert entity_counts(predicted.split(), right.split()) == counts
-
-
 def test_parts_of_speech_are_counted_by_word(tmp_path):
     """UPOS of CoNLL-U, ranges and empty nodes passed over; no entity, so accuracy is the value."""
     rows = ["# text = the cat ran", "1-2\tthecat" + "\t_" * 8]
@@ -122,15 +108,7 @@ def test_parts_of_speech_are_counted_by_word(tmp_path):
 def test_derivatives(loaded, file):
     task = make_task("token-classification", read_tagged(file).top(6), loaded)
     for labels in (True, False):
-        batch = next(iter(task.loss_batches(loaded, labels=labels)))
-        start = torch.full((batch.size, 2, 4), 0.8, dtype=torch.float64)
-        gates = start.clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        step = torch.zeros(2, 4, dtype=torch.float64)
-        step[0, 2] = 1e-4
-        expected = (batch.loss(start + step) - batch.loss(start - step)).detach() / 2e-4
-        np.testing.assert_allclose(gradient[:, 0, 2], expected, rtol=1e-3, atol=1e-7)
-        assert float(gradient.abs().max()) > 1e-4
+        check_derivatives(task, loaded, labels=labels)
     row = next(iter(task.loss_batches(loaded)))
     sizes = [len(task.rows[i].masked) for i in row._batch.index]
     found = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))

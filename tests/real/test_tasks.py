@@ -1,13 +1,11 @@
-"""Real models score on real data as was published, and go on doing so when saved without heads."""
+"""Real models score on real data as was published."""
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
-from headscope.models.certificate.certificate import validate_model
-from headscope.models.run.intervene import gated
+from headscope.data.queries import read_retrieval
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 
@@ -35,59 +33,15 @@ def test_sst2(shared):
 def test_mlm_on_wikitext(shared):
     """The model card says 4.52 nats and 29.2% at 2,287 masks of 256 windows of 64 tokens.
 
-    Its masks are not ours: the loss of 2,304 other ones has a standard error of 0.07 nats, the
-    accuracy one of 1 point.
+    Its masks are not ours: the loss of 1,152 other ones has a standard error of 0.1 nats, the
+    accuracy one of 1.4 points.
     """
     loaded = headscope.load(str(shared / "models/minilm-mlm"), task_head="auto")
-    task = make_task("mlm", read_texts(shared / "data/wikitext-2-test.txt"), loaded)
-    assert (task.n_examples, len(task.rows[0])) == (256, 64)
+    task = make_task("mlm", read_texts(shared / "data/wikitext-2-test.txt"), loaded, limit=128)
+    assert (task.n_examples, len(task.rows[0])) == (128, 64)
     metrics = task.metrics(task.outputs(loaded))
-    assert metrics["loss"] == pytest.approx(4.52, abs=0.15)
-    assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=2.0)
-
-
-def test_pruned_sst2_still_classifies(shared, tmp_path):
-    """Limits, compact model, saved compact and saved dense give the same 96 answers."""
-    loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
-    data = read_examples("classification", shared / "data/sst2-test.tsv", 96)
-    task = make_task("classification", data, loaded)
-    removed = [(0, h) for h in range(12)] + [(layer, layer + 3) for layer in range(1, 6)]
-    gates = torch.ones(6, 12)
-    for layer, head in removed:
-        gates[layer, head] = 0
-    expected = task.outputs(loaded, gates)["predicted"]
-    compact = headscope.remove_heads(loaded, removed)
-    headscope.save(compact, tmp_path / "compact")
-    headscope.save_dense(compact, tmp_path / "dense")
-    for model in (
-        compact,
-        headscope.load(str(tmp_path / "compact"), task_head="auto"),
-        headscope.load(str(tmp_path / "dense"), task_head="auto"),
-    ):
-        assert task.outputs(model)["predicted"].tolist() == expected.tolist()
-        assert validate_model(model).passed
-    original = (shared / "models/minilm-sst2/model.safetensors").stat().st_size
-    assert (tmp_path / "compact/model.safetensors").stat().st_size < original
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense").eval()
-    ids, mask = loaded.pad([list(row.ids) for row in task.rows[:32]])
-    with torch.no_grad():
-        answers = theirs(input_ids=ids, attention_mask=mask).logits.argmax(-1)
-    assert answers.tolist() == expected[:32].tolist()
-
-
-def test_surgery_on_the_demo_model_is_exact(demo):
-    removed = [(layer, head) for layer in range(6) for head in range(layer, 12, 2)]
-    compact = headscope.remove_heads(demo, removed)
-    task = make_task("fidelity", read_examples("fidelity", None, 64), demo)
-    gates = torch.ones(6, 12)
-    for layer, head in removed:
-        gates[layer, head] = 0
-    ids, mask = demo.pad([list(row.ids) for row in task.rows])
-    with gated(demo, gates) as run:
-        expected, _ = run(ids, mask)
-    with torch.no_grad():
-        found = compact.forward(ids, mask)
-    assert float((found - expected)[mask.bool()].abs().max()) < 1e-5
+    assert metrics["loss"] == pytest.approx(4.52, abs=0.25)
+    assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=3.0)
 
 
 def test_arabic_names_in_latin_letters(shared):
@@ -135,3 +89,21 @@ def test_cross_attention_is_the_most_fragile(shared):
     assert "BLEU is of characters" in found.warnings[0]
     half = found.stacks[0].curves[0].points[1]
     assert half.metrics["exact_match"] > found.stacks[2].curves[0].points[1].metrics["exact_match"]
+
+
+def test_sts_b_as_a_small_retrieval(demo, shared):
+    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)  # pairs scored 4 or more
+    places = sorted({p for grades in data.relevance for p in grades})
+    few = data.with_documents([*places, *range(600, 720)])
+    task = make_task("retrieval", few, demo)
+    outputs = task.outputs(demo)
+    assert task.metrics(outputs)["recall_at_10"] > 95
+    assert task.value(outputs) > 85
+    assert task.degenerate(outputs) is None
+    gates = torch.ones(6, 12)
+    gates[:5] = 0
+    worse = task.outputs(demo, gates)
+    assert task.value(worse) < task.value(outputs)
+    assert 0 < len(task.changed(worse)) <= 40
+    change = task.change(outputs, worse)
+    assert change.low < change.difference < change.high

@@ -137,7 +137,7 @@ def _curve(
     def measured(order: Order, area: Metric) -> tuple[tuple[float, ...], Estimate]:
         of = outputs(order)
         curve = faithfulness(of, np.ones((1, len(of["change"]))))[0]
-        return tuple(curve.tolist()), interval_of(area, of, seed=seed).estimate()
+        return tuple(curve.tolist()), interval_of(area, of, seed=seed)
 
     (first, cpr), (second, cmd) = measured(signed, under), measured(absolute, gap)
     return RankingCurve(name, first, second, cpr, cmd)

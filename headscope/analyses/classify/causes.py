@@ -221,8 +221,8 @@ def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     for removal in ("zero", "mean"):
         estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
         fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
-        ends = (fit.low / 100, fit.high / 100) if fit.ci else ()
-        yield EstimateFit(removal, len(causes), Estimate(fit.value / 100, *ends))
+        ends = (end / 100 for end in fit.interval or ())
+        yield EstimateFit(removal, len(causes), Estimate(float(fit) / 100, *ends))
 
 
 def role_tests(

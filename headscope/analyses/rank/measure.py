@@ -16,7 +16,8 @@ Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "Summariz
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +27,11 @@ from headscope.analyses.rank.result import Copying, DataControl
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
+from headscope.data.corpus import PlainText
 from headscope.models.anatomy.readout import token_maps
+from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
+from headscope.session.texts import check_measured
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
@@ -41,6 +45,13 @@ from headscope.stats.spectra import (
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
+
+
+def description(text: PlainText, limit: int | None, lines: int) -> dict[str, Any]:
+    """Describe what was read of a text; refuse one of which every line was skipped."""
+    check_measured(text, lines)
+    skipped = min(text.n_lines, limit or text.n_lines) - lines
+    return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
 class InputCovariance(Accumulator):
@@ -117,7 +128,6 @@ def data_aware_ranks(
     Shapes: ``mean`` (d_model,) and ``root`` = S^(1/2) (d_model, d_model), of the layer's inputs. A
     layer without heads has no control.
     """
-    factors = factors.exact()
     every = (factors, *(random_factors(factors, seed) for seed in seeds))
     weighted = [weigh(item, root, mean) for item in every]
     heads, *random = (product_ranks(item.W_Q, item.W_K, reading) for item in weighted)
@@ -140,12 +150,12 @@ def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
 
 
 def measure_copying(
-    loaded: LoadedModel, factors: Mapping[int, Factors], seed: int
+    loaded: LoadedModel, factors: Callable[[AttentionSite], Factors], seed: int
 ) -> tuple[dict[int, list[float | None]], Copying]:
     """Score the heads of the stack that predicts tokens, and random heads in their place.
 
-    ``factors`` are those of every site by its row, and so are the scores, in the order of its
-    heads. The score does not depend on the scale of W_V and W_O, so the random ones need no norms.
+    The scores are by the site's row, in the order of its heads. They do not depend on the scale of
+    W_V and W_O, so the random ones need no norms.
     """
     maps = token_maps(loaded)
     tokens, d_model = maps.product(), maps.embedding.shape[1]
@@ -154,7 +164,7 @@ def measure_copying(
     widths = set()
     for site in loaded.sites:
         if site.stack == stack and site.n_heads:
-            site_factors = factors[site.row].exact()
+            site_factors = factors(site)
             W_V = site_factors.W_V[:, :d_model]  # without the row that biases add
             widths.add(W_V.shape[-1])
             values = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()

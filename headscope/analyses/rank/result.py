@@ -10,7 +10,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.show.shown import Shown
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import columns
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
 
@@ -61,11 +61,6 @@ class HeadRank(Matrices, Head):
     #: of heads that do not write to the stack that predicts tokens.
     copying: Annotated[float | None, Compare("copying score")] = None
 
-    @property
-    def pattern_symmetry(self) -> float | None:
-        """1 - asymmetry^2 / 2 of the attention pattern's mean asymmetry."""
-        return symmetry_of(self.pattern_asymmetry.value if self.pattern_asymmetry else None)
-
 
 @dataclass(frozen=True)
 class Overlap:
@@ -93,11 +88,6 @@ class Layer:
     heads: tuple[int, ...]  # The heads there are
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
-    @property
-    def name(self) -> str:
-        """``L3``; ``cross:L3`` outside the encoder."""
-        return layer_name(self.layer, self.stack)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRank(Matrices, Layer):
@@ -107,6 +97,11 @@ class LayerRank(Matrices, Layer):
     qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
     #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """``L3``; ``cross:L3`` outside the encoder."""
+        return layer_name(self.layer, self.stack)
 
 
 @dataclass(frozen=True)
@@ -227,13 +222,9 @@ class RankResult(Shown):
         """One row per width of shared projections, where they were asked for (pandas)."""
         import pandas
 
-        rows = []
-        for width in self.shared.widths if self.shared else ():
-            row = {k: v for k, v in vars(width).items() if k != "layer_score_errors"}
-            for name in ("fidelity", "truncated_fidelity"):
-                row |= estimated_columns(name, row[name])
-            rows.append(row)
-        return pandas.DataFrame(rows)
+        widths = self.shared.widths if self.shared else ()
+        rows = [columns(width, *vars(width)) for width in widths]
+        return pandas.DataFrame(rows).drop(columns="layer_score_errors", errors="ignore")
 
     def control_of(
         self, item: HeadRank | LayerRank, kind: str, matrix: str

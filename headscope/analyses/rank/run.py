@@ -13,6 +13,7 @@ from headscope.analyses.rank.measure import (
     InputCovariance,
     PatternAsymmetry,
     data_aware_ranks,
+    description,
     measure_copying,
 )
 from headscope.analyses.rank.result import (
@@ -40,7 +41,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import check_measured, line_batches
+from headscope.session.texts import line_batches
 from headscope.session.validate import require_valid
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
@@ -92,22 +93,25 @@ def run(model: Model, options: RankOptions) -> RankResult:
     names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
     eps = max(torch.finfo(DTYPES[name]).eps for name in names)
     reading = Reading(options.share, eps, options.rtol)
-    factors, folded = _factors(loaded, biases, options.fold_layernorm)
+    norms = preceding_norms(loaded) if options.fold_layernorm else {}
+    factors = functools.partial(_factors, biases=biases, norms=norms)
     seeds = tuple(range(seed, seed + options.control_seeds))
     # Controls are drawn for each number of heads that layers have.
-    by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
-    geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
-    spectra: dict[int, LayerSpectra] = {}  # by the identity of the factors
+    by_size = {site.n_heads: site for site in loaded.sites if site.n_heads}
+    geometries = [factors(site) for _, site in sorted(by_size.items(), reverse=True)]
+    # Layers that share all weights are measured once (ALBERT).
+    keys = {site.row: (site.projections, norms.get(site.row)) for site in loaded.sites}
+    distinct = {keys[site.row]: site for site in loaded.sites}
+    spectra: dict[object, LayerSpectra] = {}
     with reading_layers(reading) as read:
-        measured = read(_distinct(factors))
+        measured = read(functools.partial(factors, site) for site in distinct.values())
         drawn = [
             read(functools.partial(random_factors, like, seed) for seed in seeds)
             for like in geometries
         ]
-        for done, item in enumerate(factors.values(), start=1):
-            if id(item) not in spectra:
-                spectra[id(item)] = next(measured)
-            tell("model", done, len(factors))
+        for key, found in zip(distinct, measured, strict=True):
+            spectra[key] = found
+            tell("model", len(spectra), len(distinct))
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
 
@@ -115,14 +119,16 @@ def run(model: Model, options: RankOptions) -> RankResult:
     aware: dict[int, tuple[list[MatrixRank], MatrixRank, DataControl | None]] = {}  # by row
     if lines is not None:
         covariance, patterns, text = _read_text(loaded, lines, limit, tell)
-        for row, plain in _factors(loaded, biases, False)[0].items():
-            aware[row] = data_aware_ranks(plain, *covariance.moments(row), reading, seeds)
+        for site in loaded.sites:
+            plain = layer_factors(site.weights(), biases=biases)
+            moments = covariance.moments(site.row)
+            aware[site.row] = data_aware_ranks(plain, *moments, reading, seeds)
     copied, copying = dict[int, list[float | None]](), None
     if options.copying:
         copied, copying = measure_copying(loaded, factors, seed)
     heads, layers = [], []
     for site in loaded.sites:
-        site_spectra, row = spectra[id(factors[site.row])], site.row
+        site_spectra, row = spectra[keys[site.row]], site.row
         of_heads, together, control = aware.get(row, ([], None, None))
         cross = site.stack == "cross"  # queries and keys lie in different spaces
         for i, head in enumerate(site.head_ids):
@@ -151,7 +157,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
                 overlap=Overlap(**tables),
                 qk_data=together,
                 qk_data_control=control,
-                folded=folded.get(row),
+                folded=row in norms if options.fold_layernorm else None,
             )
         )
     return RankResult(
@@ -195,31 +201,13 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
 
 
 def _factors(
-    loaded: LoadedModel, biases: bool, fold: bool
-) -> tuple[dict[int, Factors], dict[int, bool]]:
-    """Return each layer's factors, one object for layers that share all weights (ALBERT).
-
-    With ``fold`` also whether a LayerNorm was folded into each.
-    """
-    norms = preceding_norms(loaded) if fold else {}
-    made: dict[Any, Factors] = {}
-    factors: dict[int, Factors] = {}
-    for site in loaded.sites:
-        norm = norms.get(site.row)
-        key = (site.projections, norm)
-        if key not in made:
-            weights = site.weights()
-            if norm is not None:
-                weights = fold_gain(weights, *gain_and_shift(norm))
-            # What needs no arithmetic stays as it is until a layer is read.
-            plain = norm is None and not biases
-            made[key] = Factors.stored(weights) if plain else layer_factors(weights, biases=biases)
-        factors[site.row] = made[key]
-    return factors, ({site.row: site.row in norms for site in loaded.sites} if fold else {})
-
-
-def _distinct(factors: Mapping[int, Factors]) -> list[Factors]:
-    return list({id(item): item for item in factors.values()}.values())
+    site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.LayerNorm]
+) -> Factors:
+    """Return a layer's factors, with the gain of the LayerNorm before it where that is folded."""
+    weights, norm = site.weights(), norms.get(site.row)
+    if norm is not None:
+        weights = fold_gain(weights, *gain_and_shift(norm))
+    return layer_factors(weights, biases=biases)
 
 
 def _fresh(
@@ -231,12 +219,16 @@ def _fresh(
         twin = random_twin(loaded, seed)
     except HeadscopeError:
         return None
-    drawn = _distinct(_factors(twin, biases, False)[0])
-    controls = []
+
+    def first_heads(site: AttentionSite, n_heads: int) -> Factors:
+        return layer_factors(site.weights(), biases=biases).first(n_heads)
+
+    sites, controls = {site.projections: site for site in twin.sites}.values(), []
     for n_heads in (like.n_heads for like in geometries):
-        draws = [item.first(n_heads) for item in drawn if item.n_heads >= n_heads]
-        if draws:
-            controls.append(layer_control(list(read(draws[:FRESH_LAYERS]))))
+        enough = [site for site in sites if site.n_heads >= n_heads][:FRESH_LAYERS]
+        if enough:
+            draws = read(functools.partial(first_heads, site, n_heads) for site in enough)
+            controls.append(layer_control(list(draws)))
     return ControlRank(seeds=(seed,), geometries=tuple(controls)) if controls else None
 
 
@@ -260,12 +252,5 @@ def _read_text(
             router.run(functools.partial(loaded.forward, ids, mask))
             lines += len(batch)
             progress("text", seen, n_lines)
-    check_measured(text, lines)
-    description = {
-        "name": text.name,
-        "sha256": text.sha256,
-        "lines": lines,
-        "skipped": n_lines - lines,
-        "tokens": int(covariance.count[0]),
-    }
-    return covariance, patterns, description
+    read = description(text, limit, lines) | {"tokens": int(covariance.count[0])}
+    return covariance, patterns, read

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.rank.measure import description
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
 from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
@@ -30,7 +31,7 @@ from headscope.core.rounding import above, tied
 from headscope.data.corpus import PlainText, sample_plain
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
-from headscope.session.texts import check_measured, line_batches
+from headscope.session.texts import line_batches
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 from headscope.stats.statistics import normal_interval
@@ -238,7 +239,7 @@ def sweep_widths(
     text = text or sample_plain()
     batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
     lines = sum(len(ids) for ids, _ in batches)
-    check_measured(text, lines)
+    read = description(text, limit, lines)
     states = PooledStates(loaded, batches)
     sites = [site for site in loaded.sites if site.n_heads]
     layer_of = {site.projections: site.row for site in reversed(sites)}  # shared ones once (ALBERT)
@@ -288,10 +289,5 @@ def sweep_widths(
     return SharedProjections(
         widths=tuple(results),
         knee=knee(list(widths), [item.score_error for item in results]),
-        text={
-            "name": text.name,
-            "sha256": text.sha256,
-            "lines": lines,
-            "skipped": min(text.n_lines, limit or text.n_lines) - lines,
-        },
+        text=read,
     )

@@ -44,8 +44,15 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield b.Text(rank_sentence(result), "lead")
     for note in rank_notes(result):
         yield b.Text(note, "warning")
+    settings = result.settings
+    folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
+    how = b.Text(
+        f"{model_line(result).plain}\nWeights stored as {settings['stored_dtype']}, analysed in "
+        f"float64; biases {settings['biases']}d{folded}",
+        on=b.TERMINAL,
+    )
     if not result.heads:
-        yield b.Text(_run_lines(result), on=b.TERMINAL)
+        yield how
         return
     gaussian = result.controls["gaussian"]
     assert gaussian is not None  # it is always drawn
@@ -83,14 +90,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         digits=1,
         file="effective_rank",
     )
-    if any(head.symmetry is not None for head in result.heads):
-        yield b.HeadMap(
-            "Symmetry of W_Q W_K^T",
-            "1 symmetric, 0 random, -1 antisymmetric",
-            {(head.layer_name, head.head): head.symmetry for head in result.heads},
-            digits=2,
-        )
-    yield b.Text(_run_lines(result), on=b.TERMINAL)
+    yield how
     rows = []
     for layer in result.layers:
         overlap = layer.overlap
@@ -111,15 +111,6 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield _cumulative(result, "qk", b.PAGE)
     yield _cumulative(result, "ov", b.NOWHERE)
     yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
-
-
-def _run_lines(result: RankResult) -> str:
-    settings = result.settings
-    folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
-    return (
-        f"{model_line(result).plain}\nWeights stored as {settings['stored_dtype']}, analysed in "
-        f"float64; biases {settings['biases']}d{folded}"
-    )
 
 
 def rank_sentence(result: RankResult) -> str:
@@ -173,32 +164,21 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
     rows = []
     for layer in result.layers:
         heads = [h for h in result.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
-        together = layer.qk_data.dims["90"] if layer.qk_data else None
-        each = mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data)
-        patterns = [head.pattern_asymmetry for head in heads if head.pattern_asymmetry]
         control = layer.qk_data_control
-        random: tuple[float | None, float | None] = (None, None)
-        if control is not None:
-            random = (control.layer.dims["90"], control.heads.dims["90"])
-        rows.append(
-            [
-                layer.name,
-                *(decimal(value, 1) for value in (together, random[0], each, random[1])),
-                decimal(mean_of(pattern.value for pattern in patterns)),
-            ]
+        dims = (
+            layer.qk_data.dims["90"] if layer.qk_data else None,
+            control.layer.dims["90"] if control else None,
+            mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data),
+            control.heads.dims["90"] if control else None,
         )
+        pattern = mean_of(h.pattern_asymmetry.value for h in heads if h.pattern_asymmetry)
+        rows.append([layer.name, *(decimal(value, 1) for value in dims), decimal(pattern)])
     yield b.text_table(
         ("", "layer 90%", "gaussian", "head 90%", "gaussian", "pattern asymmetry"),
         rows,
         f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
         f"{text['tokens']:,} tokens):\nS^(1/2) W_Q W_K^T S^(1/2), S the inputs' covariance; "
         "means of heads",
-    )
-    yield b.HeadMap(
-        "Symmetry of attention patterns",
-        "1 - asymmetry^2 / 2: 1 mutual or even attention, 0 never mutual",
-        {(head.layer_name, head.head): head.pattern_symmetry for head in result.heads},
-        digits=2,
     )
 
 
@@ -286,10 +266,10 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
 
 def _cumulative(result: RankResult, matrix: str, on: b.Place) -> b.Panels:
     """Draw the share of the k largest singular values: heads on the left, layers on the right."""
-    kinds: dict[str, tuple[str, Sequence[HeadRank | LayerRank]]] = {
-        "heads": ("each head", result.heads),
-        "layers": ("all heads of a layer together", result.layers),
-    }
+    kinds = (
+        ("heads", "each head", result.heads),
+        ("layers", "all heads of a layer together", result.layers),
+    )
 
     def shares(sigmas: Sequence[float]) -> list[float]:
         power = 2 if result.settings["share"] == "sigma2" else 1
@@ -297,7 +277,7 @@ def _cumulative(result: RankResult, matrix: str, on: b.Place) -> b.Panels:
         return [0.0, *(part / sum(parts) for part in accumulate(parts))]
 
     panels: list[b.Chart] = []
-    for kind, (title, rows) in kinds.items():
+    for kind, title, rows in kinds:
         sigmas = [getattr(row, matrix).singular_values for row in rows]
         curves = [shares(values) for values in sigmas if any(values)]
         series = [
@@ -363,16 +343,11 @@ def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
 
 def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
     """Return each control's mean dims90, for layers with as many heads as the measured ones."""
-    means = {name: mean_of(_dims90(result, name, row) for row in rows) for name in result.controls}
+    means = {}
+    for name in result.controls:
+        controls = (result.control_of(row, name, "qk") for row in rows)
+        means[name] = mean_of(control.dims["90"] if control else None for control in controls)
     return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _dims90(
-    result: RankResult, kind: str, row: HeadRank | LayerRank, matrix: str = "qk"
-) -> float | None:
-    """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
-    control = result.control_of(row, kind, matrix)
-    return control.dims["90"] if control else None
 
 
 def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -390,9 +365,10 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
         ranks = []
         for matrix, name in NAMES.items():
             mine = getattr(head, matrix)
-            controls = (text(_dims90(result, kind, head, matrix)) for kind in result.controls)
+            controls = (result.control_of(head, kind, matrix) for kind in result.controls)
+            dims = (text(control.dims["90"] if control else None) for control in controls)
             others = text(mine.effective_rank), text(mine.stable_rank)
-            ranks.append([name, decimal(mine.dims["90"], 0), *controls, *others])
+            ranks.append([name, decimal(mine.dims["90"], 0), *dims, *others])
         values = {"dims90": head.qk.dims["90"], "asymmetry": head.asymmetry}
         facts = [("Asymmetry", asymmetry)]
         if head.copying is not None and result.copying is not None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization
 
+from headscope.analyses.transfer import TransferOptions
 from headscope.analyses.transfer.labelled import Part
 from headscope.analyses.transfer.result import CurvePoint
 from headscope.core.accumulator import Array, numpy
@@ -31,21 +32,12 @@ WARM_UP = 0.1  # Share of the steps over which the rate rises from 0; it then fa
 #: A training loss that ends this many times above its start has diverged. A run that learns nothing
 #: ends about where it started: on one side or the other, as its last batches happen to be.
 DIVERGED = 1.1
+VALIDATIONS = 5  # How often a run validates, if it is not stopped early.
 POOL = 8  # Batches that are sorted by length together, so that little is padded.
 
 
 class OutOfTime(Exception):  # noqa: N818
     """The budget ended in the middle of a run, which then does not count."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a run is trained."""
-
-    steps: int  # at most
-    batch: int  # examples of a step
-    every: int  # steps between validations
-    patience: int  # validations that may bring nothing before a run stops
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ def fine_tune(
     variant: str,
     parts: tuple[Part, Part],
     frozen: Frozen,
-    recipe: Recipe,
+    options: TransferOptions,
     *,
     rate: float,
     n_classes: int,
@@ -127,6 +119,7 @@ def fine_tune(
     called before each validation, and may raise :class:`OutOfTime`.
     """
     train, validation = parts
+    steps, every = options.steps, -(-options.steps // VALIDATIONS)
     generator = torch.Generator().manual_seed(seed)
     embed: Embed = frozen
     trained: list[nn.Parameter] = []
@@ -167,9 +160,9 @@ def fine_tune(
     # The run starts from the untrained classifier on the frozen model.
     losses.append(evaluate(frozen, train)[0])
     validate(frozen, 0)
-    waited, rising = 0, max(1, round(WARM_UP * recipe.steps))
-    batches = _batches(train, recipe.batch, generator)
-    for step, rows in zip(range(1, recipe.steps + 1), batches, strict=False):
+    waited, rising = 0, max(1, round(WARM_UP * steps))
+    batches = _batches(train, options.batch, generator)
+    for step, rows in zip(range(1, steps + 1), batches, strict=False):
         gold = train.labels[rows].to(frozen.centre.device)
         loss = F.cross_entropy(classifier(embed(train, rows)), gold)
         losses.append(loss.item())
@@ -177,16 +170,16 @@ def fine_tune(
             curve.append(CurvePoint(step, None, None, evaluate(embed, validation)[1]))
             break
         torch.autograd.backward([loss])
-        left = (recipe.steps - step + 1) / max(1, recipe.steps - rising + 1)
+        left = (steps - step + 1) / max(1, steps - rising + 1)
         for group in adam.param_groups:
             group["lr"] = min(step / rising, left) * group["peak"]
         adam.step()
         adam.zero_grad(set_to_none=True)
-        if step % recipe.every == 0 or step == recipe.steps:
+        if step % every == 0 or step == steps:
             check_time()
             validate(embed, step)
             waited = 0 if best is not None and best[1] == step else waited + 1
-            if waited >= recipe.patience or curve[-1].validation_loss is None:
+            if waited >= options.patience or curve[-1].validation_loss is None:
                 break
     best_loss, best_step, values = best or (math.inf, 0, tensors)
     with torch.no_grad():

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.transfer import TransferOptions
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
@@ -65,19 +66,13 @@ class Labelled:
     dropped: int  # Training examples that are in no part.
 
 
-def read(
-    train: str | Path | None,
-    test: str | Path | None,
-    *,
-    train_limit: int,
-    test_limit: int,
-    seed: int,
-) -> Source:
+def read(options: TransferOptions) -> Source:
     """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
+    train, test = options.train, options.test
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
-    for name, limit in (("train_limit", train_limit), ("test_limit", test_limit)):
-        if limit and limit < FEWEST:
+    for name in ("train_limit", "test_limit"):
+        if 0 < (limit := getattr(options, name)) < FEWEST:
             raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
     if train is None or test is None:
         ours, theirs = reversed_phrases()
@@ -94,8 +89,8 @@ def read(
     # Training examples with the texts of a test example are left out.
     tested = set(_texts(theirs))
     kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
-    own = _drawn(ours.pick(kept), train_limit, seed)
-    drawn = _drawn(theirs, test_limit, seed)
+    own = _drawn(ours.pick(kept), options.train_limit, options.seed)
+    drawn = _drawn(theirs, options.test_limit, options.seed)
     name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
     digest = sha256_of(ours.sha256 + theirs.sha256)
     return Source(name, digest, task, own, drawn, len(ours) - len(kept))

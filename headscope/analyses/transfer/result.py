@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import columns
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -212,38 +212,34 @@ class TransferResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per cell and baseline (pandas)."""
-        baselines = [{"variant": b.name, **vars(b)} for b in self.baselines]
-        frame = _frame([*map(vars, self.cells), *baselines])
-        return frame.drop(columns="name").convert_dtypes()
+        import pandas as pd
+
+        cells = [columns(cell, *vars(cell)) for cell in self.cells]
+        known = [{"variant": b.name, **columns(b, "size", "accuracy")} for b in self.baselines]
+        return pd.DataFrame([*cells, *known]).convert_dtypes()
 
     def runs_frame(self) -> pandas.DataFrame:
         """One row per run (pandas)."""
-        return _frame([{k: v for k, v in vars(r).items() if k != "curve"} for r in self.runs])
+        return _frame(self.runs).drop(columns="curve", errors="ignore")
 
     def curves_frame(self) -> pandas.DataFrame:
         """One row per run and point of its curve (pandas)."""
+        import pandas as pd
+
         names = ("variant", "weights", "size", "seed", "factor")
-        return _frame(
-            [{n: getattr(run, n) for n in names} | vars(p) for run in self.runs for p in run.curve]
-        )
+        return pd.DataFrame([columns(r, *names) | vars(p) for r in self.runs for p in r.curve])
 
     def differences_frame(self) -> pandas.DataFrame:
         """One row per compared pair (pandas)."""
-        return _frame(map(vars, self.differences))
+        return _frame(self.differences)
 
     def searched_frame(self) -> pandas.DataFrame:
         """One row per tried learning rate (pandas)."""
-        return _frame(map(vars, self.searched))
+        return _frame(self.searched)
 
 
-def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+def _frame(rows: Iterable[object]) -> pandas.DataFrame:
     """Make a table in which an estimate has a column for its value and for each end."""
     import pandas as pd
 
-    flat: list[dict[str, Any]] = []
-    for row in rows:
-        flat.append({})
-        for name, value in row.items():
-            estimated = isinstance(value, Estimate)
-            flat[-1] |= estimated_columns(name, value) if estimated else {name: value}
-    return pd.DataFrame(flat)
+    return pd.DataFrame([columns(row, *vars(row)) for row in rows])

@@ -19,9 +19,9 @@ from scipy.special import fdtri, stdtrit
 
 from headscope.analyses.transfer.fine_tuning import Outcome
 from headscope.analyses.transfer.labelled import Labelled, subset
-from headscope.analyses.transfer.plan import EQUAL, FACTORS, SPREAD, Cell
 from headscope.analyses.transfer.result import (
     TransferBaseline,
+    TransferCase,
     TransferCell,
     TransferDifference,
     TransferDivergence,
@@ -34,6 +34,19 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import accuracy
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import wilson
+
+#: Variants whose spread over seeds and divergence are compared at the smallest size.
+SPREAD = ("attention", "layernorm")
+FACTORS = (3.0, 10.0)  # Multiples of the best rate at which divergence is counted as well.
+#: Variants that are compared with LayerNorm as equally large ones.
+EQUAL = ("weights", "biases", "lora")
+
+
+@dataclass(frozen=True)
+class Cell(TransferCase):
+    """Runs that differ in their seed alone."""
+
+    seeds: int  # wanted runs
 
 
 def crossed(values: Array, floor: float = 1.0) -> Estimate:
@@ -141,11 +154,11 @@ def run_of(cell: Cell, seed: int, factor: float, rate: float, out: Outcome, data
         seed,
         factor,
         rate,
-        accuracy=Estimate(measured.value, measured.low, measured.high),
+        accuracy=measured,
         kept_step=out.kept_step,
         steps=out.curve[-1].step,
         diverged=out.diverged,
-        failed=measured.value <= majority,
+        failed=float(measured) <= majority,
         curve=out.curve,
     )
     return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from statistics import fmean
 
 from headscope.analyses.transfer.result import TransferResult
 from headscope.show import blocks as b
@@ -12,16 +11,16 @@ from headscope.show.cells import joined, model_line, model_name, plural
 from headscope.show.estimates import ranged
 from headscope.show.view import KeyNumber, next_step, view
 
-#: Variants in the order in which people read them, with their colours.
+#: Variants in the order in which people read them.
 VARIANTS = {
-    "head": ("head only", b.GREY),
-    "layernorm": ("LayerNorm only", b.PURPLE),
-    "biases": ("as many biases", b.SKY),
-    "weights": ("as many weights", b.GREEN),
-    "lora": ("rank-1 LoRA, as many", b.ORANGE),
-    "all_biases": ("all biases", b.BLUE),
-    "attention": ("attention only", b.VERMILION),
-    "all": ("everything", b.BLACK),
+    "head": "head only",
+    "layernorm": "LayerNorm only",
+    "biases": "as many biases",
+    "weights": "as many weights",
+    "lora": "rank-1 LoRA, as many",
+    "all_biases": "all biases",
+    "attention": "attention only",
+    "all": "everything",
 }
 BASELINES = {"majority": "majority class", "words": "words (naive Bayes)"}
 _MARKS = {"edge": "!", "not searched": "?"}  # After a rate that is not known to be the best one.
@@ -44,7 +43,7 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
         rows: list[tuple[object, ...]] = [
             (
-                VARIANTS[cell.variant][0],
+                VARIANTS[cell.variant],
                 f"{cell.parameters:,}",
                 cell.accuracy,
                 cell.spread,
@@ -69,21 +68,11 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         "? not searched. failed: runs that diverged, or did no better than the majority class.",
         on=b.VERBOSE | b.PAGE,
     )
-    edge = [
-        f"{VARIANTS[c.variant][0]} ({c.weights}, {c.size} examples, {c.rate:g})"
-        for c in result.cells
-        if c.optimum == "edge"
-    ]
-    if edge:
-        yield b.Text(
-            f"The best rate lies at the edge of what was searched: {joined(edge)}.",
-            on=b.VERBOSE | b.PAGE,
-        )
     yield b.Text(wrong_sentence(result))
     multiples: dict[str, list[str]] = {}
     for count in result.divergence:
         text = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
-        multiples.setdefault(VARIANTS[count.variant][0], []).append(text)
+        multiples.setdefault(VARIANTS[count.variant], []).append(text)
     if multiples:
         parts = [f"{name} {joined(counts)}" for name, counts in multiples.items()]
         yield b.Text(
@@ -95,7 +84,7 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     missed = Counter((m.variant, m.weights, m.size) for m in result.missed)
     if missed:
         parts = [
-            f"{VARIANTS[variant][0]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
+            f"{VARIANTS[variant]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
             for (variant, weights, size), n in missed.items()
         ]
         total = len(result.missed) + len(result.runs)
@@ -107,7 +96,6 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     yield b.Text(header, "soft", on=b.TERMINAL)
     yield next_step(result, "which heads can be removed?", "prune {}")
     yield _accuracies(result)
-    yield _curves(result)
 
 
 def _panels(result: TransferResult) -> list[tuple[int, str]]:
@@ -188,7 +176,7 @@ def _accuracies(result: TransferResult) -> b.Panels:
                 "" if panels else "accuracy x 100",
                 [mean, seeds],
                 levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in known},
-                x_names=[VARIANTS[name][0] for name in measured],
+                x_names=[VARIANTS[name] for name in measured],
             )
         )
     return b.Panels(
@@ -202,44 +190,6 @@ def _accuracies(result: TransferResult) -> b.Panels:
     )
 
 
-def _curves(result: TransferResult) -> b.Panels:
-    """Draw validation and training loss by step: mean over seeds, and the range of the seeds."""
-    best = [run for run in result.runs if run.factor == 1]
-    starts = [run.curve[0] for run in best]
-    first = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
-    top = 2 * max(first, default=1.0)  # What diverges leaves the panel here.
-    panels: list[b.Chart] = []
-    for part in ("validation", "train"):
-        for size, weights in _panels(result):
-            series = []
-            for variant, (name, colour) in VARIANTS.items():
-                wanted = (variant, weights, size)
-                runs = [r.curve for r in best if (r.variant, r.weights, r.size) == wanted]
-                # After the first seed stopped, the mean would be one of other seeds.
-                points = list(zip(*runs, strict=False))
-                losses = [[getattr(p, f"{part}_loss") for p in point] for point in points]
-                # What is not finite lies at the panel's top too.
-                seeds = [[top if v is None else min(v, top) for v in point] for point in losses]
-                x = [point[0].step for point in points]
-                band = [(min(values), max(values)) for values in seeds]
-                if runs:
-                    y = list(map(fmean, seeds))
-                    series.append(b.Series(name, x, y, colour=colour, marker="", band=band))
-            title = f"{weights}, {size} examples" if part == "validation" else ""
-            leftmost = len(panels) % len(_panels(result)) == 0
-            y_title = f"{part.replace('train', 'training')} loss (nats)" if leftmost else ""
-            panels.append(b.Chart(title, "step" if part == "train" else "", y_title, series))
-    return b.Panels(
-        f"Learning curves, {model_name(result)}: mean and range over seeds",
-        panels,
-        "transfer_curves",
-        across=len(_panels(result)),
-        size=(1.5 + 2.6 * len(_panels(result)), 5.4),
-        alt="Validation and training loss by step; the numbers are in transfer_curves.csv.",
-        on=b.PAGE,
-    )
-
-
 def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
     """Yield LayerNorm alone and everything, each with the same from random weights."""
     size = result.sizes[-1]
@@ -248,7 +198,7 @@ def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
         control = result.cell(variant, "random", size)
         if cell is not None:
             random = "-" if control is None else f"random weights {ranged(control.accuracy, 1)}"
-            what = f"accuracy, {VARIANTS[variant][0]} trained"
+            what = f"accuracy, {VARIANTS[variant]} trained"
             yield KeyNumber(what, ranged(cell.accuracy, 1), random, cell.accuracy)
 
 

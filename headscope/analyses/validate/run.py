@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headscope.analyses.validate.options import ValidateOptions
+from headscope.analyses.validate import ValidateOptions
 from headscope.artefacts.sentence_transformers import compare_embeddings
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult

@@ -1,7 +1,6 @@
 """Intervals hold the true value as often as they say, known in closed form; Tango's by brute force.
 
-Longer simulations (400 to 4,000 repetitions a case, also with few changed sentences, heavy tails
-and rare classes) are summed up in docs/definitions/statistics.md.
+Longer simulations are summed up in docs/definitions/statistics.md.
 """
 
 import itertools
@@ -11,66 +10,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.stats.metrics import Outputs, accuracy, spearman
-from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.metrics import accuracy
+from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import tango, tango_p
 
 #: Least share of intervals that must hold the truth.
 LEAST = 0.93
 
 
-def outputs_of(right: np.ndarray) -> Outputs:
-    return {"label": np.ones(len(right)), "predicted": right.astype(float)}
-
-
-@pytest.mark.parametrize("n", [50, 100, 400])
-@pytest.mark.parametrize(
-    ("kept", "lost", "gained"),
-    [(0.97, 0.01, 0.005), (0.77, 0.03, 0.0), (0.6, 0.1, 0.05)],
-    ids=["few changes", "only losses", "many changes"],
-)
-def test_of_a_change_of_accuracy(kept, lost, gained, n):
-    """The arguments are shares of the examples: that stay right, are lost and are gained."""
-    rng, truth, hits = np.random.default_rng(n), 100 * (gained - lost), 0
-    for seed in range(400):
-        kind = rng.choice(4, size=n, p=(kept, lost, gained, 1 - kept - lost - gained))
-        old, new = (outputs_of((kind == 0) | (kind == now)) for now in (1, 2))
-        found = paired_change(accuracy, old, new, seed=seed)
-        hits += found.low <= truth <= found.high
-    assert hits / 400 >= LEAST
-
-
-@pytest.mark.parametrize("n", [50, 100, 400])
 @pytest.mark.parametrize("rate", [0.8, 0.98, 0.99])
-def test_of_an_accuracy(rate, n):
+def test_of_an_accuracy(rate):
     """Not drawn but added up: how likely each number of right answers is."""
-    hits = 0.0
+    hits, n = 0.0, 50
     for right in range(n + 1):
-        found = interval_of(accuracy, outputs_of(np.arange(n) < right))
+        outputs = {"label": np.ones(n), "predicted": (np.arange(n) < right).astype(float)}
+        found = interval_of(accuracy, outputs)
         if found.low <= 100 * rate <= found.high:
             hits += float(stats.binom.pmf(right, n, rate))
     assert hits >= LEAST
-
-
-@pytest.mark.parametrize(("n", "noise"), [(50, 0.1), (50, 0.5), (400, 0.5)])
-def test_of_spearmans_correlation_and_of_its_change(n, noise):
-    """Normal values: a correlation r has the rank correlation 6 / pi asin(r / 2)."""
-    rng = np.random.default_rng(n)
-    before, after = (600 / math.pi * math.asin(r / 2) for r in (0.8, 0.8 / math.sqrt(1 + noise**2)))
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=260).astype(float)
-    repetitions, alone, changes = 300 if n < 100 else 150, 0, 0
-    for _ in range(repetitions):
-        gold = rng.normal(size=n)
-        first = 0.8 * gold + 0.6 * rng.normal(size=n)
-        second = first + noise * rng.normal(size=n)
-        old, new = ({"gold": gold, "similarity": x} for x in (first, second))
-        drawn, values = spearman(old, counts), spearman(new, counts)
-        found = interval_of(spearman, old, values=drawn, resamples=260)
-        alone += found.low <= before <= found.high
-        change = paired_change(spearman, old, new, drawn=drawn, values=values, resamples=260)
-        changes += change.low <= after - before <= change.high
-    assert alone >= LEAST * repetitions
-    assert changes >= LEAST * repetitions
 
 
 def score(difference: float, gained: int, lost: int, n: int) -> float:
@@ -86,14 +43,13 @@ def score(difference: float, gained: int, lost: int, n: int) -> float:
     return float(gap * gap / variance)
 
 
-@pytest.mark.parametrize("level", [0.95, 0.99])
 @pytest.mark.parametrize(
     ("gained", "lost", "n"),
-    [(0, 0, 10), (0, 0, 400), (1, 0, 50), (0, 10, 30), (30, 0, 30), (12, 2, 50), (4, 9, 44)],
+    [(0, 0, 10), (1, 0, 50), (30, 0, 30), (4, 9, 44)],
 )
-def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost, n, level):
-    low, high = tango(gained, lost, n, level)
-    limit = stats.chi2.ppf(level, 1)
+def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost, n):
+    low, high = tango(gained, lost, n, 0.99)
+    limit = stats.chi2.ppf(0.99, 1)
     step = 0.02 / math.sqrt(n)
     for end, outwards in ((low, -step), (high, step)):
         inside, outside = end - outwards, end + outwards

@@ -10,7 +10,6 @@ from scipy import stats
 from headscope.stats.metrics import (
     Metric,
     Outputs,
-    TokenRate,
     accuracy,
     macro_f1,
     matthews,
@@ -18,11 +17,12 @@ from headscope.stats.metrics import (
     rate_of,
     ratio_of,
     spearman,
+    token_rate,
 )
 from headscope.stats.paired_change import FEWEST, interval_of, paired_change
 
 RNG = np.random.default_rng(5)
-TOKENS = TokenRate("correct", "tokens")
+TOKENS = token_rate("correct", "tokens")
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +37,11 @@ def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
     return {"label": label, "predicted": np.where(RNG.random(n) < right, label, wrong)}
 
 
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("level", [0.8, 0.99])
 def test_a_mean_has_students_interval(level):
     n = 40
     old, gap = RNG.normal(size=n), RNG.normal(0.3, 1.0, size=n)
-    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000, "seed": 3}
+    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 10_000, "seed": 3}
     found = paired_change(mean_of("x"), *pair, level=level, **settings)
     half = stats.t.ppf((1 + level) / 2, n - 1) * gap.std(ddof=1) / math.sqrt(n)
     assert found.difference == pytest.approx(gap.mean())
@@ -51,21 +51,6 @@ def test_a_mean_has_students_interval(level):
     # Of a mean: what is lost is what is not gained; of a loss it is what is added.
     assert found.most_lost(1) == -found.low
     assert found.most_lost(-1) == found.high
-
-
-def test_both_models_are_resampled_alike():
-    """Examples drawn one by one: what the pairs share does not widen the interval."""
-    gold, noise = RNG.normal(size=60), RNG.normal(size=60)
-    old = {"similarity": gold + noise, "gold": gold}
-    new = {"similarity": gold + noise + 0.1 * RNG.normal(size=60), "gold": gold}
-    found = paired_change(spearman, old, new, seed=0, resamples=4000)
-    gaps = []
-    for _ in range(500):
-        drawn = RNG.integers(0, 60, size=60)
-        rho = [stats.spearmanr(x["similarity"][drawn], gold[drawn])[0] for x in (old, new)]
-        gaps.append(100 * (rho[1] - rho[0]))
-    low, high = np.quantile(gaps, (0.025, 0.975))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.4)
 
 
 def test_a_rate_has_tangos_interval_and_mcnemars_p():
@@ -104,12 +89,12 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
         assert found.p_value == 1.0
         # All that was seen is that loss.
         assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
-    assert interval_of(mean_of("x"), {"x": np.ones(30)}).ci is None
+    assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
     few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
     assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
-    assert interval_of(mean_of("x"), {"x": few}).ci is None
-    assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).ci is not None
+    assert interval_of(mean_of("x"), {"x": few}).interval is None
+    assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).interval is not None
     # A ratio of losses is no rate of tokens.
     outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
     assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None
@@ -134,7 +119,7 @@ def cases() -> list[tuple[Metric, Outputs, Outputs]]:
     return found
 
 
-@pytest.mark.parametrize("level", [0.9, 0.95, 0.995])
+@pytest.mark.parametrize("level", [0.9, 0.995])
 def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
     outside = []
     for seed, case in enumerate(cases()):
@@ -142,6 +127,17 @@ def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
         outside.append(not found.low <= 0.0 <= found.high)
         assert outside[-1] == (found.p_value < 1 - level)
     assert 5 < sum(outside) < len(outside) - 5
+
+
+def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
+    """Of few examples: p and the interval widen what the resamples say by as much."""
+    old, gap = RNG.normal(size=12), RNG.normal(size=12)
+    gap += 0.6 * gap.std(ddof=1) - gap.mean()  # Student's t is 2.1
+    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000}
+    p = paired_change(mean_of("x"), *pair, **settings).p_value
+    for factor, outside in ((1.1, True), (0.9, False)):
+        found = paired_change(mean_of("x"), *pair, level=1 - factor * p, **settings)
+        assert (not found.low <= 0 <= found.high) == outside
 
 
 def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
@@ -152,13 +148,3 @@ def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
         assert math.log(found.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
     far = paired_change(mean_of("x"), {"x": old}, {"x": old + 1e6 + gap})
     assert 0.0 < far.p_value < 1e-100
-
-
-def test_what_is_known_of_the_resamples_is_not_drawn_again():
-    x, y = {"x": RNG.normal(size=50)}, {"x": RNG.normal(size=50)}
-    drawn, values = RNG.normal(size=1000), RNG.normal(3.0, 1.0, size=1000)
-    assert paired_change(mean_of("x"), x, y, drawn=drawn, values=values).low > 0.0
-    assert interval_of(mean_of("x"), x, values=values).low > 0.5
-    # A level that needs more resamples than there are draws its own.
-    far = paired_change(mean_of("x"), x, y, drawn=drawn, values=values, level=0.999)
-    assert far == paired_change(mean_of("x"), x, y, level=0.999)

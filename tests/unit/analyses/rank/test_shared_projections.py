@@ -44,7 +44,7 @@ def lost(sigma: np.ndarray, kept: int) -> float:
     return float(np.sqrt((sigma[..., kept:] ** 2).sum() / (sigma**2).sum()))
 
 
-@pytest.mark.parametrize("width", [1, 3, 7, 20])
+@pytest.mark.parametrize("width", [1, 20])
 def test_score_error_is_the_dense_one(width):
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
@@ -54,7 +54,7 @@ def test_score_error_is_the_dense_one(width):
     assert score_error(factors, mixed) == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(3, 14, 4), (2, 4, 6), (1, 9, 9)])
+@pytest.mark.parametrize("shape", [(3, 14, 4), (2, 4, 6)])
 def test_truncating_a_head_is_its_best_approximation(shape):
     factors = random_layer(*shape)
     mixed = truncate(factors)
@@ -73,35 +73,21 @@ def test_every_head_uses_the_same_projections_and_full_width_is_exact():
         assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
     assert bool((mixed.right == mixed.right[:1]).all())
     factors = random_layer(3, 20, 4)
-    errors = [score_error(factors, share_projections(factors, width)) for width in range(1, 13)]
+    errors = [score_error(factors, share_projections(factors, w)) for w in (1, 3, 6, 9, 12)]
     assert errors[-1] < 1e-10
     assert all(b < a + 1e-3 for a, b in pairwise(errors))
     assert errors[0] > 0.8
     for scale in (1e-30, 1e15):  # of the weights, which does not matter
         scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
         found = score_error(scaled, share_projections(scaled, 6))
-        assert found == pytest.approx(errors[5], abs=1e-3)
+        assert found == pytest.approx(errors[2], abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_never_worse_than_the_strongest_directions_of_all_heads(seed):
-    factors = random_layer(4, 24, 6, seed)
-    sigma = np.sort(np.linalg.svd(products(factors), compute_uv=False).ravel())[::-1]
-    for width in (2, 6, 12, 18):
-        cut = lost(sigma, width)
-        assert score_error(factors, share_projections(factors, width)) <= cut + 1e-9
-        rank = width // 4
-        assert cut <= score_error(factors, truncate(factors).first(rank)) + 1e-12
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    "shape", [(4, 32, 8, 8), (4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)]
-)
-def test_truly_shared_projections_are_recovered(shape, seed):
+@pytest.mark.parametrize("shape", [(4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)])
+def test_truly_shared_projections_are_recovered(shape):
     *_, d_head, r = shape
-    factors = planted(*shape, seed=seed)
-    for width in (r, r + 1, r + 3):
+    factors = planted(*shape)
+    for width in (r, r + 3):
         assert score_error(factors, share_projections(factors, width)) < 1e-4
     assert score_error(factors, share_projections(factors, r - 1)) > 1e-3
     *_, cut = score_costs(factors, r)
@@ -109,46 +95,22 @@ def test_truly_shared_projections_are_recovered(shape, seed):
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 
 
-def test_shared_projections_survive_storage_in_float32_and_some_noise():
-    exact = planted(6, 48, 8, 8)
-    stored = Factors(*(getattr(exact, name).float().double() for name in vars(exact)))
-    assert score_error(stored, share_projections(stored, 8)) < 1e-4
-    noise = 1 + 1e-3 * gaussian(4, 6, 48, 8, seed=90)
-    noisy = Factors(*(getattr(exact, name) * noise[i] for i, name in enumerate(vars(exact))))
-    assert score_error(noisy, share_projections(noisy, 8)) < 0.02
-
-
 def test_layers_of_identical_single_and_zero_heads():
     factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))  # need what one of them needs
     sigma = np.linalg.svd(products(factors)[0], compute_uv=False)
-    for width in (1, 2, 4, 6, 11):
+    for width in (1, 4, 11):
         error = score_error(factors, share_projections(factors, width))
         assert error == pytest.approx(lost(sigma, width), abs=1e-3)
     one = random_layer(1, 12, 4)  # sharing with nobody: the best approximation of that rank
-    for width in (1, 2, 3, 4):
+    for width in (1, 4):
         cut = score_error(one, truncate(one).first(width))
         assert score_error(one, share_projections(one, width)) == pytest.approx(cut, abs=1e-6)
     factors = random_layer(3, 20, 4)
     factors.W_Q[1] = factors.W_K[1] = 0  # one zero head among others
-    for width in (1, 4, 8, 12):
+    for width in (1, 8):
         error = score_error(factors, share_projections(factors, width))
         assert np.isfinite(error)
         assert error < 1e-10 or width < 8
-
-
-@pytest.mark.parametrize("width", [1, 384, 768])
-def test_truncation_costs_no_more_than_sharing(width):
-    """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
-    whole, shared, rank = score_costs(Factors(*torch.empty(4, 12, 768, 64)), width)
-    assert whole == 768 * 768 * 2 + 768
-    # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
-    assert shared == 2 * 768 * width + 12 * width + 12 * 768
-
-    def cost(rank: int) -> int:  # factors of each head, b_Q W_K^T of each head
-        return 12 * 2 * 768 * rank + 12 * 768
-
-    assert cost(rank) <= shared
-    assert rank == 64 or cost(rank + 1) > shared
 
 
 @pytest.mark.parametrize(
@@ -156,7 +118,6 @@ def test_truncation_costs_no_more_than_sharing(width):
     [
         (range(10, 70, 10), [1.0, 0.6, 0.1, 0.09, 0.08, 0.07], 30),
         ([10, 20, 80, 90], [0.9, 0.2, 0.1, 0.0], 20),
-        (range(1000, 7000, 1000), [7e-3, 4e-3, 1e-3, 9e-4, 8e-4, 7e-4], 3000),
         ([1, 2], [1.0, 0.5], None),
         ([1, 2, 3], [1.0, 0.5, 0.0], None),  # a straight line
         ([1, 2, 3], [0.5, 0.4, 0.5], None),  # does not fall
