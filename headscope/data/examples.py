@@ -11,29 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.corpus import (
-    Corpus,
-    Pair,
-    PlainText,
-    as_corpus,
-    corpus_of_pairs,
-    open_plain,
-    open_treebank,
-    plain_of,
-)
+from headscope.core.files import sha256_of_file
+from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.files import (
     FIRST,
     SECOND,
-    TABLES,
     TRANSLATIONS,
-    TREEBANKS,
     Columns,
     Record,
-    Sentence,
     number_in,
     read_records,
 )
@@ -211,14 +199,12 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
 
     With a limit so many of them are chosen at random, in their order.
     """
-    path = None if path is None else Path(path)
-    treebank = path is not None and path.suffix.lower() in TREEBANKS
-    plain = plain_of(open_treebank(path)) if path and treebank else open_plain(path)
-    rows, drawn = draw(plain.n_lines, limit, seed)
+    text = as_corpus(path)
+    rows, drawn = draw(text.n_sentences, limit, seed)
     chosen = set(rows)
-    first = tuple(line for i, line in enumerate(plain) if i in chosen)
-    check_size(plain.name, len(first))
-    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
+    first = tuple(line for i, line in enumerate(text.lines()) if i in chosen)
+    check_size(text.name, len(first))
+    return Examples(text.name, text.sha256, first=first, drawn=drawn)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
@@ -255,62 +241,6 @@ def check_size(name: str | Path, n: int) -> None:
             f"{name} holds {'one example' if n else 'no example'}; at least two (better hundreds) "
             "are needed to measure anything."
         )
-
-
-# Texts in any form that a caller may have them in.
-
-#: A corpus in any such form.
-AnyCorpus: TypeAlias = (
-    Corpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
-)
-
-
-def open_corpus(corpus: AnyCorpus) -> Corpus:
-    """Take sentences or pairs in any form.
-
-    A table is taken for lines of text here: what its rows are is known once there is a model.
-    """
-    in_memory = isinstance(corpus, list | tuple) and bool(corpus)
-    if in_memory and all(isinstance(item, tuple) and len(item) == 2 for item in corpus):  # type: ignore[union-attr]
-        corpus = as_pairs(corpus)
-    if isinstance(corpus, Examples) and corpus.second is not None:
-        both = tuple(zip(corpus.first, corpus.second, strict=True))
-        return corpus_of_pairs(corpus.name, corpus.sha256, lambda: iter(both))
-    return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
-
-
-def may_be_pairs(text: object) -> bool:
-    """Whether a text has the form of pairs: the path of a table, or tuples in memory.
-
-    A table's rows are pairs where a model reads pairs; any other suffix is plain text.
-    """
-    if isinstance(text, str | Path):
-        return Path(text).suffix.lower() in TABLES
-    return isinstance(text, Examples) or (_is_list(text) and isinstance(text[0], tuple))
-
-
-def _is_list(text: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(text, Sequence) and not isinstance(text, str) and bool(text)
-
-
-def as_pairs(text: object) -> Examples:
-    """Return the pairs that a text holds."""
-    if isinstance(text, Examples):
-        return text
-    if isinstance(text, str | Path):
-        return read_translations(text)
-    pairs = []
-    for i, pair in enumerate(text if _is_list(text) else ()):
-        texts = [str(side).strip() for side in pair] if isinstance(pair, tuple | list) else []
-        if len(texts) != 2 or not all(texts):
-            raise CorpusError(
-                f"Pair {i + 1} in memory is not a source and a target; give both texts."
-            )
-        pairs.append((texts[0], texts[1]))
-    if len(pairs) < 2:
-        raise CorpusError(f"{len(pairs)} pairs in memory; give two or more.")
-    first, second = zip(*pairs, strict=True)
-    return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
 
 
 # Calibration data without the sentences that they share with evaluation data.
@@ -364,15 +294,15 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     return Unshared(left, dropped, len(common), len(theirs), same=False)
 
 
-def lines_without_shared(text: PlainText, evaluation: Examples) -> PlainText:
+def lines_without_shared(text: Corpus, evaluation: Examples) -> Corpus:
     """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
     theirs = sentences_of(evaluation)
 
     def read() -> Iterator[str]:
-        return (line for line in text if theirs.isdisjoint(normalised([line])))
+        return (line for line in text.lines() if theirs.isdisjoint(normalised([line])))
 
     n_lines = sum(1 for _ in read())
-    return replace(text, n_lines=n_lines, read=read) if n_lines else text
+    return replace(text, n_sentences=n_lines, read=read) if n_lines else text
 
 
 def _can_be_ranked(examples: Examples, query: int) -> bool:

@@ -1,8 +1,7 @@
 """Sentences and their words; reading lines, tables and treebanks, with errors that say which line.
 
 CoNLL-U is read strictly: a tree that is not one is refused. Words are the rows with integer ids;
-multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over. The values of ids and heads
-are read by the conllu package; what makes a sentence a tree is checked here.
+multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over.
 
 References
 ----------
@@ -12,9 +11,9 @@ https://universaldependencies.org/format.html
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,8 +23,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import regex
-from conllu.exceptions import ParseException
-from conllu.parser import parse_id_value, parse_int_value
 
 from headscope.core.errors import CorpusError
 
@@ -307,9 +304,8 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
                 rows.append(row)
 
 
-# The same ids and heads stand in every sentence.
-_id_value = functools.lru_cache(1 << 12)(parse_id_value)
-_int_value = functools.lru_cache(1 << 12)(parse_int_value)
+_ROW_ID = re.compile(r"([1-9][0-9]*)|[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
+_HEAD = re.compile(r"[0-9]+")
 
 
 def _mend(path: Path, line: int, what: str) -> CorpusError:
@@ -322,15 +318,13 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> TreeRow |
     if len(cells) != 10:
         what = f"{len(cells)} columns instead of 10 (they are split by tabs)"
         raise _mend(path, number, what)
-    row_id = None
-    with suppress(ParseException):
-        row_id = _id_value(cells[0])
+    row_id = _ROW_ID.fullmatch(cells[0])
     if row_id is None:
         raise _mend(path, number, f"{cells[0]!r} is not a row id (such as 3, 3-4 or 3.1)")
-    if isinstance(row_id, tuple):
+    if row_id[1] is None:
         return None
-    if row_id != expected:
-        raise _mend(path, number, f"row id {row_id} where {expected} should follow")
+    if row_id[1] != str(expected):
+        raise _mend(path, number, f"row id {row_id[1]} where {expected} should follow")
     if not cells[1].strip():
         raise _mend(path, number, "the word's form is empty")
     return TreeRow(number, cells[1], cells[3], cells[6], cells[7].partition(":")[0])
@@ -341,13 +335,10 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
     for rows in treebank_rows(path):
         heads, n, roots = list[int](), len(rows), 0
         for row_id, row in enumerate(rows, start=1):
-            head = None
-            with suppress(ParseException):
-                head = _int_value(row.head)
-            if head is None:
+            if not _HEAD.fullmatch(row.head):
                 raise _mend(path, row.line, f"the head {row.head!r} is not a number")
-            if not 0 <= head <= n:
-                raise _mend(path, row.line, f"head {head} is out of range 0..{n}")
+            if len(row.head) > 9 or (head := int(row.head)) > n:
+                raise _mend(path, row.line, f"head {row.head} is out of range 0..{n}")
             if head == row_id:
                 raise _mend(path, row.line, f"word {row_id} is its own head")
             roots += head == 0

@@ -19,7 +19,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
-from headscope.data.corpus import PlainText, as_plain
+from headscope.data.corpus import Corpus, as_plain
 from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
@@ -88,17 +88,17 @@ class Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
         seed, limit, text = options.seed, options.limit, as_plain(options.text)
         text = text.first(limit)
-        lines_before, examples = text.n_lines, None
+        lines_before, examples = text.n_sentences, None
         if options.task is not None:  # its sentences must not calibrate what they measure
             examples = read_examples(options.task, options.data, limit, seed)
             text = lines_without_shared(text, examples)
-        lines = min(options.sentences, text.n_lines)
-        chosen = {i * text.n_lines // lines for i in range(lines)}  # spread evenly
+        lines = min(options.sentences, text.n_sentences)
+        chosen = {i * text.n_sentences // lines for i in range(lines)}  # spread evenly
 
         def read() -> Iterator[str]:
-            return (line for i, line in enumerate(text) if i in chosen)
+            return (line for i, line in enumerate(text.lines()) if i in chosen)
 
-        source = dataclasses.replace(text, n_lines=lines, read=read)
+        source = dataclasses.replace(text, n_sentences=lines, read=read)
         whole = open_for_tasks(model, task=options.task, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
@@ -115,7 +115,7 @@ class Opened:
             "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-            "text": {**effects.describe(), "dropped": lines_before - text.n_lines},
+            "text": {**effects.describe(), "dropped": lines_before - text.n_sentences},
             "task": effects.task,
         }
         return cls(loaded, effects, common)
@@ -147,7 +147,7 @@ class Effects:
     """A model and the lines that its changed versions are compared with it on."""
 
     def __init__(
-        self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
+        self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
         self._loaded, self._task, self._seed = loaded, task, seed
         self.batches = [
@@ -157,7 +157,7 @@ class Effects:
         ]
         #: The first line of every batch, and how many lines there are.
         *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
-        self.skipped = text.n_lines - self.lines
+        self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
         self._text = text
         self._baseline = None if task is None else task.outputs(loaded)
