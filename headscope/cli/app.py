@@ -46,7 +46,7 @@ def _depth(call: Call) -> None:
 
 
 def _spectrum(call: Call) -> None:
-    call.run({**call.arguments(), "folder": call.values["output"]})
+    call.run({"folder": call.values["output"]})
 
 
 def _validate(call: Call) -> None:
@@ -59,7 +59,7 @@ def _validate(call: Call) -> None:
 def _insights(call: Call) -> None:
     settings = section_settings(call.context, section_of("insights").uses, call.values)
     announce = functools.partial(print_note, quiet=call.values["quiet"])
-    call.run({**call.arguments(), "settings": settings, "announce": announce})
+    call.run({"settings": settings, "announce": announce})
 
 
 def _shrink(call: Call) -> None:

@@ -17,7 +17,6 @@ from headscope.cli.flags import (
     Flag,
     FolderFlags,
     ModelFlag,
-    UsageError,
     arguments_of,
     flags_of,
     plain_arguments,
@@ -60,36 +59,24 @@ class Call:
     options: type[ModelOptions]
     context: typer.Context
     values: dict[str, Any]
+    arguments: dict[str, Any]  # What the flags mean in Python
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the options as arguments of the command's function; errors are usage errors."""
-        thresholds = table_of(self.context, self.command).get("thresholds")
-        try:
-            return arguments_of(self.options, {**self.values, "thresholds": thresholds})
-        except UsageError as slip:
-            raise slip.on_command_line() from None
-        except InputError as error:
-            raise usage_error(self.options, error) from None
-
-    def run(self, keywords: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
+    def run(self, more: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
 
-        By default the command's function measures with the arguments that the options give.
-        ``presentation`` is what the command's view understands, such as ``log`` for depth.
+        ``more`` are arguments of the command's function that no flag gives, ``presentation`` is
+        what the command's view understands, such as ``log`` for depth.
         """
-        keywords = self.arguments() if keywords is None else keywords
-        function = function_of(self.command)
-        folder, names = self.values.get("output"), self.step_names(keywords)
-        if self.values["dry_run"]:
-            self.announce(names)
-            raise typer.Exit
+        keywords = {**self.arguments, **(more or {})}
+        folder, quiet = self.values.get("output"), self.values["quiet"]
+        names = self.steps_of(keywords)
         with (
             result_folder(self.command, folder, presentation) as write,
-            shown_progress(self.command, self.values["quiet"], names) as progress,
+            shown_progress(self.command, quiet, names) as progress,
         ):
             failure: BaseException | None = None
             try:
-                result = self.result(function, keywords, progress)
+                result = self.result(function_of(self.command), keywords, progress)
             except ArtefactError as error:  # only the folder failed: the result is still shown
                 if error.result is None:
                     raise
@@ -98,30 +85,28 @@ class Call:
                 result, failure = stopped.result, stopped
             written = write(result)
         print_result(self.command, result, self.values["format"])
-        if (
-            folder is not None
-            and written
-            and self.values["format"] == "human"
-            and not self.values["quiet"]
-        ):
+        if folder is not None and written and self.values["format"] == "human" and not quiet:
             print_written(folder, written, self.command if self.command in SECTIONS else None)
         if failure is not None:
             raise failure
         return result
 
-    def step_names(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Name the steps that the run will tell of; None of a command that tells nothing."""
-        options = self.options(**keywords)
-        return options.step_names() if "progress" in options_of(self.options) else None
+    def steps_of(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Name the steps that the run will tell of; None of a command that tells nothing.
 
-    def announce(self, names: Sequence[str] | None) -> None:
-        """Say what would be done."""
+        With ``--dry-run`` say what would be done, and end.
+        """
+        options = self.options(**keywords)
+        names = options.step_names() if "progress" in options_of(self.options) else None
+        if not self.values["dry_run"]:
+            return names
         lines = [f"{self.command} would measure {self.values['model']}."]
         lines += [f"Its steps: {'; '.join(names)}."] if names else []
         for name in ("output", "save", "prune_to"):
             if (folder := self.values.get(name)) is not None:
                 lines.append(f"It writes {folder}{' (which is there)' if folder.exists() else ''}.")
         print_human(*map(visible, lines))
+        raise typer.Exit
 
     def result(
         self,
@@ -154,9 +139,8 @@ def made_command(
         with styled(style_of(values), verbose=values["verbose"]):
             if options.default_model is not None and not values["model"]:
                 values["model"] = options.default_model(values)
-            call = Call(name, options, context, values)
-            preflight(options, values, call.arguments())
-            body(call)
+            arguments = read_options(name, options, context, values)
+            body(Call(name, options, context, values, arguments))
 
     return _typed(command, name, options, flags)
 
@@ -193,14 +177,13 @@ def epilog_of(examples: Sequence[str]) -> str:
     return "Examples:\n\n" + "  \n".join(f"`{line}`" for line in examples)
 
 
-def preflight(
-    options: type[ModelOptions], values: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> None:
-    """Raise at once what the run itself would raise after seconds of loading.
-
-    ``values`` are the flags, ``arguments`` what they mean in Python.
-    """
+def read_options(
+    name: str, options: type[ModelOptions], context: typer.Context, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the flags mean in Python; raise at once what the run would after loading."""
+    thresholds = table_of(context, name).get("thresholds")
     try:
+        arguments = arguments_of(options, {**values, "thresholds": thresholds})
         options(**arguments)
     except HeadscopeError as error:
         raise usage_error(options, error) from None
@@ -220,6 +203,7 @@ def preflight(
             f"The folder of results {values['output']} is, or lies in, the one that the model is "
             "saved in; give each its own."
         )
+    return arguments
 
 
 def usage_error(options: type[ModelOptions], error: HeadscopeError) -> HeadscopeError:
@@ -231,11 +215,8 @@ def usage_error(options: type[ModelOptions], error: HeadscopeError) -> Headscope
         return error.spelled(f"--{name.replace('_', '-')}")
     if isinstance(error, CorpusError) or not isinstance(error, InputError):
         return error
-    names = {name: option.spelled_as for name, option in declared.items() if "_" in name}
     text = str(error)
-    for name, spelled in names.items():
-        text = re.sub(rf"\b{name}\b", f"--{spelled.replace('_', '-')}", text)
-    first, _, rest = text.partition(" ")
-    if first in declared:
-        text = f"--{declared[first].spelled_as.replace('_', '-')} {rest}"
+    for name, option in declared.items():  # a name of one word may be a word of the sentence
+        pattern = rf"\b{name}\b" if "_" in name else rf"^{name}\b(?= )"
+        text = re.sub(pattern, f"--{option.spelled_as.replace('_', '-')}", text)
     return WrongOptionError(text)

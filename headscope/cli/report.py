@@ -52,15 +52,12 @@ def run_report(call: Call) -> None:
     settings = section_settings(call.context, others, call.values)
     settings |= {"insights": {"limit": own["limit"]}} if "limit" in own else {}
     keywords = {
-        **call.arguments(),
+        **call.arguments,
         "settings": settings,
         "thresholds": table_arguments("insights", table).get("thresholds"),
     }
     measure = headscope.report
-    names = call.step_names(keywords)
-    if call.values["dry_run"]:
-        call.announce(names)
-        return
+    names = call.steps_of(keywords)
     with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
         result = call.result(measure, keywords, progress)
         measured = results_of(to_dict(result), REPORT, result.sections)

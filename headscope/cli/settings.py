@@ -22,12 +22,12 @@ from headscope.cli.flags import (
     Flag,
     HelpCommand,
     HelpGroup,
-    UsageError,
     arguments_of,
     thresholds_of,
 )
 from headscope.cli.output import print_data
 from headscope.core.errors import InputError, did_you_mean, nearest
+from headscope.core.options import OptionError
 from headscope.reports.registry import function_of
 
 if typing.TYPE_CHECKING:
@@ -204,8 +204,8 @@ def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
     try:
         return arguments_of(function_of(name).options, table)
-    except UsageError as slip:
-        raise slip.in_table(name) from None
+    except OptionError as error:
+        raise InputError(f"[{name}] {error}") from None
 
 
 #: Options that a report sets for all its sections at once, or that save something.

@@ -1,4 +1,4 @@
-"""A corpus: lines, sentences or pairs of texts, read again and again without being held in memory."""
+"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory."""
 
 from __future__ import annotations
 

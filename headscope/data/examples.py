@@ -89,14 +89,13 @@ class Examples:
         """Every different sentence once, in the order of first appearance."""
         return tuple(dict.fromkeys(self.first + (self.second or ())))
 
-    def top(self, limit: int | None) -> Examples:
-        """Return the first examples alone; all of them without a limit."""
-        return self.pick(range(len(self))[:limit])
-
     def draw(self, limit: int | None, seed: int) -> Examples:
         """Return examples chosen at random, in their order; all of them without a limit."""
-        rows, drawn = draw(len(self), limit, seed)
-        return replace(self.pick(rows), drawn=drawn) if drawn else self
+        if limit is None or limit >= len(self):
+            return self
+        rows = sorted(random.Random(seed).sample(range(len(self)), limit))
+        drawn = f"{limit:,} of {len(self):,} examples, chosen at random (seed {seed})"
+        return replace(self.pick(rows), drawn=drawn)
 
     def pick(self, rows: Iterable[int]) -> Examples:
         """Return some examples, with everything that is known of each."""
@@ -124,17 +123,14 @@ class Examples:
         documents = tuple(self.documents[place] for place in places)
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
+    def can_be_ranked(self, query: int, fewest: int = 2) -> bool:
+        """Whether a query has a relevant document, where that is known, and enough to order."""
+        relevant = self.relevance is None or max(self.relevance[query].values(), default=0.0) > 0
+        return relevant and (self.candidates is None or len(self.candidates[query]) >= fewest)
+
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
         return f"{self.name}, line {self.lines[i]}" if self.lines else f"{self.name}, {i + 1}"
-
-
-def draw(n: int, limit: int | None, seed: int) -> tuple[Sequence[int], str]:
-    """Choose ``limit`` of n places at random, ascending, and say so; all without a limit."""
-    if limit is None or limit >= n:
-        return range(n), ""
-    chosen = sorted(random.Random(seed).sample(range(n), limit))
-    return chosen, f"{limit:,} of {n:,} examples, chosen at random (seed {seed})"
 
 
 def read_labelled(path: str | Path) -> Examples:
@@ -185,13 +181,14 @@ def _read(
     path = Path(path)
     rows = list(read_records(path, columns))
     check_size(path, len(rows))
-    texts, others = (
-        None if name is None else tuple(cells[name] for _, cells in rows)
-        for name in (first, second)
+    examples = Examples(
+        str(path),
+        sha256_of_file(path),
+        first=tuple(cells[first] for _, cells in rows),
+        second=None if second is None else tuple(cells[second] for _, cells in rows),
+        lines=tuple(line for line, _ in rows),
     )
-    lines = tuple(line for line, _ in rows)
-    digest = sha256_of_file(path)
-    return Examples(str(path), digest, first=texts or (), second=others, lines=lines), rows
+    return examples, rows
 
 
 def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0) -> Examples:
@@ -200,11 +197,8 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
     With a limit so many of them are chosen at random, in their order.
     """
     text = as_corpus(path)
-    rows, drawn = draw(text.n_sentences, limit, seed)
-    chosen = set(rows)
-    first = tuple(line for i, line in enumerate(text.lines()) if i in chosen)
-    check_size(text.name, len(first))
-    return Examples(text.name, text.sha256, first=first, drawn=drawn)
+    check_size(text.name, min(text.n_sentences, limit or text.n_sentences))
+    return Examples(text.name, text.sha256, first=tuple(text.lines())).draw(limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
@@ -256,11 +250,6 @@ def normalised(sentences: Iterable[str]) -> set[str]:
     return {"".join(text.casefold().split()) for text in sentences} - {""}
 
 
-def sentences_of(examples: Examples) -> set[str]:
-    """Return every different sentence of some examples, queries and documents included."""
-    return normalised((*examples.texts, *examples.documents))
-
-
 @dataclass(frozen=True)
 class Unshared:
     """What is left of calibration data, and what was left out of them."""
@@ -278,8 +267,8 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
 
     Documents that are shared go too; a query stays if a document that is relevant to it does.
     """
-    theirs = sentences_of(evaluation)
-    common = theirs & sentences_of(examples)
+    theirs, ours = (normalised((*e.texts, *e.documents)) for e in (evaluation, examples))
+    common = theirs & ours
     second = examples.second or ("",) * len(examples)
     both = zip(examples.first, second, strict=True)
     rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
@@ -287,7 +276,7 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     if examples.documents:
         places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
         left = left.with_documents(places_left)
-        left = left.pick([i for i in range(len(left)) if _can_be_ranked(left, i)])
+        left = left.pick([i for i in range(len(left)) if left.can_be_ranked(i)])
     if common and len(left) < 2:
         return Unshared(examples, 0, len(common), len(theirs), same=True)
     dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
@@ -296,18 +285,10 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
 
 def lines_without_shared(text: Corpus, evaluation: Examples) -> Corpus:
     """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
-    theirs = sentences_of(evaluation)
+    theirs = normalised((*evaluation.texts, *evaluation.documents))
 
     def read() -> Iterator[str]:
         return (line for line in text.lines() if theirs.isdisjoint(normalised([line])))
 
     n_lines = sum(1 for _ in read())
     return replace(text, n_sentences=n_lines, read=read) if n_lines else text
-
-
-def _can_be_ranked(examples: Examples, query: int) -> bool:
-    """Whether a query has a relevant document, where that is known, and two that are ordered."""
-    relevance, candidates = examples.relevance, examples.candidates
-    if relevance is not None and max(relevance[query].values(), default=0.0) <= 0:
-        return False
-    return candidates is None or len(candidates[query]) > 1

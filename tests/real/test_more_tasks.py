@@ -20,7 +20,7 @@ def tagger(demo, shared):
     """The demo model with a linear head for parts of speech: ridge regression on its states."""
     train = read_tagged(shared / "data/en_ewt-ud-dev.conllu")
     names = sorted({tag for tags in train.tags for tag in tags})
-    train = train.top(160)
+    train = train.pick(range(160))
     encoded = list(encode_words(demo, placed(map(Sentence, train.words))))
     states, gold = [], []
     for start in range(0, len(encoded), 40):
@@ -77,7 +77,7 @@ def test_parts_of_speech_of_ewt(tagger, shared):
 
 
 def test_sts_b_as_a_small_retrieval(demo, shared):
-    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)
+    data = read_retrieval(shared / "data/stsb-en-test.csv").pick(range(40))
     places = sorted({p for grades in data.relevance for p in grades})
     few = data.with_documents([*places, *range(600, 720)])
     task = make_task("retrieval", few, demo)
