@@ -11,10 +11,8 @@ from tiny_models import SPECIAL, VOCABULARY
 
 import headscope
 from headscope.core.errors import CorpusError
-from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces
@@ -43,29 +41,19 @@ def loaded(five: Path) -> LoadedModel:
     return headscope.load(str(five))
 
 
-#: What every function needs to be given to read a text, and to be quick if it did.
+#: Functions that read words, texts, windows and examples, and what they need to be quick.
 READING: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8},
-    "rank": {"text": as_plain([KNOWN] * 8), "fresh": False},
     "explain": {"sentence": KNOWN},
     "attribute": {"first": KNOWN, "second": KNOWN},
     "spectrum": {"length": 16, "sequences": 2},
-    "depth": {"length": 16, "sequences": 2},
-    "flow": {"limit": 24},
-    "transfer": {"budget": 1.0},
     "linear": {"sentences": 2},
-    "symmetric": {"sentences": 2},
     "prune": {"heads": "L0H0", "roles": False, "limit": 8},
-    "insights": {"skip": ["transfer"]},
-    "report": {"only": ["flow"], "settings": {"flow": {"limit": 24}}},
-    "scores": {"limit": 8},
-    "measure": {"limit": 8},
 }
 
 
 @pytest.mark.parametrize("name", READING)
 def test_a_text_of_which_nothing_is_known_is_refused(name, loaded):
-    assert {*SECTIONS} - {"validate"} <= set(READING)
     with pytest.raises(CorpusError, match=r"five knows no piece of the text \(it has 5 pieces, "):
         getattr(headscope, name)(loaded, **READING[name])
 
