@@ -76,15 +76,15 @@ class Accumulator:
             mine[name] += array
 
 
-class Parts:
-    """Several accumulators by name (by default its attributes), kept and added up as one."""
+class Parts(Accumulator):
+    """Several accumulators by name (by default its attributes), added up as one."""
 
     def parts(self) -> Mapping[str, Any]:
         """Return the accumulators."""
         return vars(self)
 
     def state(self) -> dict[str, Array]:
-        """Return all sums as named arrays."""
+        """Return the sums of all parts, by part and name."""
         return {
             f"{name}.{key}": np.array(array, order="C")
             for name, part in self.parts().items()
@@ -92,12 +92,12 @@ class Parts:
         }
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Load a state that :meth:`state` returned."""
         for name, part in self.parts().items():
             part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
 
     def merge(self, other: Self) -> None:
-        """Add the sums of another pass over other sentences with the same model."""
+        """Add the sums of another accumulator of the same model."""
         others = other.parts()
         for name, part in self.parts().items():
             part.merge(others[name])

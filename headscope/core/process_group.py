@@ -21,8 +21,9 @@ from safetensors.numpy import load, save
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, LostProcessError
-from headscope.core.processes import Array, Processes
+from headscope.core.processes import Processes
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
 #: Seconds without a sign of life after which a process counts as lost; the variable changes it.

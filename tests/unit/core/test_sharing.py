@@ -14,10 +14,10 @@ import torch
 from torch.distributed import TCPStore
 
 from headscope.analyses.classify.syntactic import Syntactic
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, LostProcessError
 from headscope.core.process_group import Group, launched
 from headscope.core.processes import (
-    Array,
     Processes,
     alone,
     current,
