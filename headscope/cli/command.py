@@ -27,7 +27,6 @@ from headscope.cli.output import (
     print_human,
     print_result,
     print_written,
-    result_folder,
     shown_progress,
 )
 from headscope.cli.settings import lay_under_flags, table_of
@@ -49,6 +48,8 @@ from headscope.show.style import styled
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
+#: What commands that measure nothing have of the common flags.
+_PLAIN = ("config", "quiet", "debug")
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,20 @@ class Call:
         ``more`` are arguments of the command's function that no flag gives, ``presentation`` is
         what the command's view understands, such as ``log`` for depth.
         """
+        from headscope.core.processes import current, own_file
+        from headscope.show.folders import ready_folder
+
         keywords = {**self.arguments, **(more or {})}
         folder, quiet = self.values.get("output"), self.values["quiet"]
-        names = self.steps_of(keywords)
+        names, processes = self.steps_of(keywords), current()
+        written: list[str] = []
+        failure: BaseException | None = None
+        # Of several processes that share the run the first writes; others have states of their own.
         with (
-            result_folder(self.command, folder, presentation) as write,
+            ready_folder(folder if processes.rank == 0 else None),
             shown_progress(self.command, quiet, names) as progress,
         ):
-            failure: BaseException | None = None
+            processes.meet("the start of the run")  # the folder is there, if they share it
             try:
                 result = self.result(function_of(self.command), keywords, progress)
             except ArtefactError as error:  # only the folder failed: the result is still shown
@@ -83,7 +90,14 @@ class Call:
                 result, failure = error.result, error
             except InterruptedRunError as stopped:
                 result, failure = stopped.result, stopped
-            written = write(result)
+            if folder is not None:
+                from headscope.reports.files import state_name, write_result
+
+                if processes.rank == 0:
+                    written = write_result(self.command, result, folder, **presentation)
+                processes.meet("the end of the run")
+                if processes.rank > 0:
+                    own_file(folder / state_name(self.command)).unlink(missing_ok=True)
         print_result(self.command, result, self.values["format"])
         if folder is not None and written and self.values["format"] == "human" and not quiet:
             print_written(folder, written, self.command if self.command in SECTIONS else None)
@@ -145,13 +159,17 @@ def made_command(
     return _typed(command, name, options, flags)
 
 
-def plain_command(name: str, options: type, body: Callable[[Any], None]) -> Callable[..., None]:
-    """Make a command that opens no model; ``body`` takes an object of the class of options."""
+def plain_command(
+    name: str, options: type, body: Callable[[Any, bool], None]
+) -> Callable[..., None]:
+    """Make a command of a class of options; ``body`` takes such an object, and ``--quiet``."""
+    common = [flag for flag in flags_of(CommonFlags).values() if flag.name in _PLAIN]
 
     def command(context: typer.Context, **values: Any) -> None:
-        body(options(**plain_arguments(options, values)))
+        body(options(**plain_arguments(options, values)), values["quiet"])
 
-    return _typed(command, name, options, flags_of(options))
+    flags = flags_of(options) | {flag.name: flag for flag in common}
+    return _typed(command, name, options, flags)
 
 
 def _typed(

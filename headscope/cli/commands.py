@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from headscope.reports.rules import Rule
 
 OUTPUT = options_of(FolderFlags)["output"].marker
-CONFIG, VERBOSE, QUIET, DEBUG = (
-    options_of(CommonFlags)[name].marker for name in ("config", "verbose", "quiet", "debug")
-)
+VERBOSE = options_of(CommonFlags)["verbose"].marker
 FAIL_ON = Usual(
     metavar="RULE",
     flags=("--fail-on",),
@@ -82,13 +80,10 @@ class CompareOptions:
     format: Annotated[
         str, Usual(help=FORMAT.help, choices=("human", "json", "csv", "md", "html"))
     ] = "human"
-    config: Annotated[Path | None, CONFIG] = None
     verbose: Annotated[bool, VERBOSE] = False
-    quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _compare(options: CompareOptions) -> None:
+def _compare(options: CompareOptions, quiet: bool) -> None:
     if len(options.reports) < 2:
         raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
@@ -110,7 +105,7 @@ def _compare(options: CompareOptions) -> None:
         print_human(*compare_report(result, verbose=options.verbose))
     else:
         print_data(files[f"compare.{options.format}"].decode())
-    _end_by_rules(result.changes, rules, options.quiet)
+    _end_by_rules(result.changes, rules, quiet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +134,9 @@ class DiffOptions:
     tolerance: Annotated[float, TOLERANCE] = 0.01
     output: Annotated[Path | None, OUTPUT] = None
     format: Annotated[str, Usual(help=FORMAT.help, choices=("human", "json", "md"))] = "human"
-    config: Annotated[Path | None, CONFIG] = None
-    quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _diff(options: DiffOptions) -> None:
+def _diff(options: DiffOptions, quiet: bool) -> None:
     from headscope.core.serialise import to_json
     from headscope.reports.baseline import read_side
     from headscope.reports.compare import changes_between
@@ -163,7 +155,7 @@ def _diff(options: DiffOptions) -> None:
     elif not result.equal or result.fired:
         in_markdown = options.format == "md"
         print_data(diff_markdown(result, rules) if in_markdown else to_json(result))
-    _end_by_rules((result,), rules, options.quiet)
+    _end_by_rules((result,), rules, quiet)
 
 
 def _end_by_rules(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: bool) -> None:
@@ -210,12 +202,9 @@ class ExportOptions:
         Path | None,
         Usual(help="Text without labels to calibrate int8 on. Default: the built-in sample."),
     ] = None
-    config: Annotated[Path | None, CONFIG] = None
-    quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _export(options: ExportOptions) -> None:
+def _export(options: ExportOptions, quiet: bool) -> None:
     if options.kind == "openvino" and options.precision == "int8-dynamic":
         raise BadParameter("openvino has float32 and int8", param_hint="'--precision'")
     if not options.folder.is_dir():
@@ -226,7 +215,7 @@ def _export(options: ExportOptions) -> None:
     runtime = "openvino" if options.kind == "openvino" else "onnxruntime"
     precision = options.precision.replace("-", " ")
     said = write_beside(options.folder, runtime, precision, options.text)
-    if not options.quiet:
+    if not quiet:
         print_human(said)
 
 
@@ -253,11 +242,9 @@ class ListOptions:
         ),
     ] = None
     format: Annotated[str, FORMAT] = "human"
-    config: Annotated[Path | None, CONFIG] = None
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _list(options: ListOptions) -> None:
+def _list(options: ListOptions, _: bool) -> None:
     from headscope.core.serialise import to_json
     from headscope.reports.list import entries_of, list_report
     from headscope.show.cells import to_csv
@@ -281,11 +268,9 @@ class SchemaOptions:
     command: Annotated[
         str, Option(help="A command that writes JSON, such as classify or report.", argument=True)
     ]
-    config: Annotated[Path | None, CONFIG] = None
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _schema(options: SchemaOptions) -> None:
+def _schema(options: SchemaOptions, _: bool) -> None:
     from headscope.reports.schemas import schema_of
 
     print_data(json.dumps(schema_of(options.command), indent=1, ensure_ascii=False))
@@ -327,12 +312,9 @@ class ServeOptions:
         bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
     seed: Annotated[int, Option(help="Of the random sets of heads.")] = 0
-    config: Annotated[Path | None, CONFIG] = None
-    quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
-def _serve(options: ServeOptions) -> None:
+def _serve(options: ServeOptions, quiet: bool) -> None:
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -342,7 +324,7 @@ def _serve(options: ServeOptions) -> None:
     from headscope.live import server
     from headscope.live.run import prepared
 
-    quiet, token = options.quiet, secrets.token_urlsafe(16)
+    token = secrets.token_urlsafe(16)
     with server.bound(options.port) as listening:
         with shown_progress("serve", quiet, ("validate", "classify")) as tell:
             page, answers = prepared(
@@ -361,7 +343,7 @@ def _serve(options: ServeOptions) -> None:
 
 
 #: The options of each command, and what it does with them.
-OTHERS: dict[str, tuple[type, Callable[[Any], None]]] = {
+OTHERS: dict[str, tuple[type, Callable[[Any, bool], None]]] = {
     "compare": (CompareOptions, _compare),
     "diff": (DiffOptions, _diff),
     "export": (ExportOptions, _export),
