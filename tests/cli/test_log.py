@@ -61,19 +61,3 @@ def test_a_step_that_tells_nothing_is_logged_all_the_same(capsys):
     said = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
     assert len(said) > 3
     assert {(m["number"], m["what"]) for m in said[1:]} == {("1", "measuring the model")}
-
-
-def test_a_log_that_was_closed_does_not_end_the_run(monkeypatch):
-    class Closed:
-        def isatty(self):
-            return False
-
-        def write(self, _):
-            raise BrokenPipeError
-
-        flush = write
-
-    monkeypatch.setattr("sys.stderr", Closed())
-    with output.shown_progress("depth", False, ["model"]) as tell:
-        time.sleep(0.02)
-        tell("model", 1, 1)

@@ -1,6 +1,5 @@
 """Several processes of one run, and what a new interpreter imports, says and connects to."""
 
-import gc
 import json
 import math
 import os
@@ -17,7 +16,6 @@ from processes import Accident, Cold, cold, launch
 from tiny_models import write_tiny
 
 import headscope
-from headscope.cli.process import modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
 from headscope.data import corpus
 from headscope.data.corpus import SAMPLE
@@ -83,14 +81,6 @@ def test_the_documented_command_gives_what_one_process_gives(tmp_path):
     same(as_json(headscope.classify("demo", limit=limit)), json.loads(done.stdout))
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"classify.json", "heads.csv"}
     assert not list((tmp_path / "out").glob(".*"))  # no state is left of either process
-
-
-def test_a_process_without_work_takes_part(model):
-    """Eight sentences are one batch or two, for three processes."""
-    words = ("--limit", "8", "--ablate", "--ablate-limit", "8", "--prefix-matching")
-    found = result_of(launch(3, "classify", model, *words, "--format", "json", "--verbose"))
-    options = {"ablate": True, "ablate_limit": 8, "prefix_matching": True}
-    same(as_json(headscope.classify(model, limit=8, **options)), found)
 
 
 @pytest.mark.parametrize("kind", ["treebank", "pairs"])
@@ -292,22 +282,3 @@ def test_an_interrupt_that_a_library_drops_still_ends_the_run(error, tenths, cod
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr == "" if code else "OSError" in done.stderr
-
-
-def test_collector_rests_while_modules_load_and_after_the_command():
-    usual = gc.get_threshold()
-    try:
-        with rest_collector():
-            assert gc.get_threshold()[0] > 100 * usual[0]
-            modules_are_loaded()
-            assert gc.get_threshold() == usual
-            assert gc.get_freeze_count() > 0
-            new = [[] for _ in range(50)]
-            assert len(gc.get_objects()) > len(new)  # what came after is looked at as usual
-        assert len(gc.get_objects()) < 50  # little is left to look at when the process ends
-        assert gc.get_threshold() == usual
-        with pytest.raises(SystemExit), rest_collector():
-            raise SystemExit(1)
-        assert gc.get_threshold() == usual  # where a command fails too
-    finally:
-        gc.unfreeze()

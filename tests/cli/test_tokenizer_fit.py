@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import refused
 from tiny_models import SPECIAL, VOCABULARY
 
 import headscope
 from headscope.core.errors import CorpusError
-from headscope.data.examples import Examples
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
+from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces
 SNOWMAN = "\N{SNOWMAN}"  # no piece of the tiny vocabulary
@@ -58,11 +56,6 @@ def test_a_text_of_which_nothing_is_known_is_refused(name, loaded):
         getattr(headscope, name)(loaded, **READING[name])
 
 
-def test_a_tokenizer_that_fails_is_one_sentence(run, copy):
-    cut(copy, 1)  # not even an unknown token
-    refused(run("classify", copy, "--limit", 4), "copy cannot read the text")
-
-
 def test_another_size_is_said_where_no_text_is_read(run, five):
     words = f"has 5 pieces and the model's embedding {len(VOCABULARY)} rows"
     for command in (("validate", five), ("rank", five, "--no-fresh")):
@@ -102,10 +95,3 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
     # A text that is known warns of nothing.
     found = run("classify", model, "--limit", 4, "--format", "json").json["provenance"]
     assert found["warnings"] == []
-
-
-def test_both_texts_of_a_pair_are_counted_without_special_tokens(model):
-    pair = Examples("pairs", "", first=(KNOWN,), second=(SNOWMAN,))
-    fit = fit_of(headscope.load(str(model)), pair)
-    assert fit is not None
-    assert fit["unknown_share"] == pytest.approx(1 / 7)

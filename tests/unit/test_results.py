@@ -137,13 +137,3 @@ def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents, tmp_path):
         read_results(path)
     write(path, changed(documents["rank"], "provenance", "model", "id", to="a\ud800b"))
     assert read_results(path).rank.provenance["model"]["id"].encode() == b"a?b"
-
-
-def test_missing_files_and_empty_folders(tmp_path):
-    with pytest.raises(InputError, match="no file or folder"):
-        read_results(tmp_path / "none.json")
-    with pytest.raises(InputError, match=r"holds no results; looked for report\.json"):
-        read_results(tmp_path)
-    (tmp_path / "rank.json").mkdir()
-    with pytest.raises(InputError, match="cannot be read"):
-        read_results(tmp_path)
