@@ -169,10 +169,8 @@ def read_translations(path: str | Path) -> Examples:
     row of two columns is a source and its target. White space around either is no part of it.
     """
     examples, _ = _read(path, TRANSLATIONS, "source", "target")
-    first, second = (
-        tuple(text.strip() for text in texts or ()) for texts in (examples.first, examples.second)
-    )
-    return replace(examples, first=first, second=second)
+    first, second = (map(str.strip, texts or ()) for texts in (examples.first, examples.second))
+    return replace(examples, first=tuple(first), second=tuple(second))
 
 
 def _read(

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,6 +133,13 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:
     """Yield what :func:`read_lines` yields, without blank lines."""
     return (numbered for numbered in read_lines(path) if numbered[1].strip())
+
+
+def read_blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines between blank lines together, as :func:`read_lines` yields them."""
+    for blank, block in groupby(read_lines(path), key=lambda numbered: not numbered[1].strip()):
+        if not blank:
+            yield list(block)
 
 
 TABLES = (".csv", ".tsv", ".jsonl")  # Endings of files that are read as tables.
@@ -285,14 +292,12 @@ class TreeRow(NamedTuple):
 
 def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
     """Yield the words of each sentence of a CoNLL-U file; whether they are a tree is not asked."""
-    rows: list[TreeRow] = []
     begun = False
-    for number, line in chain(read_lines(path), [(0, "")]):  # the last sentence needs no blank line
-        if not line.strip():
-            if rows:
-                yield rows
-            rows = []
-        elif not line.startswith("#"):
+    for block in read_blocks(path):
+        rows: list[TreeRow] = []
+        for number, line in block:
+            if line.startswith("#"):
+                continue
             if not begun and "\t" not in line:
                 raise CorpusError(
                     f"{path}, line {number}: no columns that tabs split, so this is no treebank in "
@@ -302,6 +307,8 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
             row = _read_row(path, number, line, expected=len(rows) + 1)
             if row is not None:
                 rows.append(row)
+        if rows:
+            yield rows
 
 
 _ROW_ID = re.compile(r"([1-9][0-9]*)|[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")

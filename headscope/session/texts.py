@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import current, share
-from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
+from headscope.data.batches import BATCH_TOKENS, Item, buckets
 from headscope.data.corpus import WINDOW, Corpus, open_pairs, sample_corpus
 from headscope.data.pieces import encode_lines
 from headscope.models.run.loaded import LoadedModel
@@ -26,8 +26,8 @@ def line_batches(
 
 def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
     """Yield (items seen so far, next batch); what is None is seen, but in no batch."""
-    seen = 0
-    for window in windows(encoded, WINDOW):
+    seen, stream = 0, iter(encoded)
+    while window := list(itertools.islice(stream, WINDOW)):
         seen += window.count(None)
         for batch in buckets(window, BATCH_TOKENS):
             seen += len(batch)
