@@ -115,18 +115,21 @@ class Opened:
             "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-            "text": {**effects.describe(), "dropped": lines_before - text.n_sentences},
+            "text": {
+                "name": text.name,
+                "sha256": text.sha256,
+                "lines": effects.lines,
+                "skipped": effects.skipped,
+                "tokens": sum(int(mask.sum()) for _, mask in effects.batches),
+                "dropped": lines_before - text.n_sentences,
+            },
             "task": effects.task,
         }
         return cls(loaded, effects, common)
 
 
-@dataclass(frozen=True)
-class TaskEffect:
-    """The task's value of a changed model, and its difference to the unchanged one's."""
-
-    metric: float
-    difference: Estimate
+#: The task's value of a changed model, and its difference to the unchanged one's.
+TaskEffect = tuple[float, Estimate]
 
 
 def readable(loaded: LoadedModel, command: str) -> LoadedModel:
@@ -159,7 +162,6 @@ class Effects:
         *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
         self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
-        self._text = text
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         if task is not None and self._baseline is not None:
@@ -171,16 +173,6 @@ class Effects:
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed).estimate(),
             )
-
-    def describe(self) -> dict[str, Any]:
-        """Say what was read."""
-        return {
-            "name": self._text.name,
-            "sha256": self._text.sha256,
-            "lines": self.lines,
-            "skipped": self.skipped,
-            "tokens": sum(int(mask.sum()) for _, mask in self.batches),
-        }
 
     def observe(
         self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None
@@ -218,7 +210,9 @@ class Effects:
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
         """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
         effect = Effect(boot(cosines, self._seed))
-        return effect if on_task is None else dataclasses.replace(effect, **vars(on_task))
+        if on_task is None:
+            return effect
+        return dataclasses.replace(effect, metric=on_task[0], difference=on_task[1])
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
@@ -250,7 +244,7 @@ class Effects:
                 for i in changed:
                     of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
                     change = task.change(self._baseline, of_version, seed=self._seed)
-                    effects[i] = TaskEffect(change.value, change.estimate())
+                    effects[i] = change.value, change.estimate()
                     progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
