@@ -22,13 +22,18 @@ from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, OptionError, Usual, options_of
+from headscope.core.options import (
+    Declared,
+    Option,
+    OptionError,
+    ThresholdSet,
+    Usual,
+    options_of,
+    parse_pairs,
+)
 from headscope.reports.registry import function_of
 from headscope.session.options import ordered
 from headscope.show.style import FORMATS, FigureStyle
-
-if typing.TYPE_CHECKING:
-    from headscope.core.thresholds import ThresholdSet
 
 FIGURES = "Figures"  # Heading in the help.
 HELP_ALL = "--help-all"
@@ -308,8 +313,6 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         arguments.pop("thresholds", None)
         table, flags = values.get("thresholds") or {}, values.get("threshold") or []
         if table or flags:
-            from headscope.core.thresholds import parse_pairs
-
             pairs = parse_pairs(flags, example=thresholds.marker.example)
             arguments["thresholds"] = thresholds_of(command).parse({**table, **pairs})
     output = values.get("output")

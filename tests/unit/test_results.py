@@ -10,8 +10,8 @@ from result_files import changed, write
 import headscope
 from headscope.core.errors import InputError
 from headscope.core.heads import Head, head_name, parse_head, place_name
+from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
-from headscope.core.thresholds import parse_pairs
 from headscope.reports.reading import read_results, results_of
 from headscope.reports.registry import SECTIONS, section_of
 
