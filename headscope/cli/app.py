@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-import headscope
 from headscope import __version__
 from headscope.cli.command import Call, epilog_of, made_command, plain_command
 from headscope.cli.flags import HelpCommand, HelpGroup
@@ -37,7 +36,7 @@ from headscope.cli.process import (
 )
 from headscope.cli.settings import config, section_settings, table_arguments, table_of
 from headscope.cli.settings import limits as limits_of
-from headscope.core.errors import did_you_mean
+from headscope.core.errors import CheckFailedError, ValidationFailedError, did_you_mean
 from headscope.reports.registry import SECTIONS, function_of, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
@@ -69,8 +68,7 @@ def _spectrum(call: Call) -> None:
 def _validate(call: Call) -> None:
     result = call.run()
     if not result.passed:
-        print_note(f"validation failed: {'; '.join(result.reasons)}", call.values["quiet"])
-        raise typer.Exit(3)
+        raise CheckFailedError(f"validation failed: {'; '.join(result.reasons)}")
 
 
 def _insights(call: Call) -> None:
@@ -82,15 +80,13 @@ def _insights(call: Call) -> None:
 def _shrink(call: Call) -> None:
     result = call.run()
     if result.checked and not result.reached:
-        print_note(f"{result.checked} falls short: {result.stopped}", call.values["quiet"])
-        raise typer.Exit(3)
+        raise CheckFailedError(f"{result.checked} falls short: {result.stopped}")
 
 
 def _report(call: Call) -> None:
     """Measure, write the page, print the scoreboard, and hold it against the limits."""
     from rich.text import Text
 
-    from headscope.core.errors import CheckFailedError, ValidationFailedError
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
     from headscope.reports.baseline import BASELINE, read_side
@@ -122,10 +118,9 @@ def _report(call: Call) -> None:
         "settings": settings,
         "thresholds": table_arguments("insights", table).get("thresholds"),
     }
-    measure = headscope.report
     names = call.steps_of(keywords)
     with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
-        result = call.result(measure, keywords, progress)
+        result = call.result(keywords, progress)
         measured = results_of(to_dict(result), REPORT, result.sections)
         outcomes, changes = judged(measured, limits, baseline)
         document = write_report(result, folder, outcomes, changes, progress or silent)

@@ -83,7 +83,7 @@ class Call:
         ):
             processes.meet("the start of the run")  # the folder is there, if they share it
             try:
-                result = self.result(function_of(self.command), keywords, progress)
+                result = self.result(keywords, progress)
             except ArtefactError as error:  # only the folder failed: the result is still shown
                 if error.result is None:
                     raise
@@ -122,15 +122,11 @@ class Call:
         print_human(*map(visible, lines))
         raise typer.Exit
 
-    def result(
-        self,
-        function: Callable[..., Any],
-        keywords: Mapping[str, Any],
-        progress: Progress | None = None,
-    ) -> Any:
+    def result(self, keywords: Mapping[str, Any], progress: Progress | None) -> Any:
         """Measure the model and return the result, which records the command line."""
         told = {} if progress is None else {"progress": progress}
         try:
+            function = function_of(self.command)
             return function(self.values["model"], command=command_line(), **keywords, **told)
         except OptionError as error:
             raise usage_error(self.options, error) from None

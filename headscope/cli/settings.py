@@ -122,12 +122,6 @@ def _table(
                 raise InputError(
                     f"{where} thresholds must be a table, written [{command}.thresholds]."
                 )
-            for threshold, number in value.items():
-                if not isinstance(number, bool | int | float):
-                    raise InputError(
-                        f"{where} threshold {threshold} must be a number or true or false, not "
-                        f"{_shown(number)}."
-                    )
             try:
                 thresholds_of(command).parse(value)
             except InputError as error:

@@ -62,7 +62,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, tmp_path):
         ("[prune]\nstep = nan", "step must be a number"),
         ("[classify]\ntext = ''", "text must be a string"),
         ("[rank]\nshare_projections = [true]", "list of numbers or strings"),
-        ("[classify.thresholds]\nrare = '0.5'", "threshold rare must be a number"),
+        ("[classify.thresholds]\nrare = 'x'", "threshold rare is 'x'; give a number"),
         ("[classify.thresholds]\nrarer = 0.5", "[classify] thresholds"),
         ("[classify.thresholds]\nmin_trials = 2.7", "min_trials"),
         ("[limits]\nvalidaton = true", "[limits] has no limit 'validaton'"),
