@@ -160,7 +160,8 @@ def check_shared(command: str | None) -> None:
 
 def several() -> bool:
     """Whether the environment says that several processes share this run."""
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
+    size = os.environ.get("WORLD_SIZE", "1")
+    return size.isdecimal() and int(size) > 1
 
 
 @contextmanager
@@ -174,12 +175,9 @@ def launched_together() -> Iterator[None]:
         return
     # Where a machine has no network, torch remarks on the name of each socket; read on its import.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from headscope.core.process_group import Group, launched
+    from headscope.core.process_group import Group
     from headscope.core.processes import shared_by
 
-    if launched() == 1:
-        yield
-        return
     group = Group.join()
     signal.signal(signal.SIGTERM, _stopped)
     captured = io.StringIO()

@@ -35,21 +35,6 @@ _FAREWELL = 3.0  # Seconds that the process with the store waits for the others 
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
 
-def launched() -> int:
-    """Return how many processes a launcher says there are; 1 without a launcher."""
-    try:
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        size = 1
-    missing = [name for name in _VARIABLES if not os.environ.get(name)]
-    if size > 1 and missing:
-        raise InputError(
-            f"WORLD_SIZE says that {size} processes share this run, but {' and '.join(missing)} "
-            "cannot be found; start it with torchrun, or unset WORLD_SIZE."
-        )
-    return size
-
-
 class Group(Processes):
     """The processes of one launch."""
 
@@ -75,6 +60,12 @@ class Group(Processes):
     @classmethod
     def join(cls) -> Group:
         """Join the other processes of this launch."""
+        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
+            raise InputError(
+                f"WORLD_SIZE says that {os.environ['WORLD_SIZE']} processes share this run, but "
+                f"{' and '.join(missing)} cannot be found; start it with torchrun, or unset "
+                "WORLD_SIZE."
+            )
         text = os.environ.get(PATIENCE_VARIABLE)
         try:
             patience = PATIENCE if text is None else float(text)
