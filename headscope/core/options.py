@@ -91,7 +91,6 @@ class Declared:
     kind: Any
     marker: Option
     default: Any
-    optional: bool
 
     @property
     def spelled_as(self) -> str:
@@ -127,13 +126,9 @@ class Declared:
             raise OptionError(self.name, f"is {value!r}; {hint}")
 
 
+@functools.cache
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
-    return _read(kind)
-
-
-@functools.cache
-def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in dataclasses.fields(kind):
@@ -141,9 +136,8 @@ def _read(kind: Any) -> dict[str, Declared]:
         marker = next(extra for extra in extras if isinstance(extra, Option))
         parts = typing.get_args(hint)
         rest = [part for part in parts if part is not type(None)]
-        optional = len(rest) < len(parts)
-        inner = rest[0] if optional and len(rest) == 1 else hint
-        options[field.name] = Declared(field.name, inner, marker, field.default, optional)
+        inner = rest[0] if len(rest) == 1 and len(parts) == 2 else hint
+        options[field.name] = Declared(field.name, inner, marker, field.default)
     return options
 
 
