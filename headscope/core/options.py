@@ -126,9 +126,13 @@ class Declared:
             raise OptionError(self.name, f"is {value!r}; {hint}")
 
 
-@functools.cache
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
+    return _read(kind)
+
+
+@functools.cache  # behind a function whose parameter need not be hashable to type checkers
+def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in dataclasses.fields(kind):
