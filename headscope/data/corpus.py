@@ -190,7 +190,7 @@ def sample_corpus() -> Corpus:
 
 
 #: A corpus in any form that a caller may have it in.
-AnyCorpus = Corpus | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
+AnyCorpus = Corpus | str | Path | Sequence[Sentence | str | Pair] | None
 
 
 def as_corpus(corpus: AnyCorpus) -> Corpus:
