@@ -206,10 +206,11 @@ def as_corpus(corpus: AnyCorpus) -> Corpus:
     if isinstance(corpus, str | Path):
         is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
-    if len(corpus) and isinstance(corpus[0], tuple):
-        pairs = list(map(_pair, range(len(corpus)), corpus))
+    given = list(corpus)
+    if given and isinstance(given[0], tuple):
+        pairs = list(map(_pair, range(len(given)), given))
         return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-    lines = cast("Sequence[Sentence | str]", corpus)
+    lines = cast("list[Sentence | str]", given)
     items = [x for x in lines if (has_word(x) if isinstance(x, str) else x.words)]
     if not items:
         raise CorpusError("The corpus holds no sentence; give at least one.")
