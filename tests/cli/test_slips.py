@@ -50,7 +50,6 @@ SLIPS: dict[str, list[Row]] = {
     "insights": [("--skip transfers", "no section 'transfers' to skip", 2)],
     "linear": [("--data x.csv", "name the task too", 2)],
     "prune": [
-        ("--heads L0H*,L1H*", "every head"),
         ("--keep-roles banana", "no role"),
         ("--method importance-token", "label"),
         ("--draws 2", "5 or more", 2),
