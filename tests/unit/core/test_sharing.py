@@ -41,15 +41,15 @@ def test_a_failure_or_silence_reaches_whoever_waits():
             first.meet("a")
         assert first.speak()
         assert not second.speak()
-    with pair(patience=0.3) as (first, second):
+    with pair(patience=0.2) as (first, second):
         second._leaving.set()
         with pytest.raises(LostProcessError, match="Process 2 of 2 has given no sign of life"):
             first.meet("the sums")
 
 
 def test_a_slow_process_is_waited_for():
-    with pair(patience=0.3) as (first, second):
-        late = threading.Timer(0.8, lambda: second.meet("a"))
+    with pair(patience=0.2) as (first, second):
+        late = threading.Timer(0.4, lambda: second.meet("a"))
         late.start()
         first.meet("a")
         late.join()
