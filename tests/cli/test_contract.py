@@ -36,7 +36,7 @@ OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
 class Row:
     """The smallest quick options of a command, and what it writes with -o.
 
-    ``pictures`` are written as PNG and SVG; ``table`` is what --format csv prints.
+    ``pictures`` are written as SVG, of one command also as PNG; ``table`` is what --format csv prints.
     """
 
     options: dict[str, Any]
@@ -61,8 +61,13 @@ class Row:
         return words
 
     def names(self, command: str) -> set[str]:
-        pictures = {f"{name}.{kind}" for name in self.pictures.split() for kind in ("png", "svg")}
+        kinds = _figures(command)[1].split(",")
+        pictures = {f"{name}.{kind}" for name in self.pictures.split() for kind in kinds}
         return {f"{command}.json", self.table, *self.files.split(), *pictures}
+
+
+def _figures(command: str) -> tuple[str, str]:
+    return "--figures", "png,svg" if command == "rank" else "svg"
 
 
 SMALL = {"length": 16, "sequences": 4}
@@ -147,7 +152,8 @@ def outcome(
     def call(name: str) -> Kept:
         folder = tmp_path_factory.mktemp(name) / "made" / "out"
         words = [name, model, *ROWS[name].flags(), "--format", "json", "--quiet", "--verbose"]
-        return Kept(run(*words, *(["-o", folder] if "output" in OPTIONS[name] else [])), folder)
+        words += ["-o", folder, *_figures(name)] if "output" in OPTIONS[name] else []
+        return Kept(run(*words), folder)
 
     return call
 
@@ -207,7 +213,7 @@ def test_a_second_run_from_a_file_is_for_people_and_replaces_the_folder(
             start = {".png": b"\x89PNG", ".svg": b"<?xml"}.get(file.suffix, b"")
             assert file.read_bytes().startswith(start)
         (kept.folder / "notes.txt").write_text("mine")
-        words.append(f"-o{kept.folder}")
+        words += [f"-o{kept.folder}", *_figures(name)]
     again = run(*words)
     assert (again.code, again.stderr) == (0, "")
     fits(again.stdout)
