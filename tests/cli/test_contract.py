@@ -36,7 +36,8 @@ OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
 class Row:
     """The smallest quick options of a command, and what it writes with -o.
 
-    ``pictures`` are written as SVG, of one command also as PNG; ``table`` is what --format csv prints.
+    ``pictures`` are written as SVG, of one command also as PNG; ``table`` is what --format csv
+    prints.
     """
 
     options: dict[str, Any]
