@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
 from families import COVERED, tiny
 from outcomes import refused
-from tiny_models import VOCABULARY, tiny_bert, tiny_deberta, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope
 
@@ -14,7 +13,8 @@ def test_a_report_of_layers_that_share_their_weights(run, quick, tmp_path):
     folder = tmp_path / "model"
     tiny("albert", vocab_size=len(VOCABULARY), max_position_embeddings=64).save_pretrained(folder)
     tiny_tokenizer(max_length=48).save_pretrained(folder)
-    done = run("report", folder, "--config", quick, "-o", tmp_path / "out")
+    few = ("--skip", "transfer,flow,symmetric,linear,spectrum")
+    done = run("report", folder, "--config", quick, *few, "-o", tmp_path / "out")
     assert done.code == 0, done.stderr
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     assert document["left_out"] == {}
@@ -27,7 +27,8 @@ def test_a_model_without_some_heads_keeps_their_numbers(run, quick, tmp_path):
     smaller = headscope.remove_heads(loaded, [(0, 0), (0, 2), *((1, head) for head in range(4))])
     headscope.save(smaller, tmp_path / "smaller")
     out = tmp_path / "out"
-    done = run("report", tmp_path / "smaller", "--config", quick, "-o", out)
+    few = ("--only", "classify,rank,spectrum")
+    done = run("report", tmp_path / "smaller", "--config", quick, *few, "-o", out)
     assert done.code == 0, done.stderr
     assert (out / "report.html").read_text().count('class="cell gone"') == 6
     shown = {f"L{layer}H{head}" for layer, heads in ((0, (1, 3)), (2, range(4))) for head in heads}
@@ -37,17 +38,6 @@ def test_a_model_without_some_heads_keeps_their_numbers(run, quick, tmp_path):
     for section in ("classify", "rank", "spectrum"):
         heads = document[section]["heads"]
         assert {f"L{head['layer']}H{head['head']}" for head in heads} == shown, section
-
-
-def test_relative_positions_whose_modules_never_ask_for_our_attention(run, tmp_path):
-    """Two heads removed, repaired and saved; the saved folder passes."""
-    relative, quiet = tiny_deberta(tmp_path / "model"), ("--format", "json", "-q")
-    options = ("--task", "fidelity", "--limit", 6, "--fraction", 0.25, "--no-roles")
-    more = ("--no-ablation", "--draws", 5, "--save", tmp_path / "small")
-    found = run("prune", relative, *options, *more, *quiet).json
-    assert found["validation"]["passed"]
-    assert found["baseline"]["value"]["value"] == pytest.approx(1.0)
-    assert run("validate", tmp_path / "small", *quiet).json["passed"]
 
 
 def test_padded_queries_without_a_key_in_their_window_warn_of_nothing(tmp_path, run):

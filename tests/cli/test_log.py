@@ -17,7 +17,6 @@ COMMANDS = {
     "validate": (),
     "classify": ("--limit", 16),
     "depth": ("--length", 12, "--sequences", 2),
-    "prune": ("--fraction", 0.5, "--limit", 8, "--calibration-limit", 8, "--repair", "none"),
 }
 
 

@@ -66,6 +66,7 @@ def said(ended: list[Ended]) -> str:
 def test_the_documented_command_gives_what_one_process_gives(tmp_path):
     page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
     command = shlex.split(re.search(r"^torchrun .*", page, re.MULTILINE)[0], comments=True)
+    command[command.index("--limit") + 1] = "16"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [*command, "--format", "json", "--verbose"],
@@ -77,8 +78,7 @@ def test_the_documented_command_gives_what_one_process_gives(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    limit = int(command[command.index("--limit") + 1])
-    same(as_json(headscope.classify("demo", limit=limit)), json.loads(done.stdout))
+    same(as_json(headscope.classify("demo", limit=16)), json.loads(done.stdout))
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"classify.json", "heads.csv"}
     assert not list((tmp_path / "out").glob(".*"))  # no state is left of either process
 
@@ -125,10 +125,10 @@ def test_prune(model, tmp_path):
 
 def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     """No launcher watches here: the others notice by themselves."""
-    words = ("--limit", "120", "--control", "--no-validate", "--format", "json", "--verbose")
+    words = ("--limit", "60", "--control", "--no-validate", "--format", "json", "--verbose")
     command = ("classify", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=1, batches=1, kind="killed")
-    ended = launch(2, *command, accident=accident, env={"HEADSCOPE_PROCESS_TIMEOUT": "3"})
+    ended = launch(2, *command, accident=accident, env={"HEADSCOPE_PROCESS_TIMEOUT": "1"})
     assert ended[1].code == -9
     assert "Process 2 of 2 has given no sign of life" in said(ended)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -136,7 +136,7 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     }
     found = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))
-    same(as_json(headscope.classify(model, limit=120, control=True, validate=False)), found)
+    same(as_json(headscope.classify(model, limit=60, control=True, validate=False)), found)
 
 
 def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
