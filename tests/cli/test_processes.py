@@ -260,11 +260,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have sta
 
 class Cleaned:
     def __del__(self):
-        raise {error}
+        raise KeyboardInterrupt
 
 def run():
     Cleaned()
-    for _ in range({tenths}):
+    for _ in range(50):
         time.sleep(0.1)
 
 headscope.cli.app.main = run
@@ -273,12 +273,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "tenths", "code"), [("KeyboardInterrupt", 50, 130), ("OSError", 0, 0)]
-)
-def test_an_interrupt_that_a_library_drops_still_ends_the_run(error, tenths, code):
-    """Another error in cleaning up is shown."""
-    words = [sys.executable, "-c", _DROPPED.format(error=error, tenths=tenths)]
+def test_an_interrupt_that_a_library_drops_still_ends_the_run():
+    words = [sys.executable, "-c", _DROPPED]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == "" if code else "OSError" in done.stderr
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
