@@ -49,7 +49,7 @@ from headscope.show.style import styled
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
 #: What commands that measure nothing have of the common flags.
-_PLAIN = ("config", "quiet", "debug")
+_PLAIN = ("config", "debug")
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,12 @@ def made_command(
     return _typed(command, name, options, flags)
 
 
-def plain_command(
-    name: str, options: type, body: Callable[[Any, bool], None]
-) -> Callable[..., None]:
-    """Make a command of a class of options; ``body`` takes such an object, and ``--quiet``."""
+def plain_command(name: str, options: type, body: Callable[[Any], None]) -> Callable[..., None]:
+    """Make a command that measures nothing; ``body`` takes an object of the class of options."""
     common = [flag for flag in flags_of(CommonFlags).values() if flag.name in _PLAIN]
 
     def command(context: typer.Context, **values: Any) -> None:
-        body(options(**plain_arguments(options, values)), values["quiet"])
+        body(options(**plain_arguments(options, values)))
 
     flags = flags_of(options) | {flag.name: flag for flag in common}
     return _typed(command, name, options, flags)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headscope.reports.rules import Rule
 
 OUTPUT = options_of(FolderFlags)["output"].marker
-VERBOSE = options_of(CommonFlags)["verbose"].marker
+VERBOSE, QUIET = (options_of(CommonFlags)[name].marker for name in ("verbose", "quiet"))
 FAIL_ON = Usual(
     metavar="RULE",
     flags=("--fail-on",),
@@ -81,9 +81,10 @@ class CompareOptions:
         str, Usual(help=FORMAT.help, choices=("human", "json", "csv", "md", "html"))
     ] = "human"
     verbose: Annotated[bool, VERBOSE] = False
+    quiet: Annotated[bool, QUIET] = False
 
 
-def _compare(options: CompareOptions, quiet: bool) -> None:
+def _compare(options: CompareOptions) -> None:
     if len(options.reports) < 2:
         raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
@@ -105,7 +106,7 @@ def _compare(options: CompareOptions, quiet: bool) -> None:
         print_human(*compare_report(result, verbose=options.verbose))
     else:
         print_data(files[f"compare.{options.format}"].decode())
-    _end_by_rules(result.changes, rules, quiet)
+    _end_by_rules(result.changes, rules, options.quiet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +135,10 @@ class DiffOptions:
     tolerance: Annotated[float, TOLERANCE] = 0.01
     output: Annotated[Path | None, OUTPUT] = None
     format: Annotated[str, Usual(help=FORMAT.help, choices=("human", "json", "md"))] = "human"
+    quiet: Annotated[bool, QUIET] = False
 
 
-def _diff(options: DiffOptions, quiet: bool) -> None:
+def _diff(options: DiffOptions) -> None:
     from headscope.core.serialise import to_json
     from headscope.reports.baseline import read_side
     from headscope.reports.compare import changes_between
@@ -155,7 +157,7 @@ def _diff(options: DiffOptions, quiet: bool) -> None:
     elif not result.equal or result.fired:
         in_markdown = options.format == "md"
         print_data(diff_markdown(result, rules) if in_markdown else to_json(result))
-    _end_by_rules((result,), rules, quiet)
+    _end_by_rules((result,), rules, options.quiet)
 
 
 def _end_by_rules(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: bool) -> None:
@@ -202,9 +204,10 @@ class ExportOptions:
         Path | None,
         Usual(help="Text without labels to calibrate int8 on. Default: the built-in sample."),
     ] = None
+    quiet: Annotated[bool, QUIET] = False
 
 
-def _export(options: ExportOptions, quiet: bool) -> None:
+def _export(options: ExportOptions) -> None:
     if options.kind == "openvino" and options.precision == "int8-dynamic":
         raise BadParameter("openvino has float32 and int8", param_hint="'--precision'")
     if not options.folder.is_dir():
@@ -215,7 +218,7 @@ def _export(options: ExportOptions, quiet: bool) -> None:
     runtime = "openvino" if options.kind == "openvino" else "onnxruntime"
     precision = options.precision.replace("-", " ")
     said = write_beside(options.folder, runtime, precision, options.text)
-    if not quiet:
+    if not options.quiet:
         print_human(said)
 
 
@@ -244,7 +247,7 @@ class ListOptions:
     format: Annotated[str, FORMAT] = "human"
 
 
-def _list(options: ListOptions, _: bool) -> None:
+def _list(options: ListOptions) -> None:
     from headscope.core.serialise import to_json
     from headscope.reports.list import entries_of, list_report
     from headscope.show.cells import to_csv
@@ -270,7 +273,7 @@ class SchemaOptions:
     ]
 
 
-def _schema(options: SchemaOptions, _: bool) -> None:
+def _schema(options: SchemaOptions) -> None:
     from headscope.reports.schemas import schema_of
 
     print_data(json.dumps(schema_of(options.command), indent=1, ensure_ascii=False))
@@ -312,9 +315,10 @@ class ServeOptions:
         bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
     seed: Annotated[int, Option(help="Of the random sets of heads.")] = 0
+    quiet: Annotated[bool, QUIET] = False
 
 
-def _serve(options: ServeOptions, quiet: bool) -> None:
+def _serve(options: ServeOptions) -> None:
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -326,7 +330,7 @@ def _serve(options: ServeOptions, quiet: bool) -> None:
 
     token = secrets.token_urlsafe(16)
     with server.bound(options.port) as listening:
-        with shown_progress("serve", quiet, ("validate", "classify")) as tell:
+        with shown_progress("serve", options.quiet, ("validate", "classify")) as tell:
             page, answers = prepared(
                 options.model,
                 options.roles,
@@ -336,14 +340,14 @@ def _serve(options: ServeOptions, quiet: bool) -> None:
             )
         address = f"http://{server.HOST}:{listening.getsockname()[1]}/?token={token}"
         print(address, flush=True)
-        print_note("the page is open to this machine only; Ctrl-C ends.", quiet)
+        print_note("the page is open to this machine only; Ctrl-C ends.", options.quiet)
         if not options.no_browser:
             webbrowser.open(address)
         server.run(page, answers, listening, token)
 
 
 #: The options of each command, and what it does with them.
-OTHERS: dict[str, tuple[type, Callable[[Any, bool], None]]] = {
+OTHERS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "compare": (CompareOptions, _compare),
     "diff": (DiffOptions, _diff),
     "export": (ExportOptions, _export),
