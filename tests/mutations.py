@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 #: Examples of each fuzzed reader; a long run sets more.
-EXAMPLES = int(os.environ.get("HEADSCOPE_FUZZ", "25"))
+EXAMPLES = int(os.environ.get("HEADSCOPE_FUZZ", "12"))
 
 
 fuzzed = settings(
@@ -20,7 +20,7 @@ fuzzed = settings(
     derandomize=EXAMPLES <= 100,
 )
 #: A tenth as often, for what takes a tenth of a second.
-fuzzed_slowly = settings(fuzzed, max_examples=max(10, EXAMPLES // 10))
+fuzzed_slowly = settings(fuzzed, max_examples=max(4, EXAMPLES // 10))
 
 _DEEP = "[" * 100_000
 #: Pieces of text that readers have stumbled over somewhere.

@@ -6,9 +6,11 @@ Nothing heavy is imported until a command runs, and ``headscope classify`` reads
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,11 +18,25 @@ import typer
 from headscope import __version__
 from headscope.cli.command import Call, epilog_of, made_command, plain_command
 from headscope.cli.flags import HelpCommand, HelpGroup
-from headscope.cli.launched import check_shared, launched_together
-from headscope.cli.output import print_note
-from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
-from headscope.cli.settings import config, section_settings
-from headscope.core.errors import did_you_mean
+from headscope.cli.output import (
+    print_data,
+    print_human,
+    print_note,
+    print_warnings,
+    print_written,
+    shown_progress,
+)
+from headscope.cli.process import (
+    bound_memory,
+    calm_threads,
+    check_shared,
+    error_boundary,
+    launched_together,
+    rest_collector,
+)
+from headscope.cli.settings import config, section_settings, table_arguments, table_of
+from headscope.cli.settings import limits as limits_of
+from headscope.core.errors import CheckFailedError, ValidationFailedError, did_you_mean
 from headscope.reports.registry import SECTIONS, function_of, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
@@ -46,33 +62,104 @@ def _depth(call: Call) -> None:
 
 
 def _spectrum(call: Call) -> None:
-    call.run({**call.arguments(), "folder": call.values["output"]})
+    call.run({"folder": call.values["output"]})
 
 
 def _validate(call: Call) -> None:
     result = call.run()
     if not result.passed:
-        print_note(f"validation failed: {'; '.join(result.reasons)}", call.values["quiet"])
-        raise typer.Exit(3)
+        raise CheckFailedError(f"validation failed: {'; '.join(result.reasons)}")
 
 
 def _insights(call: Call) -> None:
     settings = section_settings(call.context, section_of("insights").uses, call.values)
     announce = functools.partial(print_note, quiet=call.values["quiet"])
-    call.run({**call.arguments(), "settings": settings, "announce": announce})
+    call.run({"settings": settings, "announce": announce})
 
 
 def _shrink(call: Call) -> None:
     result = call.run()
     if result.checked and not result.reached:
-        print_note(f"{result.checked} falls short: {result.stopped}", call.values["quiet"])
-        raise typer.Exit(3)
+        raise CheckFailedError(f"{result.checked} falls short: {result.stopped}")
 
 
 def _report(call: Call) -> None:
-    from headscope.cli.report import run_report
+    """Measure, write the page, print the scoreboard, and hold it against the limits."""
+    from rich.text import Text
 
-    run_report(call)
+    from headscope.core.progress import silent
+    from headscope.core.serialise import to_dict
+    from headscope.reports.baseline import BASELINE, read_side
+    from headscope.reports.claims.view import scoreboard
+    from headscope.reports.files import report_json, write_report
+    from headscope.reports.limits import judged, require
+    from headscope.reports.markdown import certificate
+    from headscope.reports.reading import results_of
+    from headscope.reports.registry import REPORT, SECTIONS
+    from headscope.reports.rules import check_rules
+    from headscope.show.cells import to_csv
+    from headscope.show.folders import ready_folder
+
+    limits = limits_of(call.context)
+    baseline = read_side(Path(limits.baseline)) if limits.baseline else None
+    if baseline is not None:
+        check_rules(limits.fail_on, baseline.metric)  # before anything is measured
+    model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
+    name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
+    folder = call.values["output"] or Path("reports") / name
+    # Insights judges what the other sections measured: only its thresholds and its limit apply.
+    own = table_of(call.context, "insights")
+    table = {key: value for key, value in own.items() if "threshold" in key}
+    others = [name for name in SECTIONS if name != "insights"]
+    settings = section_settings(call.context, others, call.values)
+    settings |= {"insights": {"limit": own["limit"]}} if "limit" in own else {}
+    keywords = {
+        **call.arguments,
+        "settings": settings,
+        "thresholds": table_arguments("insights", table).get("thresholds"),
+    }
+    names = call.steps_of(keywords)
+    with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
+        result = call.result(keywords, progress)
+        measured = results_of(to_dict(result), REPORT, result.sections)
+        outcomes, changes = judged(measured, limits, baseline)
+        document = write_report(result, folder, outcomes, changes, progress or silent)
+    _add_step_summary(folder / "report.md")
+    if format == "json":
+        print_data(report_json(document))
+    elif format == "csv":
+        print_data(to_csv(result.insights) if result.insights is not None else "")
+        print_warnings(result, format)
+    else:
+        print_human(Text(certificate(result)))
+        if result.insights is not None:
+            print_human(*scoreboard(result.insights))
+        for name, why in result.left_out.items():
+            print_human(Text(f"\nLeft out: {name}: {why}"))
+        print_warnings(result, format)
+        drawn = [name for files in document["files"].values() for name in files]
+        pages = ["report.html", "report.md", REPORT, BASELINE]
+        with_heads = ("classify", *(name for name in result.sections if name != "validate"))
+        section = next((name for name in with_heads if name in result.sections), None)
+        if not quiet:
+            print_written(folder, [*pages, *drawn], section)
+    if result.validate is not None and not result.validate.passed:
+        raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
+    for name in result.failed:
+        raise CheckFailedError(f"{name}: {result.left_out[name]}")
+    require(outcomes)
+
+
+def _add_step_summary(page: Path) -> None:
+    """Add report.md to the summary of a GitHub Actions step."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(page.read_text(encoding="utf-8"))
+    except OSError as error:
+        print_note(f"no step summary was written ({error.strerror})", quiet=False)
 
 
 #: What a command does beyond measuring, writing its folder and printing.

@@ -17,7 +17,6 @@ from headscope.cli.flags import (
     Flag,
     FolderFlags,
     ModelFlag,
-    UsageError,
     arguments_of,
     flags_of,
     plain_arguments,
@@ -28,7 +27,6 @@ from headscope.cli.output import (
     print_human,
     print_result,
     print_written,
-    result_folder,
     shown_progress,
 )
 from headscope.cli.settings import lay_under_flags, table_of
@@ -50,6 +48,8 @@ from headscope.show.style import styled
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
+#: What commands that measure nothing have of the common flags.
+_PLAIN = ("config", "debug")
 
 
 @dataclass(frozen=True)
@@ -60,78 +60,73 @@ class Call:
     options: type[ModelOptions]
     context: typer.Context
     values: dict[str, Any]
+    arguments: dict[str, Any]  # What the flags mean in Python
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the options as arguments of the command's function; errors are usage errors."""
-        thresholds = table_of(self.context, self.command).get("thresholds")
-        try:
-            return arguments_of(self.options, {**self.values, "thresholds": thresholds})
-        except UsageError as slip:
-            raise slip.on_command_line() from None
-        except InputError as error:
-            raise usage_error(self.options, error) from None
-
-    def run(self, keywords: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
+    def run(self, more: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
 
-        By default the command's function measures with the arguments that the options give.
-        ``presentation`` is what the command's view understands, such as ``log`` for depth.
+        ``more`` are arguments of the command's function that no flag gives, ``presentation`` is
+        what the command's view understands, such as ``log`` for depth.
         """
-        keywords = self.arguments() if keywords is None else keywords
-        function = function_of(self.command)
-        folder, names = self.values.get("output"), self.step_names(keywords)
-        if self.values["dry_run"]:
-            self.announce(names)
-            raise typer.Exit
+        from headscope.core.processes import current, own_file
+        from headscope.show.folders import ready_folder
+
+        keywords = {**self.arguments, **(more or {})}
+        folder, quiet = self.values.get("output"), self.values["quiet"]
+        names, processes = self.steps_of(keywords), current()
+        written: list[str] = []
+        failure: BaseException | None = None
+        # Of several processes that share the run the first writes; others have states of their own.
         with (
-            result_folder(self.command, folder, presentation) as write,
-            shown_progress(self.command, self.values["quiet"], names) as progress,
+            ready_folder(folder if processes.rank == 0 else None),
+            shown_progress(self.command, quiet, names) as progress,
         ):
-            failure: BaseException | None = None
+            processes.meet("the start of the run")  # the folder is there, if they share it
             try:
-                result = self.result(function, keywords, progress)
+                result = self.result(keywords, progress)
             except ArtefactError as error:  # only the folder failed: the result is still shown
                 if error.result is None:
                     raise
                 result, failure = error.result, error
             except InterruptedRunError as stopped:
                 result, failure = stopped.result, stopped
-            written = write(result)
+            if folder is not None:
+                from headscope.reports.files import state_name, write_result
+
+                if processes.rank == 0:
+                    written = write_result(self.command, result, folder, **presentation)
+                processes.meet("the end of the run")
+                if processes.rank > 0:
+                    own_file(folder / state_name(self.command)).unlink(missing_ok=True)
         print_result(self.command, result, self.values["format"])
-        if (
-            folder is not None
-            and written
-            and self.values["format"] == "human"
-            and not self.values["quiet"]
-        ):
+        if folder is not None and written and self.values["format"] == "human" and not quiet:
             print_written(folder, written, self.command if self.command in SECTIONS else None)
         if failure is not None:
             raise failure
         return result
 
-    def step_names(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Name the steps that the run will tell of; None of a command that tells nothing."""
-        options = self.options(**keywords)
-        return options.step_names() if "progress" in options_of(self.options) else None
+    def steps_of(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Name the steps that the run will tell of; None of a command that tells nothing.
 
-    def announce(self, names: Sequence[str] | None) -> None:
-        """Say what would be done."""
+        With ``--dry-run`` say what would be done, and end.
+        """
+        options = self.options(**keywords)
+        names = options.step_names() if "progress" in options_of(self.options) else None
+        if not self.values["dry_run"]:
+            return names
         lines = [f"{self.command} would measure {self.values['model']}."]
         lines += [f"Its steps: {'; '.join(names)}."] if names else []
         for name in ("output", "save", "prune_to"):
             if (folder := self.values.get(name)) is not None:
                 lines.append(f"It writes {folder}{' (which is there)' if folder.exists() else ''}.")
         print_human(*map(visible, lines))
+        raise typer.Exit
 
-    def result(
-        self,
-        function: Callable[..., Any],
-        keywords: Mapping[str, Any],
-        progress: Progress | None = None,
-    ) -> Any:
+    def result(self, keywords: Mapping[str, Any], progress: Progress | None) -> Any:
         """Measure the model and return the result, which records the command line."""
         told = {} if progress is None else {"progress": progress}
         try:
+            function = function_of(self.command)
             return function(self.values["model"], command=command_line(), **keywords, **told)
         except OptionError as error:
             raise usage_error(self.options, error) from None
@@ -154,20 +149,21 @@ def made_command(
         with styled(style_of(values), verbose=values["verbose"]):
             if options.default_model is not None and not values["model"]:
                 values["model"] = options.default_model(values)
-            call = Call(name, options, context, values)
-            preflight(options, values, call.arguments())
-            body(call)
+            arguments = read_options(name, options, context, values)
+            body(Call(name, options, context, values, arguments))
 
     return _typed(command, name, options, flags)
 
 
 def plain_command(name: str, options: type, body: Callable[[Any], None]) -> Callable[..., None]:
-    """Make a command that opens no model; ``body`` takes an object of the class of options."""
+    """Make a command that measures nothing; ``body`` takes an object of the class of options."""
+    common = [flag for flag in flags_of(CommonFlags).values() if flag.name in _PLAIN]
 
     def command(context: typer.Context, **values: Any) -> None:
         body(options(**plain_arguments(options, values)))
 
-    return _typed(command, name, options, flags_of(options))
+    flags = flags_of(options) | {flag.name: flag for flag in common}
+    return _typed(command, name, options, flags)
 
 
 def _typed(
@@ -193,14 +189,13 @@ def epilog_of(examples: Sequence[str]) -> str:
     return "Examples:\n\n" + "  \n".join(f"`{line}`" for line in examples)
 
 
-def preflight(
-    options: type[ModelOptions], values: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> None:
-    """Raise at once what the run itself would raise after seconds of loading.
-
-    ``values`` are the flags, ``arguments`` what they mean in Python.
-    """
+def read_options(
+    name: str, options: type[ModelOptions], context: typer.Context, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the flags mean in Python; raise at once what the run would after loading."""
+    thresholds = table_of(context, name).get("thresholds")
     try:
+        arguments = arguments_of(options, {**values, "thresholds": thresholds})
         options(**arguments)
     except HeadscopeError as error:
         raise usage_error(options, error) from None
@@ -220,6 +215,7 @@ def preflight(
             f"The folder of results {values['output']} is, or lies in, the one that the model is "
             "saved in; give each its own."
         )
+    return arguments
 
 
 def usage_error(options: type[ModelOptions], error: HeadscopeError) -> HeadscopeError:
@@ -231,11 +227,8 @@ def usage_error(options: type[ModelOptions], error: HeadscopeError) -> Headscope
         return error.spelled(f"--{name.replace('_', '-')}")
     if isinstance(error, CorpusError) or not isinstance(error, InputError):
         return error
-    names = {name: option.spelled_as for name, option in declared.items() if "_" in name}
     text = str(error)
-    for name, spelled in names.items():
-        text = re.sub(rf"\b{name}\b", f"--{spelled.replace('_', '-')}", text)
-    first, _, rest = text.partition(" ")
-    if first in declared:
-        text = f"--{declared[first].spelled_as.replace('_', '-')} {rest}"
+    for name, option in declared.items():  # a name of one word may be a word of the sentence
+        pattern = rf"\b{name}\b" if "_" in name else rf"^{name}\b(?= )"
+        text = re.sub(pattern, f"--{option.spelled_as.replace('_', '-')}", text)
     return WrongOptionError(text)

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from headscope.reports.rules import Rule
 
 OUTPUT = options_of(FolderFlags)["output"].marker
-CONFIG, VERBOSE, QUIET, DEBUG = (
-    options_of(CommonFlags)[name].marker for name in ("config", "verbose", "quiet", "debug")
-)
+VERBOSE, QUIET = (options_of(CommonFlags)[name].marker for name in ("verbose", "quiet"))
 FAIL_ON = Usual(
     metavar="RULE",
     flags=("--fail-on",),
@@ -82,10 +80,8 @@ class CompareOptions:
     format: Annotated[
         str, Usual(help=FORMAT.help, choices=("human", "json", "csv", "md", "html"))
     ] = "human"
-    config: Annotated[Path | None, CONFIG] = None
     verbose: Annotated[bool, VERBOSE] = False
     quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _compare(options: CompareOptions) -> None:
@@ -139,9 +135,7 @@ class DiffOptions:
     tolerance: Annotated[float, TOLERANCE] = 0.01
     output: Annotated[Path | None, OUTPUT] = None
     format: Annotated[str, Usual(help=FORMAT.help, choices=("human", "json", "md"))] = "human"
-    config: Annotated[Path | None, CONFIG] = None
     quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _diff(options: DiffOptions) -> None:
@@ -210,9 +204,7 @@ class ExportOptions:
         Path | None,
         Usual(help="Text without labels to calibrate int8 on. Default: the built-in sample."),
     ] = None
-    config: Annotated[Path | None, CONFIG] = None
     quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _export(options: ExportOptions) -> None:
@@ -253,8 +245,6 @@ class ListOptions:
         ),
     ] = None
     format: Annotated[str, FORMAT] = "human"
-    config: Annotated[Path | None, CONFIG] = None
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _list(options: ListOptions) -> None:
@@ -281,8 +271,6 @@ class SchemaOptions:
     command: Annotated[
         str, Option(help="A command that writes JSON, such as classify or report.", argument=True)
     ]
-    config: Annotated[Path | None, CONFIG] = None
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _schema(options: SchemaOptions) -> None:
@@ -327,9 +315,7 @@ class ServeOptions:
         bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
     seed: Annotated[int, Option(help="Of the random sets of heads.")] = 0
-    config: Annotated[Path | None, CONFIG] = None
     quiet: Annotated[bool, QUIET] = False
-    debug: Annotated[bool, DEBUG] = False
 
 
 def _serve(options: ServeOptions) -> None:
@@ -342,9 +328,9 @@ def _serve(options: ServeOptions) -> None:
     from headscope.live import server
     from headscope.live.run import prepared
 
-    quiet, token = options.quiet, secrets.token_urlsafe(16)
+    token = secrets.token_urlsafe(16)
     with server.bound(options.port) as listening:
-        with shown_progress("serve", quiet, ("validate", "classify")) as tell:
+        with shown_progress("serve", options.quiet, ("validate", "classify")) as tell:
             page, answers = prepared(
                 options.model,
                 options.roles,
@@ -354,7 +340,7 @@ def _serve(options: ServeOptions) -> None:
             )
         address = f"http://{server.HOST}:{listening.getsockname()[1]}/?token={token}"
         print(address, flush=True)
-        print_note("the page is open to this machine only; Ctrl-C ends.", quiet)
+        print_note("the page is open to this machine only; Ctrl-C ends.", options.quiet)
         if not options.no_browser:
             webbrowser.open(address)
         server.run(page, answers, listening, token)

@@ -22,13 +22,18 @@ from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, Usual, options_of
+from headscope.core.options import (
+    Declared,
+    Option,
+    OptionError,
+    ThresholdSet,
+    Usual,
+    options_of,
+    parse_pairs,
+)
 from headscope.reports.registry import function_of
 from headscope.session.options import ordered
 from headscope.show.style import FORMATS, FigureStyle
-
-if typing.TYPE_CHECKING:
-    from headscope.core.thresholds import ThresholdSet
 
 FIGURES = "Figures"  # Heading in the help.
 HELP_ALL = "--help-all"
@@ -258,30 +263,6 @@ def style_of(values: Mapping[str, Any]) -> FigureStyle:
     return FigureStyle(kinds, None if width is None else str(width), not values["no_titles"])
 
 
-class UsageError(Exception):
-    """One option whose value cannot be read, and why; or two of which only one may be given.
-
-    Whoever reads options says where they stand: on the command line or in a table.
-    """
-
-    def __init__(self, *options: str, why: str = "") -> None:
-        super().__init__(*options, why)
-        self.options, self.why = options, why
-
-    def on_command_line(self) -> typer.BadParameter:
-        """Return it as a usage error that names the flags."""
-        flags = [f"--{option.replace('_', '-')}" for option in self.options]
-        if self.why:
-            return typer.BadParameter(self.why, param_hint=f"'{flags[0]}'")
-        return typer.BadParameter(f"give {' or '.join(flags)}, not both")
-
-    def in_table(self, name: str) -> InputError:
-        """Return it as a known failure that names the table of the config file."""
-        if self.why:
-            return InputError(f"[{name}] {self.options[0]}: {self.why}.")
-        return InputError(f"[{name}] sets {' and '.join(self.options)}; give one of them.")
-
-
 def plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn values of the command line, or of a table, into arguments in Python.
 
@@ -294,7 +275,8 @@ def plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
             inner = plain_arguments(marker.spelled, values)
             set_here = {name: value for name, value in inner.items() if value is not False}
             if len(set_here) > 1:
-                raise UsageError(*set_here)
+                first, second = set_here
+                raise OptionError(first, f"does not go with {second}; give one of them.")
             if set_here:
                 arguments[name] = marker.spelled(**set_here).value()
         elif value is None or marker.python_only:
@@ -305,7 +287,7 @@ def plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 arguments[name] = marker.read(value)
             except ValueError as error:
-                raise UsageError(option.spelled_as, why=str(error)) from None
+                raise OptionError(option.spelled_as, f"cannot be read: {error}.") from None
         elif isinstance(value, list):
             arguments[name] = [getattr(item, "value", item) for item in value]
         else:
@@ -331,8 +313,6 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         arguments.pop("thresholds", None)
         table, flags = values.get("thresholds") or {}, values.get("threshold") or []
         if table or flags:
-            from headscope.core.thresholds import parse_pairs
-
             pairs = parse_pairs(flags, example=thresholds.marker.example)
             arguments["thresholds"] = thresholds_of(command).parse({**table, **pairs})
     output = values.get("output")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -23,16 +23,7 @@ _MOST_NAMES = 12  # Of files that were written
 LOG_EVERY = 30.0
 #: Options that say where results go or how they are shown, not what is measured.
 _WITH_VALUE = {"-o", "--output", "--format", "--figures", "--figure-width"}
-_ALONE = {
-    "--resume",
-    "--quiet",
-    "-q",
-    "--log",
-    "--no-log",
-    "--no-titles",
-    "--verbose",
-    "-v",
-}
+_ALONE = {"--resume", "--quiet", "-q", "--log", "--no-log", "--no-titles", "--verbose", "-v"}
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -102,38 +93,6 @@ def print_warnings(result: Any, format: str) -> None:
             print_human(Text(f"Warning: {warning}", style="yellow"))
         else:
             print_note(f"warning: {warning}", quiet=False)
-
-
-@contextmanager
-def result_folder(
-    command: str, folder: Path | None, presentation: Mapping[str, Any]
-) -> Iterator[Callable[[Any], list[str]]]:
-    """Make the folder of a result ready; yield what writes a result there and returns the names.
-
-    Of several processes that share the run only the first writes. The others then delete their
-    saved states.
-    """
-    from headscope.core.processes import current, own_file
-    from headscope.show.folders import ready_folder
-
-    processes = current()
-
-    def write(result: Any) -> list[str]:
-        if folder is None:
-            return []
-        from headscope.reports.files import state_name, write_result
-
-        names = []
-        if processes.rank == 0:
-            names = write_result(command, result, folder, **presentation)
-        processes.meet("the end of the run")
-        if processes.rank > 0:
-            own_file(folder / state_name(command)).unlink(missing_ok=True)
-        return names
-
-    with ready_folder(folder if processes.rank == 0 else None):
-        processes.meet("the start of the run")  # by now the folder is there, if they share it
-        yield write
 
 
 def print_note(text: str, quiet: bool) -> None:

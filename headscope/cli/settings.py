@@ -22,12 +22,12 @@ from headscope.cli.flags import (
     Flag,
     HelpCommand,
     HelpGroup,
-    UsageError,
     arguments_of,
     thresholds_of,
 )
 from headscope.cli.output import print_data
 from headscope.core.errors import InputError, did_you_mean, nearest
+from headscope.core.options import OptionError
 from headscope.reports.registry import function_of
 
 if typing.TYPE_CHECKING:
@@ -122,12 +122,6 @@ def _table(
                 raise InputError(
                     f"{where} thresholds must be a table, written [{command}.thresholds]."
                 )
-            for threshold, number in value.items():
-                if not isinstance(number, bool | int | float):
-                    raise InputError(
-                        f"{where} threshold {threshold} must be a number or true or false, not "
-                        f"{_shown(number)}."
-                    )
             try:
                 thresholds_of(command).parse(value)
             except InputError as error:
@@ -204,8 +198,8 @@ def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
     try:
         return arguments_of(function_of(name).options, table)
-    except UsageError as slip:
-        raise slip.in_table(name) from None
+    except OptionError as error:
+        raise InputError(f"[{name}] {error}") from None
 
 
 #: Options that a report sets for all its sections at once, or that save something.

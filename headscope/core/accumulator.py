@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,23 +26,21 @@ def zeros(count: int, *shape: int, dtype: DTypeLike = np.float64) -> tuple[Array
     return tuple(np.zeros(shape, dtype=dtype) for _ in range(count))
 
 
-class Keys(Generic[Name]):
-    """Names in the order in which they were first seen; each has an index."""
+class Keys(dict[Name, int]):
+    """Names in the order in which they were first seen, each with its index."""
 
     def __init__(self, names: Iterable[Name] = ()) -> None:
-        self.names: list[Name] = []
-        self._index: dict[Name, int] = {}
+        super().__init__()
         self.indices(names)
 
-    def __len__(self) -> int:
-        return len(self.names)
+    @property
+    def names(self) -> list[Name]:
+        """The names, by index."""
+        return list(self)
 
     def index(self, name: Name) -> int:
         """Return the index of ``name``, adding it at the end if it is new."""
-        if name not in self._index:
-            self._index[name] = len(self.names)
-            self.names.append(name)
-        return self._index[name]
+        return self.setdefault(name, len(self))
 
     def indices(self, names: Iterable[Name]) -> NDArray[np.int64]:
         """Return the indices of several names."""
@@ -50,7 +48,7 @@ class Keys(Generic[Name]):
 
     def known(self, names: Iterable[Name]) -> list[int]:
         """Return the indices of those names that have been seen."""
-        return [self._index[name] for name in names if name in self._index]
+        return [self[name] for name in names if name in self]
 
 
 class Accumulator:
@@ -76,15 +74,15 @@ class Accumulator:
             mine[name] += array
 
 
-class Parts:
-    """Several accumulators by name (by default its attributes), kept and added up as one."""
+class Parts(Accumulator):
+    """Several accumulators by name (by default its attributes), added up as one."""
 
     def parts(self) -> Mapping[str, Any]:
         """Return the accumulators."""
         return vars(self)
 
     def state(self) -> dict[str, Array]:
-        """Return all sums as named arrays."""
+        """Return the sums of all parts, by part and name."""
         return {
             f"{name}.{key}": np.array(array, order="C")
             for name, part in self.parts().items()
@@ -92,12 +90,12 @@ class Parts:
         }
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Load a state that :meth:`state` returned."""
         for name, part in self.parts().items():
             part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
 
     def merge(self, other: Self) -> None:
-        """Add the sums of another pass over other sentences with the same model."""
+        """Add the sums of another accumulator of the same model."""
         others = other.parts()
         for name, part in self.parts().items():
             part.merge(others[name])

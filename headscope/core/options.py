@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from headscope.core.errors import WrongOptionError, nearest
+from headscope.core.errors import InputError, WrongOptionError, nearest
 
 
 class OptionError(WrongOptionError):
@@ -90,7 +91,6 @@ class Declared:
     kind: Any
     marker: Option
     default: Any
-    optional: bool
 
     @property
     def spelled_as(self) -> str:
@@ -131,7 +131,7 @@ def options_of(kind: Any) -> dict[str, Declared]:
     return _read(kind)
 
 
-@functools.cache
+@functools.cache  # behind a function whose parameter need not be hashable to type checkers
 def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
@@ -140,9 +140,8 @@ def _read(kind: Any) -> dict[str, Declared]:
         marker = next(extra for extra in extras if isinstance(extra, Option))
         parts = typing.get_args(hint)
         rest = [part for part in parts if part is not type(None)]
-        optional = len(rest) < len(parts)
-        inner = rest[0] if optional and len(rest) == 1 else hint
-        options[field.name] = Declared(field.name, inner, marker, field.default, optional)
+        inner = rest[0] if len(rest) == 1 and len(parts) == 2 else hint
+        options[field.name] = Declared(field.name, inner, marker, field.default)
     return options
 
 
@@ -167,3 +166,45 @@ def numbers(what: str, example: str) -> Callable[[str], tuple[int, ...]]:
             raise ValueError(f"{text!r} is not a list of {what}; write them as {example}") from None
 
     return read
+
+
+def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[str, str]:
+    """Read ``NAME=VALUE`` items; where a name is repeated, the last one counts."""
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+@dataclass(frozen=True)
+class ThresholdSet:
+    """Numbers, each with a default; a subclass has one field for each."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object]) -> Self:
+        """Build thresholds from names and values (numbers, or text from the command line)."""
+        kinds: dict[str, type] = {
+            field.name: type(field.default) for field in dataclasses.fields(cls)
+        }
+        parsed: dict[str, float | bool] = {}
+        for name, value in values.items():
+            if name not in kinds:
+                hint = nearest(name, kinds, "known are")
+                raise InputError(f"There is no threshold {name!r}; {hint}")
+            kind, wanted = kinds[name], "true or false"
+            if kind is bool:
+                if str(value).lower() in ("true", "false"):
+                    parsed[name] = str(value).lower() == "true"
+            else:
+                wanted = "a whole number" if kind is int else "a number"
+                if isinstance(value, int | float | str) and not isinstance(value, bool):
+                    with suppress(ValueError, OverflowError):
+                        number = float(value)
+                        if kind is float or number.is_integer():
+                            parsed[name] = int(number) if kind is int else number
+            if name not in parsed:
+                raise InputError(f"The threshold {name} is {value!r}; give {wanted}.")
+        return cls(**parsed)

@@ -21,8 +21,9 @@ from safetensors.numpy import load, save
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, LostProcessError
-from headscope.core.processes import Array, Processes
+from headscope.core.processes import Processes
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
 #: Seconds without a sign of life after which a process counts as lost; the variable changes it.
@@ -32,21 +33,6 @@ _LOOK = 0.5  # Seconds between two checks of the others while waiting.
 _FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
 #: Seconds between two checks whether the others have come: short at first, then longer.
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
-
-
-def launched() -> int:
-    """Return how many processes a launcher says there are; 1 without a launcher."""
-    try:
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        size = 1
-    missing = [name for name in _VARIABLES if not os.environ.get(name)]
-    if size > 1 and missing:
-        raise InputError(
-            f"WORLD_SIZE says that {size} processes share this run, but {' and '.join(missing)} "
-            "cannot be found; start it with torchrun, or unset WORLD_SIZE."
-        )
-    return size
 
 
 class Group(Processes):
@@ -74,6 +60,12 @@ class Group(Processes):
     @classmethod
     def join(cls) -> Group:
         """Join the other processes of this launch."""
+        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
+            raise InputError(
+                f"WORLD_SIZE says that {os.environ['WORLD_SIZE']} processes share this run, but "
+                f"{' and '.join(missing)} cannot be found; start it with torchrun, or unset "
+                "WORLD_SIZE."
+            )
         text = os.environ.get(PATIENCE_VARIABLE)
         try:
             patience = PATIENCE if text is None else float(text)

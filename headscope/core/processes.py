@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from headscope.core.accumulator import Accumulator, Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 
@@ -37,25 +37,7 @@ class Processes:
         """Wait until every process is at this point."""
 
 
-class Sums(Protocol):
-    """Sums that can be saved as named arrays and loaded again."""
-
-    def state(self) -> dict[str, Array]:
-        """Return the sums by name."""
-
-    def load_state(self, state: dict[str, Array], /) -> None:
-        """Load what :meth:`state` returned."""
-
-
-class AdditiveSums(Sums, Protocol):
-    """Sums to which those of another part can be added."""
-
-    def merge(self, other: Self, /) -> None:
-        """Add the sums of another part."""
-
-
-S = TypeVar("S", bound=Sums)
-A = TypeVar("A", bound=AdditiveSums)
+S = TypeVar("S", bound=Accumulator)
 _current = Processes()
 
 
@@ -98,7 +80,7 @@ def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
     return parts
 
 
-def merged(sums: A, blank: Callable[[], A], what: str) -> A:
+def merged(sums: S, blank: Callable[[], S], what: str) -> S:
     """Add up the sums of all processes, in the order of their ranks."""
     total, *others = of_each(sums, blank, what)
     for part in others:

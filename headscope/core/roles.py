@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headscope.core.errors import InputError
-from headscope.core.thresholds import ThresholdSet
+from headscope.core.options import ThresholdSet
 
 _SELF, _ALL = ("encoder", "decoder"), ("encoder", "decoder", "cross")
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import Examples, check_size
-from headscope.data.files import Sentence, read_filled, read_lines, treebank_rows
+from headscope.data.files import Sentence, read_blocks, read_filled, read_lines, treebank_rows
 
 _Answers = tuple[tuple[int, str], ...]
 
@@ -129,15 +128,13 @@ def _sentences(path: Path) -> Iterator[list[_Row]]:
     if ten_columns or path.suffix.lower() == ".conllu":
         yield from ([(r.line, r.form, r.tag) for r in rows] for rows in treebank_rows(path))
         return
-    rows: list[_Row] = []
     width = 0
-    for number, line in chain(read_lines(path), [(0, "")]):
-        cells = line.split()
-        if not cells:
-            if rows:
-                yield rows
-            rows = []
-        elif not line.startswith(_DOCUMENT) and (width or line[0] != "#" or "\t" in line):
+    for block in read_blocks(path):
+        rows: list[_Row] = []
+        for number, line in block:
+            if line.startswith(_DOCUMENT) or not (width or line[0] != "#" or "\t" in line):
+                continue
+            cells = line.split()
             width = width or len(cells)
             if len(cells) < 2 or len(cells) != width:
                 first = f"where the first row has {width}" if len(cells) > 1 else "only"
@@ -147,6 +144,8 @@ def _sentences(path: Path) -> Iterator[list[_Row]]:
                     "sentences."
                 )
             rows.append((number, cells[0], cells[-1]))
+        if rows:
+            yield rows
 
 
 # A labelled task without a file: do the phrases of a sentence have their own word order?

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ from torch.nn.functional import pad
 
 from headscope.core.accumulator import Array, Keys
 from headscope.core.widest import widest_type
-from headscope.data.corpus import WINDOW
 from headscope.data.files import Edge, Sentence, is_punctuation
 from headscope.data.pieces import EncodedSentence
 from headscope.data.token_rows import PairRow, filled, padded
@@ -191,13 +189,6 @@ def _moved(value: Any, device: torch.device | str) -> Any:
         parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
         return type(value)(**parts)
     return value
-
-
-def windows(encoded: Iterable[Item | None], size: int = WINDOW) -> Iterator[list[Item | None]]:
-    """Cut a stream of sentences into windows of ``size``, skipped ones (None) included."""
-    stream = iter(encoded)
-    while window := list(islice(stream, size)):
-        yield window
 
 
 def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterator[list[Item]]:

@@ -1,15 +1,15 @@
-"""A corpus: sentences, or pairs of texts, read again and again without being held in memory."""
+"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
@@ -53,18 +53,19 @@ class AlignedPair(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences, where they come from, and what is known about them.
+    """Lines of text or sentences, where they come from, and what is known about them.
 
-    Pairs of source and target are a corpus with two columns: iterating yields the sentences of the
-    first column, the sources that have a word, and :attr:`pairs` starts a pass over both.
+    Iterating yields sentences: a line is split into its words, those of a treebank bring their
+    trees. Pairs of source and target are a corpus with two columns: its lines are the sources that
+    have a word, and :attr:`pairs` starts a pass over both.
     """
 
     name: str  # The path as given, or that of the built-in sample
-    sha256: str  # Of the file's bytes (of the words and trees, for sentences handed over in memory)
+    sha256: str  # Of the file's bytes (of what was handed over, in memory)
     n_sentences: int  # What one pass yields, at least 1 unless there are pairs
-    has_trees: bool  # Whether sentences carry gold dependency trees
-    language: str | None  # ISO code, where the corpus states it
-    read: Callable[[], Iterator[Sentence]]  # Starts a new pass over the sentences
+    read: Callable[[], Iterator[str | Sentence]]  # Starts a new pass, over lines with a word each
+    has_trees: bool = False  # Whether sentences carry gold dependency trees
+    language: str | None = None  # ISO code, where the corpus states it
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
@@ -76,7 +77,22 @@ class Corpus:
     aligned: Callable[[], Iterator[AlignedPair]] | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
-        return self.read()
+        items = self.read()
+        return (Sentence(split_words(x)) if isinstance(x, str) else x for x in items)
+
+    def lines(self) -> Iterator[str]:
+        """Start a pass over the text: lines as they stand, words of sentences joined by spaces."""
+        return (item if isinstance(item, str) else item.text for item in self.read())
+
+    def first(self, limit: int | None) -> Corpus:
+        """Return the first rows alone; all of them without a limit."""
+        if limit is None or limit >= self.n_rows:
+            return self
+        if (pairs := self.pairs) is not None:
+            return corpus_of_pairs(self.name, self.sha256, lambda: islice(pairs(), limit))
+        return dataclasses.replace(
+            self, n_sentences=limit, read=lambda: islice(self.read(), limit), table=None
+        )
 
     @property
     def n_rows(self) -> int:
@@ -101,34 +117,31 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    n, language = sum(1 for _ in read_treebank(path)), stated[1] if stated else None
-    return _of_file(path, n, lambda: read_treebank(path), has_trees=True, language=language)
+    corpus = _opened(path, lambda: read_treebank(path))
+    return dataclasses.replace(corpus, has_trees=True, language=stated[1] if stated else None)
 
 
 def open_text(path: str | Path) -> Corpus:
-    """Open plain text: one sentence a line, lines without a word skipped, cut by split_words."""
+    """Open plain text: one sentence or paragraph a line; lines without a word are skipped.
+
+    In a table the sentences are read, in translations the sources.
+    """
     path = Path(path)
-    n = sum(has_word(line) for _, line in read_prose(path))
+    if path.suffix.lower() not in TABLES:
+        return _opened(path, lambda: (line for _, line in read_prose(path) if has_word(line)))
 
-    def read() -> Iterator[Sentence]:
-        return (Sentence(words) for _, line in read_prose(path) if (words := split_words(line)))
+    def read() -> Iterator[str]:
+        for _, row in read_records(path, SENTENCES):
+            yield from filter(has_word, (row["sentence"], row.get("sentence2", "")))
 
-    return _of_file(path, n, read, table=path if path.suffix.lower() in TABLES else None)
+    return dataclasses.replace(_opened(path, read), table=path)
 
 
-def _of_file(
-    path: Path,
-    n: int,
-    read: Callable[[], Iterator[Sentence]],
-    *,
-    has_trees: bool = False,
-    language: str | None = None,
-    table: Path | None = None,
-) -> Corpus:
-    if n == 0:
+def _opened(path: Path, read: Callable[[], Iterator[str | Sentence]]) -> Corpus:
+    """Read a file once, which checks it, and count what it holds."""
+    if (n := sum(1 for _ in read())) == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    digest = sha256_of_file(path)
-    return Corpus(str(path), digest, n, has_trees, language, read, table=table)
+    return Corpus(str(path), sha256_of_file(path), n, read)
 
 
 def open_pairs(path: str | Path) -> Corpus:
@@ -147,15 +160,14 @@ def open_pairs(path: str | Path) -> Corpus:
 
 def corpus_of_pairs(name: str, sha256: str, pairs: Callable[[], Iterator[Pair]]) -> Corpus:
     """Count what one pass over pairs yields, and make a corpus of them."""
-    n_pairs = sum(1 for _ in pairs())
-    n_sources = sum(has_word(source) for source, _ in pairs())
-    if n_pairs == 0:
+    known = [has_word(source) for source, _ in pairs()]
+    if not known:
         raise CorpusError(f"{name} holds no pair; give a file with at least one.")
 
-    def sources() -> Iterator[Sentence]:
-        return (Sentence(words) for source, _ in pairs() if (words := split_words(source)))
+    def sources() -> Iterator[str]:
+        return (source for source, _ in pairs() if has_word(source))
 
-    return Corpus(name, sha256, n_sources, False, None, sources, pairs=pairs, n_pairs=n_pairs)
+    return Corpus(name, sha256, sum(known), sources, pairs=pairs, n_pairs=len(known))
 
 
 @functools.cache
@@ -170,17 +182,22 @@ def sample_corpus() -> Corpus:
         name="built-in sample (mostly generated)",
         sha256=sha256_of_file(SAMPLE),
         n_sentences=len(sentences),
+        read=lambda: iter(sentences),
         has_trees=True,
         language="en",
-        read=lambda: iter(sentences),
         note=note,
     )
 
 
-def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> Corpus:
-    """Take a corpus in any form: None (the sample), a path, or sentences in memory.
+#: A corpus in any form that a caller may have it in.
+AnyCorpus = Corpus | str | Path | Sequence[Sentence | str | Pair] | None
 
-    A path that ends in ``.conllu`` is a treebank, any other is plain text.
+
+def as_corpus(corpus: AnyCorpus) -> Corpus:
+    """Take a corpus in any form: None (the sample), a path; lines, sentences or pairs in memory.
+
+    A path that ends in ``.conllu`` is a treebank, any other is plain text. What the rows of a table
+    are is known once there is a model: :func:`.texts.corpus_for`.
     """
     if corpus is None:
         return sample_corpus()
@@ -189,78 +206,31 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     if isinstance(corpus, str | Path):
         is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
-    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in corpus]
-    sentences = [sentence for sentence in sentences if sentence.words]
-    if not sentences:
+    given = list(corpus)
+    if given and isinstance(given[0], tuple):
+        pairs = list(map(_pair, range(len(given)), given))
+        return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
+    lines = cast("list[Sentence | str]", given)
+    items = [x for x in lines if (has_word(x) if isinstance(x, str) else x.words)]
+    if not items:
         raise CorpusError("The corpus holds no sentence; give at least one.")
+    if all(isinstance(item, str) for item in items):
+        return Corpus("in memory", sha256_of(repr(items)), len(items), lambda: iter(items))
+    sentences = [Sentence(split_words(x)) if isinstance(x, str) else x for x in items]
     digest = sha256_of(repr(sentences))
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words) for sentence in sentences]
-    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
+    return Corpus("in memory", digest, len(sentences), lambda: iter(sentences), has_trees)
 
 
-@dataclass(frozen=True)
-class PlainText:
-    """Lines of text that can be read again and again without being held in memory."""
-
-    name: str  # The path as given, or ``built-in sample``
-    sha256: str  # Of the file's bytes
-    n_lines: int  # Lines that are not blank
-    read: Callable[[], Iterator[str]]  # Starts a new pass over those lines
-
-    def __iter__(self) -> Iterator[str]:
-        return self.read()
-
-    def first(self, limit: int | None) -> PlainText:
-        """Return the first lines alone; all of them without a limit."""
-        if limit is None or limit >= self.n_lines:
-            return self
-        return dataclasses.replace(
-            self, n_lines=limit, read=lambda: itertools.islice(self.read(), limit)
-        )
+def _pair(i: int, pair: object) -> Pair:
+    texts = [str(side).strip() for side in pair] if isinstance(pair, tuple | list) else []
+    if len(texts) != 2 or not all(texts):
+        raise CorpusError(f"Pair {i + 1} in memory is not a source and a target; give both texts.")
+    return texts[0], texts[1]
 
 
-def open_plain(path: str | Path | None) -> PlainText:
-    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
-
-    In a table the sentences are read, in translations the sources.
-    """
-    if path is None:
-        return sample_plain()
-    path = Path(path)
-
-    def lines() -> Iterator[str]:
-        return (line for _, line in read_prose(path))
-
-    if path.suffix.lower() in TABLES:
-        rows = [cells for _, cells in read_records(path, SENTENCES)]
-        both = [text for row in rows for text in (row["sentence"], row.get("sentence2", ""))]
-        lines = functools.partial(iter, [text for text in both if text.strip()])
-    if (n_lines := sum(1 for _ in lines())) == 0:
-        raise CorpusError(f"{path} holds no text; give a file with at least one line.")
-    return PlainText(str(path), sha256_of_file(path), n_lines, lines)
-
-
-def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
-    """Take a text in any form: None (the sample), a path, or lines in memory."""
-    if isinstance(text, PlainText):
-        return text
-    if text is None or isinstance(text, str | Path):
-        return open_plain(text)
-    lines = [line for line in text if line.strip()]
-    if not lines:
-        raise CorpusError("The text holds no line that is not blank; give at least one.")
-    return PlainText("in memory", sha256_of(repr(lines)), len(lines), lambda: iter(lines))
-
-
-def sample_plain() -> PlainText:
-    """Open the sentences of the built-in sample treebank, words joined by spaces."""
-    return plain_of(sample_corpus())
-
-
-def plain_of(corpus: Corpus) -> PlainText:
-    """Read a corpus as plain text, one sentence a line, words joined by spaces."""
-    return PlainText(
-        corpus.name, corpus.sha256, corpus.n_sentences, lambda: (item.text for item in corpus)
-    )
+def as_plain(text: AnyCorpus) -> Corpus:
+    """Take a text as :func:`as_corpus` does; a path is one of plain text or of a table."""
+    return open_text(text) if isinstance(text, str | Path) else as_corpus(text)

@@ -11,29 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.corpus import (
-    Corpus,
-    Pair,
-    PlainText,
-    as_corpus,
-    corpus_of_pairs,
-    open_plain,
-    open_treebank,
-    plain_of,
-)
+from headscope.core.files import sha256_of_file
+from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.files import (
     FIRST,
     SECOND,
-    TABLES,
     TRANSLATIONS,
-    TREEBANKS,
     Columns,
     Record,
-    Sentence,
     number_in,
     read_records,
 )
@@ -101,14 +89,13 @@ class Examples:
         """Every different sentence once, in the order of first appearance."""
         return tuple(dict.fromkeys(self.first + (self.second or ())))
 
-    def top(self, limit: int | None) -> Examples:
-        """Return the first examples alone; all of them without a limit."""
-        return self.pick(range(len(self))[:limit])
-
     def draw(self, limit: int | None, seed: int) -> Examples:
         """Return examples chosen at random, in their order; all of them without a limit."""
-        rows, drawn = draw(len(self), limit, seed)
-        return replace(self.pick(rows), drawn=drawn) if drawn else self
+        if limit is None or limit >= len(self):
+            return self
+        rows = sorted(random.Random(seed).sample(range(len(self)), limit))
+        drawn = f"{limit:,} of {len(self):,} examples, chosen at random (seed {seed})"
+        return replace(self.pick(rows), drawn=drawn)
 
     def pick(self, rows: Iterable[int]) -> Examples:
         """Return some examples, with everything that is known of each."""
@@ -136,17 +123,14 @@ class Examples:
         documents = tuple(self.documents[place] for place in places)
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
+    def can_be_ranked(self, query: int, fewest: int = 2) -> bool:
+        """Whether a query has a relevant document, where that is known, and enough to order."""
+        relevant = self.relevance is None or max(self.relevance[query].values(), default=0.0) > 0
+        return relevant and (self.candidates is None or len(self.candidates[query]) >= fewest)
+
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
         return f"{self.name}, line {self.lines[i]}" if self.lines else f"{self.name}, {i + 1}"
-
-
-def draw(n: int, limit: int | None, seed: int) -> tuple[Sequence[int], str]:
-    """Choose ``limit`` of n places at random, ascending, and say so; all without a limit."""
-    if limit is None or limit >= n:
-        return range(n), ""
-    chosen = sorted(random.Random(seed).sample(range(n), limit))
-    return chosen, f"{limit:,} of {n:,} examples, chosen at random (seed {seed})"
 
 
 def read_labelled(path: str | Path) -> Examples:
@@ -185,10 +169,8 @@ def read_translations(path: str | Path) -> Examples:
     row of two columns is a source and its target. White space around either is no part of it.
     """
     examples, _ = _read(path, TRANSLATIONS, "source", "target")
-    first, second = (
-        tuple(text.strip() for text in texts or ()) for texts in (examples.first, examples.second)
-    )
-    return replace(examples, first=first, second=second)
+    first, second = (map(str.strip, texts or ()) for texts in (examples.first, examples.second))
+    return replace(examples, first=tuple(first), second=tuple(second))
 
 
 def _read(
@@ -197,13 +179,14 @@ def _read(
     path = Path(path)
     rows = list(read_records(path, columns))
     check_size(path, len(rows))
-    texts, others = (
-        None if name is None else tuple(cells[name] for _, cells in rows)
-        for name in (first, second)
+    examples = Examples(
+        str(path),
+        sha256_of_file(path),
+        first=tuple(cells[first] for _, cells in rows),
+        second=None if second is None else tuple(cells[second] for _, cells in rows),
+        lines=tuple(line for line, _ in rows),
     )
-    lines = tuple(line for line, _ in rows)
-    digest = sha256_of_file(path)
-    return Examples(str(path), digest, first=texts or (), second=others, lines=lines), rows
+    return examples, rows
 
 
 def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0) -> Examples:
@@ -211,14 +194,9 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
 
     With a limit so many of them are chosen at random, in their order.
     """
-    path = None if path is None else Path(path)
-    treebank = path is not None and path.suffix.lower() in TREEBANKS
-    plain = plain_of(open_treebank(path)) if path and treebank else open_plain(path)
-    rows, drawn = draw(plain.n_lines, limit, seed)
-    chosen = set(rows)
-    first = tuple(line for i, line in enumerate(plain) if i in chosen)
-    check_size(plain.name, len(first))
-    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
+    text = as_corpus(path)
+    check_size(text.name, min(text.n_sentences, limit or text.n_sentences))
+    return Examples(text.name, text.sha256, first=tuple(text.lines())).draw(limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
@@ -257,62 +235,6 @@ def check_size(name: str | Path, n: int) -> None:
         )
 
 
-# Texts in any form that a caller may have them in.
-
-#: A corpus in any such form.
-AnyCorpus: TypeAlias = (
-    Corpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
-)
-
-
-def open_corpus(corpus: AnyCorpus) -> Corpus:
-    """Take sentences or pairs in any form.
-
-    A table is taken for lines of text here: what its rows are is known once there is a model.
-    """
-    in_memory = isinstance(corpus, list | tuple) and bool(corpus)
-    if in_memory and all(isinstance(item, tuple) and len(item) == 2 for item in corpus):  # type: ignore[union-attr]
-        corpus = as_pairs(corpus)
-    if isinstance(corpus, Examples) and corpus.second is not None:
-        both = tuple(zip(corpus.first, corpus.second, strict=True))
-        return corpus_of_pairs(corpus.name, corpus.sha256, lambda: iter(both))
-    return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
-
-
-def may_be_pairs(text: object) -> bool:
-    """Whether a text has the form of pairs: the path of a table, or tuples in memory.
-
-    A table's rows are pairs where a model reads pairs; any other suffix is plain text.
-    """
-    if isinstance(text, str | Path):
-        return Path(text).suffix.lower() in TABLES
-    return isinstance(text, Examples) or (_is_list(text) and isinstance(text[0], tuple))
-
-
-def _is_list(text: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(text, Sequence) and not isinstance(text, str) and bool(text)
-
-
-def as_pairs(text: object) -> Examples:
-    """Return the pairs that a text holds."""
-    if isinstance(text, Examples):
-        return text
-    if isinstance(text, str | Path):
-        return read_translations(text)
-    pairs = []
-    for i, pair in enumerate(text if _is_list(text) else ()):
-        texts = [str(side).strip() for side in pair] if isinstance(pair, tuple | list) else []
-        if len(texts) != 2 or not all(texts):
-            raise CorpusError(
-                f"Pair {i + 1} in memory is not a source and a target; give both texts."
-            )
-        pairs.append((texts[0], texts[1]))
-    if len(pairs) < 2:
-        raise CorpusError(f"{len(pairs)} pairs in memory; give two or more.")
-    first, second = zip(*pairs, strict=True)
-    return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
-
-
 # Calibration data without the sentences that they share with evaluation data.
 #
 # What heads are chosen on, repaired with or tuned on must not be what they are measured on. Data
@@ -324,11 +246,6 @@ def as_pairs(text: object) -> Examples:
 def normalised(sentences: Iterable[str]) -> set[str]:
     """Return the different sentences, without spaces and in one case: corpora differ in these."""
     return {"".join(text.casefold().split()) for text in sentences} - {""}
-
-
-def sentences_of(examples: Examples) -> set[str]:
-    """Return every different sentence of some examples, queries and documents included."""
-    return normalised((*examples.texts, *examples.documents))
 
 
 @dataclass(frozen=True)
@@ -348,8 +265,8 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
 
     Documents that are shared go too; a query stays if a document that is relevant to it does.
     """
-    theirs = sentences_of(evaluation)
-    common = theirs & sentences_of(examples)
+    theirs, ours = (normalised((*e.texts, *e.documents)) for e in (evaluation, examples))
+    common = theirs & ours
     second = examples.second or ("",) * len(examples)
     both = zip(examples.first, second, strict=True)
     rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
@@ -357,27 +274,19 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     if examples.documents:
         places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
         left = left.with_documents(places_left)
-        left = left.pick([i for i in range(len(left)) if _can_be_ranked(left, i)])
+        left = left.pick([i for i in range(len(left)) if left.can_be_ranked(i)])
     if common and len(left) < 2:
         return Unshared(examples, 0, len(common), len(theirs), same=True)
     dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
     return Unshared(left, dropped, len(common), len(theirs), same=False)
 
 
-def lines_without_shared(text: PlainText, evaluation: Examples) -> PlainText:
+def lines_without_shared(text: Corpus, evaluation: Examples) -> Corpus:
     """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
-    theirs = sentences_of(evaluation)
+    theirs = normalised((*evaluation.texts, *evaluation.documents))
 
     def read() -> Iterator[str]:
-        return (line for line in text if theirs.isdisjoint(normalised([line])))
+        return (line for line in text.lines() if theirs.isdisjoint(normalised([line])))
 
     n_lines = sum(1 for _ in read())
-    return replace(text, n_lines=n_lines, read=read) if n_lines else text
-
-
-def _can_be_ranked(examples: Examples, query: int) -> bool:
-    """Whether a query has a relevant document, where that is known, and two that are ordered."""
-    relevance, candidates = examples.relevance, examples.candidates
-    if relevance is not None and max(relevance[query].values(), default=0.0) <= 0:
-        return False
-    return candidates is None or len(candidates[query]) > 1
+    return replace(text, n_sentences=n_lines, read=read) if n_lines else text

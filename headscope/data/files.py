@@ -1,8 +1,7 @@
 """Sentences and their words; reading lines, tables and treebanks, with errors that say which line.
 
 CoNLL-U is read strictly: a tree that is not one is refused. Words are the rows with integer ids;
-multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over. The values of ids and heads
-are read by the conllu package; what makes a sentence a tree is checked here.
+multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over.
 
 References
 ----------
@@ -12,20 +11,18 @@ https://universaldependencies.org/format.html
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import regex
-from conllu.exceptions import ParseException
-from conllu.parser import parse_id_value, parse_int_value
 
 from headscope.core.errors import CorpusError
 
@@ -136,6 +133,13 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:
     """Yield what :func:`read_lines` yields, without blank lines."""
     return (numbered for numbered in read_lines(path) if numbered[1].strip())
+
+
+def read_blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines between blank lines together, as :func:`read_lines` yields them."""
+    for blank, block in groupby(read_lines(path), key=lambda numbered: not numbered[1].strip()):
+        if not blank:
+            yield list(block)
 
 
 TABLES = (".csv", ".tsv", ".jsonl")  # Endings of files that are read as tables.
@@ -288,14 +292,12 @@ class TreeRow(NamedTuple):
 
 def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
     """Yield the words of each sentence of a CoNLL-U file; whether they are a tree is not asked."""
-    rows: list[TreeRow] = []
     begun = False
-    for number, line in chain(read_lines(path), [(0, "")]):  # the last sentence needs no blank line
-        if not line.strip():
-            if rows:
-                yield rows
-            rows = []
-        elif not line.startswith("#"):
+    for block in read_blocks(path):
+        rows: list[TreeRow] = []
+        for number, line in block:
+            if line.startswith("#"):
+                continue
             if not begun and "\t" not in line:
                 raise CorpusError(
                     f"{path}, line {number}: no columns that tabs split, so this is no treebank in "
@@ -305,11 +307,12 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
             row = _read_row(path, number, line, expected=len(rows) + 1)
             if row is not None:
                 rows.append(row)
+        if rows:
+            yield rows
 
 
-# The same ids and heads stand in every sentence.
-_id_value = functools.lru_cache(1 << 12)(parse_id_value)
-_int_value = functools.lru_cache(1 << 12)(parse_int_value)
+_ROW_ID = re.compile(r"([1-9][0-9]*)|[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
+_HEAD = re.compile(r"[0-9]+")
 
 
 def _mend(path: Path, line: int, what: str) -> CorpusError:
@@ -322,15 +325,13 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> TreeRow |
     if len(cells) != 10:
         what = f"{len(cells)} columns instead of 10 (they are split by tabs)"
         raise _mend(path, number, what)
-    row_id = None
-    with suppress(ParseException):
-        row_id = _id_value(cells[0])
+    row_id = _ROW_ID.fullmatch(cells[0])
     if row_id is None:
         raise _mend(path, number, f"{cells[0]!r} is not a row id (such as 3, 3-4 or 3.1)")
-    if isinstance(row_id, tuple):
+    if row_id[1] is None:
         return None
-    if row_id != expected:
-        raise _mend(path, number, f"row id {row_id} where {expected} should follow")
+    if row_id[1] != str(expected):
+        raise _mend(path, number, f"row id {row_id[1]} where {expected} should follow")
     if not cells[1].strip():
         raise _mend(path, number, "the word's form is empty")
     return TreeRow(number, cells[1], cells[3], cells[6], cells[7].partition(":")[0])
@@ -341,13 +342,10 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
     for rows in treebank_rows(path):
         heads, n, roots = list[int](), len(rows), 0
         for row_id, row in enumerate(rows, start=1):
-            head = None
-            with suppress(ParseException):
-                head = _int_value(row.head)
-            if head is None:
+            if not _HEAD.fullmatch(row.head):
                 raise _mend(path, row.line, f"the head {row.head!r} is not a number")
-            if not 0 <= head <= n:
-                raise _mend(path, row.line, f"head {head} is out of range 0..{n}")
+            if len(row.head) > 9 or (head := int(row.head)) > n:
+                raise _mend(path, row.line, f"head {row.head} is out of range 0..{n}")
             if head == row_id:
                 raise _mend(path, row.line, f"word {row_id} is its own head")
             roots += head == 0

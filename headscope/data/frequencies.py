@@ -36,10 +36,20 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     """Take the first source there is: the user's file, wordfreq for the language, the corpus."""
     if path is not None:
         return _from_file(Path(path))
-    for code, asked_for in ((language, True), (corpus.language, False)):
-        if code is not None:
-            return _from_wordfreq(code, asked_for) or _from_corpus(corpus)
-    return _from_corpus(corpus)
+    code = corpus.language if language is None else language
+    found = None if code is None else wordfreq_list(code)
+    if found is not None:
+        try:
+            return _from_wordfreq(found)
+        except ModuleNotFoundError as error:
+            if language is not None:  # it was asked for, and not only read off the file's name
+                raise InputError(
+                    f"wordfreq needs the package {error.name} to look up words of the language "
+                    f"{found}; install it (pip install 'wordfreq[cjk]') or give a file of "
+                    "frequencies."
+                ) from None
+    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
+    return _from_counts(f"the corpus itself ({corpus.name})", counts)
 
 
 def _from_file(path: Path) -> Frequencies:
@@ -84,36 +94,20 @@ def wordfreq_list(language: str) -> str | None:
     return found if found in lists else None
 
 
-def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
-    """Use wordfreq's list of this very language; None where there is none."""
+def _from_wordfreq(code: str) -> Frequencies:
+    """Use a list of wordfreq; ModuleNotFoundError where it needs another package to split words."""
     import importlib.metadata
 
     import wordfreq
 
-    found = wordfreq_list(language)
-    if found is None:
-        return None
-    try:
-        frequent = wordfreq.top_n_list(found, N_FREQUENT)
-        wordfreq.word_frequency("a", found)
-    except ModuleNotFoundError as error:
-        if not asked_for:  # the language was only read off the file's name
-            return None
-        raise InputError(
-            f"wordfreq needs the package {error.name} to look up words of the language {found}; "
-            "install it (pip install 'wordfreq[cjk]') or give a file of frequencies."
-        ) from None
+    frequent = wordfreq.top_n_list(code, N_FREQUENT)
+    wordfreq.word_frequency("a", code)
 
     def frequency(word: str) -> float:  # wordfreq keeps a bounded cache of its own
-        return float(wordfreq.word_frequency(word, found))
+        return float(wordfreq.word_frequency(word, code))
 
     version = importlib.metadata.version("wordfreq")
-    return Frequencies(f"wordfreq {version}, language {found}", frequency, frozenset(frequent))
-
-
-def _from_corpus(corpus: Corpus) -> Frequencies:
-    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
-    return _from_counts(f"the corpus itself ({corpus.name})", counts)
+    return Frequencies(f"wordfreq {version}, language {code}", frequency, frozenset(frequent))
 
 
 def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:

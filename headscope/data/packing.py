@@ -12,14 +12,14 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import tee
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.corpus import PlainText
-from headscope.data.examples import Examples
+from headscope.data.corpus import Corpus
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 
 SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
@@ -56,13 +56,11 @@ class Windows:
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
         """Return what a model reads of some windows: token ids of each side, (windows, n)."""
-        return tuple(self._cut(side, windows) for side in self.sides)
+        return tuple(self.batch(windows, number) for number in range(len(self.sides)))
 
-    def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
-        """Return the token ids of some windows on the first side, (windows, n)."""
-        return self._cut(self.sides[0], windows)
-
-    def _cut(self, side: Side, windows: Sequence[int] | IntArray) -> IntArray:
+    def batch(self, windows: Sequence[int] | IntArray, number: int = 0) -> IntArray:
+        """Return the token ids of some windows on one side, by default the first: (windows, n)."""
+        side = self.sides[number]
         first, last = len(side.before), self.length - len(side.after)
         ids = np.empty((len(windows), self.length), dtype=np.int64)
         ids[:, :first], ids[:, last:] = side.before, side.after
@@ -99,7 +97,7 @@ def check_length(length: int, max_length: int, name: str) -> None:
         )
 
 
-def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) -> Windows:
+def pack_pairs(corpus: Corpus, model: TextModel, length: int, start_id: int) -> Windows:
     """Cut pairs into windows of exactly ``length`` tokens on both sides.
 
     The decoder reads ``start_id`` before the tokens of the targets.
@@ -107,9 +105,11 @@ def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) ->
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
     sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
+    assert corpus.pairs is not None
+    first, second = tee(corpus.pairs())
     both = zip(
-        tokenise(model, pairs.first, special=False),
-        tokenise(model, pairs.second or (), targets=True),
+        tokenise(model, (source for source, _ in first), special=False),
+        tokenise(model, (target for _, target in second), targets=True),
         strict=True,
     )
     for source, target in both:
@@ -121,23 +121,23 @@ def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) ->
             starts.append((len(sources), len(targets)))
     if len(starts) < 2:
         raise CorpusError(
-            f"{pairs.name} is too short: its {len(pairs)} pairs have {len(sources):,} source and "
-            f"{len(targets):,} target tokens, and one window takes {around.width:,} and "
+            f"{corpus.name} is too short: its {corpus.n_pairs} pairs have {len(sources):,} source "
+            f"and {len(targets):,} target tokens, and one window takes {around.width:,} and "
             f"{length - 1:,}; give more pairs or a smaller length."
         )
-    of_sources, of_targets = zip(*starts[:-1], strict=True)
+    source_starts, target_starts = zip(*starts[:-1], strict=True)
     sides = (
-        Side(np.frombuffer(sources, np.int32), around.before, around.after, of_sources),
-        Side(np.frombuffer(targets, np.int32), (start_id,), (), of_targets),
+        Side(np.frombuffer(sources, np.int32), around.before, around.after, source_starts),
+        Side(np.frombuffer(targets, np.int32), (start_id,), (), target_starts),
     )
-    return Windows(pairs.name, pairs.sha256, length, sides)
+    return Windows(corpus.name, corpus.sha256, length, sides)
 
 
-def pack(text: PlainText, model: TextModel, length: int) -> Windows:
+def pack(text: Corpus, model: TextModel, length: int) -> Windows:
     """Cut a text into windows of exactly ``length`` tokens, special ones included."""
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
-    stream = np.array(array.array("i", token_stream(model, text)), dtype=np.int32)
+    stream = np.array(array.array("i", token_stream(model, text.lines())), dtype=np.int32)
     starts = range(0, len(stream) - around.width + 1, around.width)
     if not starts:
         raise CorpusError(

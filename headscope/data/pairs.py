@@ -83,9 +83,7 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
         str(path),
         sha256_of_file(path),
         len(sentences),
-        has_trees=False,
-        language=None,
-        read=lambda: iter(sentences),
+        lambda: iter(sentences),
         labels=tuple(labels),
         characters=unit is _CHARACTER,
     )

@@ -13,26 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding as Encoding
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.files import Sentence
 from headscope.data.frequencies import Frequencies
 
 _AT_ONCE = 256  # Texts handed to the tokenizer at a time.
-
-
-class Tokenizer(Protocol):
-    """The part of transformers' fast tokenizers that headscope uses."""
-
-    backend_tokenizer: Any
-    model_input_names: list[str]
-    unk_token_id: int | None
-
-    def __len__(self) -> int:
-        """Pieces of its vocabulary, those included that were added to it."""
-
-    def __call__(self, *texts: Sequence[object] | None, **options: Any) -> Any:
-        """Encode texts (and their pairs); the result's ``encodings`` holds one for each."""
 
 
 class TextModel(Protocol):
@@ -43,7 +30,7 @@ class TextModel(Protocol):
         """What messages call it."""
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Any:
         """Its own fast tokenizer."""
 
     @property
@@ -53,20 +40,6 @@ class TextModel(Protocol):
     @property
     def vocab_size(self) -> int:
         """Rows of its input embedding."""
-
-
-class Encoding(Protocol):
-    """What a fast tokenizer tells of one text."""
-
-    #: ids, type_ids, special_tokens_mask: (tokens,): Vocabulary index, 0 or 1 for the first or
-    #: second text, 1 for special tokens
-    ids: list[int]
-    type_ids: list[int]
-    special_tokens_mask: list[int]
-    word_ids: list[int | None]  # (tokens,): Index of each token's word, None for special tokens
-    sequence_ids: list[int | None]  # (tokens,): 0 or 1 for the first or second text
-    #: (int, int), (tokens,): Where each token begins and ends in the text
-    offsets: list[tuple[int, int]]
 
 
 class Frame(NamedTuple):
@@ -130,7 +103,7 @@ def tokenise(
             yield encoding
 
 
-def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
+def count_unknown(tokenizer: Any, encoding: Encoding) -> tuple[int, int]:
     """Return how many pieces of a text its tokenizer does not know, and how many there are.
 
     Special tokens around the text do not count. A tokenizer that spells every byte knows all.

@@ -71,16 +71,15 @@ def read_retrieval(path: str | Path) -> Examples:
             f"{path} does not say which documents are relevant; give a folder with qrels/test.tsv, "
             "or rows of query, document and label."
         )
-    return _measurable(examples, relevant=True)
+    return _measurable(examples)
 
 
 def read_rerank(path: str | Path) -> Examples:
     """Read queries with documents; labels may be missing, and so may the documents to order."""
     examples = _read(Path(path))
-    fewest = 1 if examples.candidates is None else 2
-    if examples.relevance is None and fewest == 1:
+    if examples.relevance is None and examples.candidates is None:
         return examples
-    return _measurable(examples, relevant=examples.relevance is not None, fewest=fewest)
+    return _measurable(examples, fewest=1 if examples.candidates is None else 2)
 
 
 def with_candidates(examples: Examples) -> Examples:
@@ -284,16 +283,10 @@ def _joined(
     )
 
 
-def _measurable(examples: Examples, *, relevant: bool, fewest: int = 1) -> Examples:
-    """Leave out queries without a ``relevant`` document, or with too few that could be ordered."""
-    candidates = examples.candidates
-    rows = [
-        i
-        for i in range(len(examples))
-        if (not relevant or max((examples.relevance or ())[i].values(), default=0.0) > 0)
-        and (candidates is None or len(candidates[i]) >= fewest)
-    ]
-    reasons = ["no document that is relevant to them"] * relevant
+def _measurable(examples: Examples, fewest: int = 1) -> Examples:
+    """Leave out queries without a relevant document, or with too few that could be ordered."""
+    rows = [i for i in range(len(examples)) if examples.can_be_ranked(i, fewest)]
+    reasons = ["no document that is relevant to them"] * (examples.relevance is not None)
     lack = " or ".join([*reasons, *["only one document"] * (fewest > 1)])
     if len(rows) < 2:
         raise CorpusError(

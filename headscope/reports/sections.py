@@ -18,9 +18,8 @@ from typing import Any
 
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.once import keeping
-from headscope.core.options import options_of
+from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
-from headscope.core.thresholds import ThresholdSet
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import SECTIONS, Sections, function_of

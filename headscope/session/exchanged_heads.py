@@ -19,7 +19,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
-from headscope.data.corpus import PlainText, as_plain
+from headscope.data.corpus import Corpus, as_plain
 from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
@@ -87,17 +87,17 @@ class Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
         seed, limit, text = options.seed, options.limit, as_plain(options.text)
         text = text.first(limit)
-        lines_before, examples = text.n_lines, None
+        lines_before, examples = text.n_sentences, None
         if options.task is not None:  # its sentences must not calibrate what they measure
             examples = read_examples(options.task, options.data, limit, seed)
             text = lines_without_shared(text, examples)
-        lines = min(options.sentences, text.n_lines)
-        chosen = {i * text.n_lines // lines for i in range(lines)}  # spread evenly
+        lines = min(options.sentences, text.n_sentences)
+        chosen = {i * text.n_sentences // lines for i in range(lines)}  # spread evenly
 
         def read() -> Iterator[str]:
-            return (line for i, line in enumerate(text) if i in chosen)
+            return (line for i, line in enumerate(text.lines()) if i in chosen)
 
-        source = dataclasses.replace(text, n_lines=lines, read=read)
+        source = dataclasses.replace(text, n_sentences=lines, read=read)
         whole = open_for_tasks(model, task=options.task, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
@@ -114,18 +114,21 @@ class Opened:
             "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-            "text": {**effects.describe(), "dropped": lines_before - text.n_lines},
+            "text": {
+                "name": text.name,
+                "sha256": text.sha256,
+                "lines": effects.lines,
+                "skipped": effects.skipped,
+                "tokens": sum(int(mask.sum()) for _, mask in effects.batches),
+                "dropped": lines_before - text.n_sentences,
+            },
             "task": effects.task,
         }
         return cls(loaded, effects, common)
 
 
-@dataclass(frozen=True)
-class TaskEffect:
-    """The task's value of a changed model, and its difference to the unchanged one's."""
-
-    metric: float
-    difference: Estimate
+#: The task's value of a changed model, and its difference to the unchanged one's.
+TaskEffect = tuple[float, Estimate]
 
 
 def readable(loaded: LoadedModel, command: str) -> LoadedModel:
@@ -146,7 +149,7 @@ class Effects:
     """A model and the lines that its changed versions are compared with it on."""
 
     def __init__(
-        self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
+        self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
         self._loaded, self._task, self._seed = loaded, task, seed
         self.batches = [
@@ -156,9 +159,8 @@ class Effects:
         ]
         #: The first line of every batch, and how many lines there are.
         *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
-        self.skipped = text.n_lines - self.lines
+        self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
-        self._text = text
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         if task is not None and self._baseline is not None:
@@ -170,16 +172,6 @@ class Effects:
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed),
             )
-
-    def describe(self) -> dict[str, Any]:
-        """Say what was read."""
-        return {
-            "name": self._text.name,
-            "sha256": self._text.sha256,
-            "lines": self.lines,
-            "skipped": self.skipped,
-            "tokens": sum(int(mask.sum()) for _, mask in self.batches),
-        }
 
     def observe(
         self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None
@@ -217,7 +209,9 @@ class Effects:
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
         """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
         effect = Effect(boot(cosines, self._seed))
-        return effect if on_task is None else dataclasses.replace(effect, **vars(on_task))
+        if on_task is None:
+            return effect
+        return dataclasses.replace(effect, metric=on_task[0], difference=on_task[1])
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
@@ -249,7 +243,7 @@ class Effects:
                 for i in changed:
                     of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
                     change = task.change(self._baseline, of_version, seed=self._seed)
-                    effects[i] = TaskEffect(change.value, change.estimate())
+                    effects[i] = change.value, change.estimate()
                     progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 

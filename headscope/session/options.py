@@ -12,11 +12,11 @@ from headscope.core.options import Declared, Option, Usual, check, options_of
 from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
-    from headscope.data.corpus import PlainText
-    from headscope.data.examples import AnyCorpus as AnyCorpus
+    from headscope.data.corpus import AnyCorpus as AnyCorpus
+    from headscope.data.corpus import Corpus
 
     #: One sentence a line: a file, or lines in memory.
-    Text = str | Path | PlainText | Sequence[str]
+    Text = str | Path | Corpus | Sequence[str]
 else:
     # What a signature says: data classes that hold a text need torch, and are seldom handed over.
     Text = str | Path | Sequence[str]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from headscope.data.corpus import Corpus, PlainText
+from headscope.data.corpus import Corpus
 from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, tokenise
 from headscope.models.run.loaded import LoadedModel
@@ -137,8 +137,6 @@ def _texts(data: object) -> Iterator[Iterable[str | Sequence[str]]]:
     if isinstance(data, Corpus) and data.pairs is not None:
         yield chain.from_iterable(data.pairs())
     elif isinstance(data, Corpus):
-        yield (sentence.words for sentence in data)
-    elif isinstance(data, PlainText):
-        yield data
+        yield (item if isinstance(item, str) else item.words for item in data.read())
     elif isinstance(data, Examples):
         yield data.texts

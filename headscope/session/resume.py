@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from headscope.core.accumulator import Array
+from headscope.core.accumulator import Accumulator, Array
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import sha256_of, write_atomically
-from headscope.core.processes import Sums, current, own_file
+from headscope.core.processes import current, own_file
 from headscope.core.safe_text import listed, visible
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.provenance import versions
@@ -25,7 +25,7 @@ from headscope.session.provenance import versions
 _RARELY = 20  # A run measures for at least so many times as long as it spends saving.
 
 
-S = TypeVar("S", bound=Sums)
+S = TypeVar("S", bound=Accumulator)
 
 
 class RunState(Generic[S]):

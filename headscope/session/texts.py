@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from headscope.core.errors import CorpusError
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import current, share
-from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
-from headscope.data.corpus import WINDOW, PlainText, sample_plain
+from headscope.data.batches import BATCH_TOKENS, Item, buckets
+from headscope.data.corpus import WINDOW, Corpus, open_pairs, sample_corpus
 from headscope.data.pieces import encode_lines
 from headscope.models.run.loaded import LoadedModel
 
@@ -17,17 +17,17 @@ Raw = TypeVar("Raw")  # A sentence or pair as it was read.
 
 
 def line_batches(
-    loaded: LoadedModel, text: PlainText, limit: int | None = None
+    loaded: LoadedModel, text: Corpus, limit: int | None = None
 ) -> Iterator[tuple[int, list[list[int]]]]:
     """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
-    lines = itertools.islice(iter(text), limit)
+    lines = itertools.islice(text.lines(), limit)
     return counted_batches(encode_lines(loaded, lines))
 
 
 def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
     """Yield (items seen so far, next batch); what is None is seen, but in no batch."""
-    seen = 0
-    for window in windows(encoded, WINDOW):
+    seen, stream = 0, iter(encoded)
+    while window := list(itertools.islice(stream, WINDOW)):
         seen += window.count(None)
         for batch in buckets(window, BATCH_TOKENS):
             seen += len(batch)
@@ -59,7 +59,19 @@ def own_batches(
             yield done, batch
 
 
-def check_measured(text: PlainText, lines: int) -> None:
+def corpus_for(loaded: LoadedModel, corpus: Corpus) -> Corpus:
+    """Return the corpus as a model reads it: to an encoder-decoder model a table holds pairs."""
+    if loaded.encoder_decoder and corpus.table is not None:
+        return open_pairs(corpus.table)
+    if corpus.n_pairs and not loaded.encoder_decoder:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model, so it cannot read pairs "
+            "of source and target; give sentences."
+        )
+    return corpus
+
+
+def check_measured(text: Corpus, lines: int) -> None:
     """Raise if every line of a text had to be skipped."""
     if lines == 0:
         raise CorpusError(
@@ -73,7 +85,7 @@ SHORTEST, LONGEST = 8, 16  # Tokens of a sentence that fits a picture.
 
 def handy_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
     """Choose sentences of the built-in sample of a handy length, or the shortest there are."""
-    texts = list(sample_plain())
+    texts = list(sample_corpus().lines())
     encoded = encode_lines(loaded, texts)
     known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
     # Sorting is stable: sentences of a handy length come first, as they stand in the sample.

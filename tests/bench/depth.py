@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 
 import headscope
 from headscope.analyses.depth.measure import VARIANTS, own_run, residual_ratio, run_variant
-from headscope.data.corpus import open_plain
+from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.run.routing import Router
@@ -60,7 +60,7 @@ def reference_curve(seeds, windows):
 def print_cost():
     """Ours against as many bare forward passes."""
     loaded, passes = headscope.load("demo", dtype="float64"), len(VARIANTS) + 1
-    windows = pack(open_plain(None), loaded, 128)
+    windows = pack(as_plain(None), loaded, 128)
     chosen = torch.from_numpy(windows.batch(windows.spread(16)))
 
     def bare():
@@ -76,7 +76,7 @@ def print_cost():
 
 def main():
     given = options(__doc__, "text?", seeds=8)
-    windows = given.text and pack(open_plain(given.text), headscope.load("demo"), 128)
+    windows = given.text and pack(as_plain(given.text), headscope.load("demo"), 128)
     reference_curve(given.seeds, windows)
     print_cost()
 

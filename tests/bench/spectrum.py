@@ -32,7 +32,7 @@ from headscope.analyses.spectrum.measure import (
     shares,
     singular_values,
 )
-from headscope.data.corpus import open_plain
+from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
 from headscope.models.run.routing import Router, routed, use_implementation
 
@@ -200,7 +200,7 @@ def main():
     cores = torch.get_num_threads()
     versions = ", ".join(f"{kind.__name__} {kind.__version__}" for kind in (np, scipy, torch))
     print(f"{sys.platform}, torch uses {cores} threads; {versions}")
-    plain = open_plain(given.text)
+    plain = as_plain(given.text)
     for length, sequences in ((128, 4), (512, 1)):
         windows = pack(plain, loaded, length)
         some, two = (torch.tensor(windows.batch(windows.spread(n))) for n in (sequences, 2))

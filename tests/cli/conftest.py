@@ -67,10 +67,20 @@ def _figures_are_made_but_not_painted(request: pytest.FixtureRequest) -> Iterato
     """
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "PAINTS", False):
-            patch.setattr(Figure, "get_layout_engine", lambda self: None)
-            patch.setattr(FigureCanvasAgg, "print_png", lambda _, file, **k: file.write(b"\x89PNG"))
-            patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **k: file.write(b"<?xml"))
+            _paint_nothing(patch)
         yield
+
+
+def _paint_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Figure, "get_layout_engine", lambda self: None)
+    patch.setattr(FigureCanvasAgg, "print_png", lambda _, file, **k: file.write(b"\x89PNG"))
+    patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **k: file.write(b"<?xml"))
+
+
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a single test make figures that are not painted."""
+    _paint_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="session")

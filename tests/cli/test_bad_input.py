@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import typer
-import typer.main
 from outcomes import refused
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCABULARY
-
-from headscope.cli.app import app
-from headscope.cli.settings import options_by_command
 
 Damage = Callable[[Path], Any]
 QUERY_WEIGHT = "encoder.layer.0.attention.self.query.weight"
@@ -132,17 +127,14 @@ def test_broken_models(case, run, copy, tmp_path):
     refused(run("classify", copy, "--limit", 3, "-o", out), str(copy), *words)
     assert not out.exists()
     if case == "no tokenizer":  # which nothing needs here
-        assert run("validate", copy).code == 0
         assert run("rank", copy, "--no-fresh").code == 0
         refused(run("depth", copy, "--length", 32), "tokenizer")
-    else:
-        refused(run("validate", copy), str(copy), *words)
     if case == "ids beyond the vocabulary":
         refused(run("classify", copy, "--limit", 3, "--no-validate"), "token id", "20 rows")
 
 
 @pytest.mark.parametrize(
-    "name", ["no/such/folder", "~nobody-of-this-name/model", "my--model", "y" * 300, "two words"]
+    "name", ["no/such/folder", "~nobody-of-this-name/model", "my--model", "y" * 300]
 )
 def test_no_such_model(run, name):
     refused(run("validate", name), name, *(["hub id"] if name.startswith("no/") else []))
@@ -192,11 +184,10 @@ def test_bad_treebanks(case, run, model, tmp_path):
 )
 def test_unreadable_files(option, data, words, run, model, tmp_path):
     """In a folder of results, what was there stays."""
-    path, out = tmp_path / "bad.data", tmp_path / "a" / "out"
+    path = tmp_path / "bad.data"
     path.write_bytes(data)
-    for folder in (out, tmp_path):
-        refused(run("classify", model, option, path, "--limit", 2, "-o", folder), str(path), words)
-        assert [*tmp_path.iterdir()] == [path]
+    refused(run("classify", model, option, path, "--limit", 2, "-o", tmp_path), str(path), words)
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("option", ["--text", "--treebank", "--frequencies", "--config"])
@@ -218,15 +209,10 @@ def test_what_is_no_file(option, run, model, tmp_path):
     assert "longer" not in outcome.stderr
 
 
-#: Every command that reads sentences from a text file, with the option that names it.
-OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
-READERS = [
-    *((n, "--text") for n, options in OPTIONS.items() if "text" in options and n != "export"),
-    *(("prune", option) for option in ("--data", "--calibration")),
-]
-
-
-@pytest.mark.parametrize(("command", "option"), READERS)
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("classify", "--text"), ("rank", "--text"), ("shrink", "--text"), ("prune", "--data")],
+)
 def test_a_treebank_is_no_text_nor_is_nothing(command, option, run, model, tmp_path):
     """Whatever the file is called; but prune and shrink read one that is named as it is."""
     bank = f"# text = cat mat\n{ROOT}\n{row(2, 'mat', 1)}\n\n"
@@ -245,9 +231,9 @@ def test_a_treebank_is_no_text_nor_is_nothing(command, option, run, model, tmp_p
     assert not out.exists()
 
 
-@pytest.mark.parametrize("language", ["ja", "ko", "zh"])
-def test_languages_that_need_another_package(language, run, model):
-    """MeCab or jieba may be there or not; a traceback must not be."""
+def test_languages_that_need_another_package(run, model):
+    """MeCab may be there or not; a traceback must not be."""
+    language = "ja"
     outcome = run("classify", model, "--language", language, "--limit", 2, "--format", "json")
     if outcome.code:
         refused(outcome, language)
@@ -269,16 +255,11 @@ def test_folders_that_cannot_be_written(run, model, tmp_path, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["garbage", "foreign", "other run"])
-def test_states_that_cannot_be_resumed(kind, run, model, tmp_path):
+def test_a_state_of_another_run_is_not_resumed(run, model, tmp_path):
     state = tmp_path / ".classify.state.safetensors"
-    if kind == "garbage":
-        state.write_bytes(b"garbage")
-    else:
-        other = {"metadata": {"identity": '{"seed": 99}'}} if kind == "other run" else {}
-        save_file({"a": torch.zeros(1)}, state, **other)
+    save_file({"a": torch.zeros(1)}, state, metadata={"identity": '{"seed": 99}'})
     before = state.read_bytes()
     outcome = run("classify", model, "--limit", 2, "-o", tmp_path, "--resume")
-    refused(outcome, str(state), "saved state")
+    refused(outcome, str(state), "belongs to another run", "seed")
+    assert [*tmp_path.iterdir()] == [state]
     assert state.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [state]

@@ -1,11 +1,10 @@
-"""A model that ``prune`` saved becomes a graph that runs without headscope and torch."""
+"""A model that has lost heads becomes a graph that runs without headscope and torch."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
@@ -22,7 +21,7 @@ TEXTS = [
     ("it is a red house", "the dog is big"),
     ("he ran", "she ran"),
     ("of the cat and the dog", "it was in the house on the big mat"),
-] * 8
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +36,10 @@ def room(tmp_path_factory: pytest.TempPathFactory, run: Command) -> Path:
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     path.write_text(json.dumps(settings), encoding="utf-8")
-    lines = "".join(f"{a}\t{b}\t{i % 2}\n" for i, (a, b) in enumerate(TEXTS))
-    (room / "pairs.tsv").write_text(lines, encoding="utf-8")
-    task = ("--task", "classification", "--data", room / "pairs.tsv", "--no-roles")
-    heads = ("--heads", "L0H1,L0H2,L1H0", "--save", room / "small", "-o", room / "out")
-    for words in (
-        ("prune", room / "model", *task, *heads, "--no-validate"),
-        ("export", room / "small", "onnx"),
-        ("export", room / "small", "onnx", "--precision", "int8-dynamic"),
-    ):
-        ended = run(*words)
-        assert ended.code == 0, ended.stderr
+    whole = headscope.load(str(room / "model"), task_head="auto")
+    headscope.save(headscope.remove_heads(whole, [(0, 1), (0, 2), (1, 0)]), room / "small")
+    ended = run("export", room / "small", "onnx")
+    assert ended.code == 0, ended.stderr
     return room
 
 
@@ -64,30 +56,15 @@ def predicted(room: Path, file: str) -> Any:
 
 
 def test_the_graph_is_the_pruned_classifier(room):
-    """The full model with gates of zero, and the metric that prune measured."""
-    result = json.loads((room / "out" / "prune.json").read_text(encoding="utf-8"))
+    """Against the full model with gates of zero."""
     logits = predicted(room, "model.onnx")
-    right = logits.argmax(1) == np.arange(len(TEXTS)) % 2
-    assert 100 * right.mean() == pytest.approx(result["saved"]["measured"])
     full = headscope.load(str(room / "model"), task_head="auto")
     expected, gates = [], torch.ones(2, 4)
     gates[0, 1] = gates[0, 2] = gates[1, 0] = 0.0
-    for pair in TEXTS[:6]:
+    for pair in TEXTS:
         made = full.tokenizer(*pair, return_tensors="pt")
         with headscope.models.run.intervene.gated(full, gates) as ours:
             expected.append(
                 ours(made["input_ids"], made["attention_mask"], made["token_type_ids"])[1]
             )
-    np.testing.assert_allclose(logits[:6], torch.cat(expected).detach().numpy(), atol=2e-5)
-
-
-def test_heads_are_gone_from_the_file_and_8_bits_stay_near(room):
-    """W_Q, W_K, W_V of 2 and of 3 heads of 8 dimensions."""
-    graph = onnx.load(room / "small" / "onnx" / "model.onnx").graph
-    widths = [list(tensor.dims) for tensor in graph.initializer if 32 in tensor.dims]
-    for heads in (2, 3):
-        assert widths.count([32, 8 * heads]) >= 3, widths
-    small = room / "small" / "onnx" / "model_qint8_dynamic.onnx"
-    assert small.stat().st_size < 0.6 * (room / "small" / "onnx" / "model.onnx").stat().st_size
-    exact, rounded = (predicted(room, file) for file in ("model.onnx", small.name))
-    assert 0 < np.abs(exact - rounded).max() < 0.2 * np.abs(exact).max()
+    np.testing.assert_allclose(logits, torch.cat(expected).detach().numpy(), atol=2e-5)

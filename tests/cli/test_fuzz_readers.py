@@ -17,12 +17,9 @@ from outcomes import Command
 import headscope
 from headscope.analyses.classify.known_roles import find_roles, read_classification
 from headscope.core.errors import HeadscopeError
-from headscope.data.corpus import SAMPLE, sample_corpus
+from headscope.data.corpus import SAMPLE
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.files import read_treebank
-from headscope.data.frequencies import find_frequencies
-from headscope.reports.files import _of_earlier_report
-from headscope.reports.reading import read_results
 from headscope.tasks.units import parse_heads
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])
@@ -94,14 +91,6 @@ def test_tables(folder, data, kind, reader):
 
 
 @fuzzed
-@given(changed_bytes(b"the\t120\ncat\t3\n\nsat\t2.5\n"))
-def test_frequencies(folder, data):
-    path = folder / "x.freq"
-    path.write_bytes(data)
-    read(lambda: find_frequencies(sample_corpus(), path, None))
-
-
-@fuzzed
 @given(
     st.lists(st.one_of(st.text(), st.sampled_from(["L0H1", "L1H*", "cross:L0H0", "l0h2", "L9H9"])))
 )
@@ -149,18 +138,6 @@ def test_roles(folder, results, loaded, data):
 @pytest.fixture(scope="module")
 def loaded(model: Path) -> Any:
     return headscope.load(str(model))
-
-
-@fuzzed
-@given(st.data())
-def test_reports_of_earlier_runs(folder, results, data):
-    document = {
-        **{"rank": json.loads((results / "rank.json").read_text()), "schema": 2},
-        "files": {"rank": {"rank.csv": "0", "..": "0"}},
-    }
-    (folder / "report.json").write_bytes(spoilt(data, json.dumps(document).encode()))
-    assert {*_of_earlier_report(folder)} <= {"rank.csv"}
-    read(lambda: read_results(folder))
 
 
 @pytest.fixture(scope="module")

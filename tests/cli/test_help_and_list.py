@@ -9,12 +9,7 @@ import typer.main
 from outcomes import Command, refused
 
 from headscope.cli.app import COMMANDS, app
-from headscope.core.roles import ROLES
-from headscope.models.layouts.families import COVERED, REFUSED
-from headscope.pruning.options import METHODS
-from headscope.reports.limits import LIMITS
 from headscope.reports.list import KINDS, entries_of
-from headscope.tasks.making import TASKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,26 +82,6 @@ def test_a_slip_in_a_choice_is_met_with_the_choice_that_was_meant(run, tmp_path)
 
 
 DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-EXPECTED = {
-    "methods": [*METHODS],
-    "tasks": [*TASKS],
-    "roles": [role.key for role in ROLES],
-    "families": [*COVERED, *REFUSED],
-    "limits": [*LIMITS],
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_lists_what_the_program_knows(kind, run):
-    lines = run("list", kind, "--format", "csv").rows
-    assert [line["name"] for line in lines] == EXPECTED[kind]
-    found = run("list", kind, "--format", "json").json
-    assert found["kind"] == kind
-    assert found["entries"] == lines
-    human = run("list", kind)
-    assert (human.code, human.stderr) == (0, "")
-    rows = human.stdout.splitlines()
-    assert [row.split()[0] for row in rows if row[:1].strip()][:-1] == EXPECTED[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,16 +96,3 @@ def test_every_entry_is_described_and_its_sources_are_those_of_the_docs(kind):
             assert paper in DOCS, (entry.name, paper)
         # A page that does not name an entry cannot say more about it.
         assert kind == "families" or re.search(rf"\b{re.escape(entry.name)}\b", page), entry.name
-
-
-def test_without_a_word_it_says_what_can_be_listed(run):
-    outcome = run("list")
-    assert outcome.code == 0
-    assert all(re.search(rf"^{kind} ", outcome.stdout, re.MULTILINE) for kind in KINDS)
-    commands = typer.main.get_command(app).commands
-    (argument,) = [param for param in commands["list"].params if param.name == "what"]
-    assert all(kind in argument.help for kind in KINDS)
-    refused(run("list", "metods"), "did you mean 'methods'?")
-    outcome = run("list", "x\x1b[31m")
-    refused(outcome, "there are methods, tasks, roles")
-    assert "\x1b" not in outcome.stderr

@@ -1,69 +1,16 @@
-"""What is special to depth, explain, rank, linear, symmetric and transfer."""
+"""What is special to depth, explain, rank and transfer, and to the runs of several."""
 
-import dataclasses
 import json
 import re
 
-import numpy as np
 import pytest
-from outcomes import read_rows, refused, strict_json
-from result_files import changed, write
+from outcomes import refused, strict_json
 from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
-from transformers import AutoConfig
 
 import headscope
 from headscope.analyses.explain import measure
-from headscope.analyses.linear.view import correlation_sentence
-from headscope.analyses.symmetric.view import whole_sentence
-from headscope.analyses.transfer.view import VIEW
-from headscope.core.serialise import from_dict
-from headscope.reports.registry import section_of
-from headscope.show.blocks import Table
-from headscope.stats.estimate import Estimate
-
-VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
-
-
-def test_every_variant_at_every_point(run, model, lines, tmp_path):
-    call = ("depth", model, "--text", lines, "--length", 32, "--log", "-o", tmp_path)
-    done = run(*call)
-    assert (done.code, done.stderr) == (0, "")
-    found = strict_json((tmp_path / "depth.json").read_text())
-    assert "--log" not in found["provenance"]["command"]
-    for curves in (found, found["control"]):
-        assert set(curves["variants"]) == set(curves["std"]) == VARIANTS
-        assert len({curves["variants"][name][0] for name in VARIANTS}) == 1  # the embeddings
-        assert {(p["part"], p["way"]) for p in curves["protected"]} == {
-            (part, way) for part in ("skip", "ffn", "layernorm") for way in ("removed", "added")
-        }
-        assert all(p["mean"][0] == 0 for p in curves["protected"])
-    assert (found["layer_norm"], found["length"]) == ("post", 32)
-    assert 10 <= found["sequences"] == found["available"] <= 20
-    assert 0 <= found["decomposition"]["max_abs"] <= found["decomposition"]["tolerance"]
-    # Another seed is another control of the same model.
-    other = run(*call, "--seed", 1, "--format", "csv").rows
-    assert len(other) == 2 * 6 * 3  # model and control, variants, points
-    assert {row["variant"] for row in other} == VARIANTS | {"attention-without-layernorm"}
-    for weights, same in (("model", True), ("control", False)):
-        full = [
-            float(r["ratio"]) for r in other if (r["weights"], r["variant"]) == (weights, "full")
-        ]
-        curves = found if weights == "model" else found["control"]
-        assert (full == curves["variants"]["full"]) is same
-
-
-def test_one_window_has_no_spread(run, model, lines, tmp_path):
-    options = ("--text", lines, "--length", 32, "--sequences", 1, "--no-control", "-o", tmp_path)
-    shown = run("depth", model, *options)
-    result = strict_json((tmp_path / "depth.json").read_text())
-    assert result["control"] is None
-    assert result["sequences"] == 1
-    assert all(value is None for value in result["std"]["full"])
-    assert all(value is not None for value in result["variants"]["full"])
-    assert "nan" not in shown.stdout
-    assert "not run" in shown.stdout
 
 
 def test_states_that_overflow_are_null(run, tmp_path, lines):
@@ -84,30 +31,7 @@ def test_states_that_overflow_are_null(run, tmp_path, lines):
     assert all(value is not None for value in result["variants"]["full"])
 
 
-def test_a_family_that_is_not_known_cannot_be_taken_apart(run, unknown):
-    refused(run("depth", unknown, "--length", 32, "--no-validate"), "apart", "ctrl")
-
-
 SENTENCE = "the big dog saw a red cat"
-
-
-def test_every_step_and_its_check(run, model, tmp_path):
-    out = tmp_path / "out"
-    done = run("explain", model, SENTENCE, "--head", "L1H2", "--verbose", "-o", out)
-    assert (done.code, done.stderr) == (0, "")
-    for number in range(1, 13):
-        assert f"\n{number}. " in done.stdout
-    assert "All 14 checks against the model passed" in done.flat
-    data = json.loads((out / "explain.json").read_text())
-    rows = read_rows((out / "explain.csv").read_text())
-    n = len(data["tokens"])
-    assert (data["layer"], data["head"], data["sentence"]) == (1, 2, SENTENCE)
-    matrices = (matrix for step in data["steps"] for matrix in step["matrices"])
-    pattern = next(matrix["values"] for matrix in matrices if matrix["name"] == "pattern")
-    weights = np.array([float(row["weight"]) for row in rows]).reshape(n, n)
-    np.testing.assert_allclose(weights, pattern)
-    assert [row["key"] for row in rows[:n]] == data["tokens"]
-    assert set(data["patterns"]) == {f"L{layer}H{head}" for layer in (0, 1) for head in range(4)}
 
 
 def test_long_sentences_odd_tokens_and_markup(run, model, tmp_path):
@@ -154,27 +78,6 @@ def test_a_report_explains_a_sentence_of_the_sample_or_that_of_its_table(run, mo
     assert (out / "explain.html").is_file()
 
 
-def test_heads_layers_and_controls(run, model):
-    data = run("rank", model, "--format", "json").json
-    for item in (*data["heads"], *data["layers"]):
-        for name in ("qk", "ov", "w_q", "w_k"):
-            found = item[name]
-            assert set(found["dims"]) == {"90", "95", "99"}
-            assert found["singular_values"] == sorted(found["singular_values"], reverse=True)
-        assert 0 < item["asymmetry"] < 2
-    assert set(data["controls"]) == {"gaussian", "fresh"}
-    # Shares of plain singular values need more dimensions than those of squares.
-    plain = run("rank", model, "--share", "sigma", "--format", "csv").rows
-    assert len(plain) == (8 + 2) * 4
-    assert all(row["gaussian_dims90"] and row["fresh_dims90"] for row in plain)
-    squared = run("rank", model, "--format", "csv").rows
-    several = [
-        [int(row["dims90"]) for row in rows if row["matrix"] == "qk" and row["head"] == ""]
-        for rows in (squared, plain)
-    ]
-    assert all(a < b for a, b in zip(*several, strict=True))
-
-
 def test_shared_projections(run, model, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
@@ -193,57 +96,9 @@ def test_shared_projections(run, model, tmp_path):
     assert not more & {path.name for path in out.iterdir()}
 
 
-def test_relative_positions_in_the_config_are_refused(run, copy):
-    config = AutoConfig.from_pretrained(copy)
-    config.position_embedding_type = "relative_key"
-    config.save_pretrained(copy)
-    refused(run("rank", copy), "transformers 5 no longer computes")
-    measured = run("rank", copy, "--no-validate")
-    assert measured.code == 0
-    assert "NOT the whole score" in measured.stdout
-
-
-def test_sentences_of_effects_say_which_way_it_came_out(model):
-    loaded = headscope.load(str(model))
-    linear = headscope.linear(loaded, sentences=4)
-    symmetric = headscope.symmetric(loaded, sentences=4)
-    for interval, words in (
-        ((0.2, 0.6), "Heads whose keys are more alike lose more"),
-        ((-0.6, -0.2), "Heads whose keys are more alike lose less"),
-        ((-0.2, 0.2), "do not clearly lose more"),
-        (
-            (None, None),
-            "cannot be told to lose more than others of their layer",
-        ),
-    ):
-        row = dataclasses.replace(linear.correlations[0], spearman=Estimate(0.0, *interval))
-        changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
-        assert words in correlation_sentence(changed)
-    beyond = dataclasses.replace(symmetric, equivalent_heads=Estimate(None))
-    assert "further than with every head removed" in whole_sentence(beyond)
-
-
 #: A few seconds' worth on a tiny model.
 FEW = ("--sizes", "16,32", "--steps", 4, "--seeds", 2, "--spread-seeds", 2, "--no-search")
 FEW += ("--random", "head,layernorm", "--train-limit", 120, "--test-limit", 30)
-
-
-def test_transfers_files_page_and_diff(run, model, tmp_path):
-    out, other = tmp_path / "out", tmp_path / "other.json"
-    done = run("transfer", model, *FEW, "-o", out)
-    assert (done.code, done.stderr) == (0, "")
-    data = strict_json((out / "transfer.json").read_text())
-    result = from_dict(section_of("transfer").kind, data)
-    tables = [block for block in VIEW.blocks(result) if isinstance(block, Table)]
-    rows = sum(len(list(table.rows)) for table in tables)
-    assert rows == len(result.cells) + len(result.baselines)
-    assert [found.what for found in VIEW.key_numbers(result)] == [
-        *("accuracy, LayerNorm only trained", "accuracy, everything trained"),
-    ]
-    data = changed(data, "cells", 0, "accuracy", to={"value": 1.0, "low": 0.5, "high": 1.5})
-    found = run("diff", out / "transfer.json", write(other, data))
-    assert "head, pretrained, 16" in found.stdout
-    assert "1 (0.500 to 1.500)" in found.stdout
 
 
 def test_a_budget_that_ends_is_said(run, model):
@@ -267,13 +122,12 @@ def test_insights_says_beforehand_what_it_measures_and_can_skip_it(run, model):
         assert {verdicts[n] for n in (8, 9, 10)} == {verdict}
 
 
-@pytest.mark.parametrize("name", ["classify", "prune", "report", "validate"])
+@pytest.mark.parametrize("name", ["classify", "report"])
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(name, run, model, tmp_path):
-    out = [] if name == "validate" else ["-o", tmp_path / "out"]
-    done = run(name, model, *out, "--dry-run")
+    done = run(name, model, "-o", tmp_path / "out", "--dry-run")
     assert (done.code, done.stderr) == (0, "")
     assert f"{name} would measure {model}." in done.flat
     assert ("Its steps: model" in done.flat) == (name == "classify")
     assert ("Its steps: validate; explain; classify" in done.flat) == (name == "report")
-    assert not out or f"It writes {tmp_path / 'out'}." in done.flat
+    assert f"It writes {tmp_path / 'out'}." in done.flat
     assert not (tmp_path / "out").exists()

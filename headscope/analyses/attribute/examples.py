@@ -351,7 +351,7 @@ def _calibrate(
         source = read_translations(wanted)
     if source is None:
         plain = as_plain(wanted)
-        source = Examples(plain.name, plain.sha256, first=tuple(plain))
+        source = Examples(plain.name, plain.sha256, first=tuple(plain.lines()))
     unshared = without_shared(source, data or Examples("texts", "", first=tuple(texts)))
     generates = to_target and source.second is None
     most = WRITTEN if generates else CALIBRATION

@@ -23,7 +23,7 @@ from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
-from headscope.data.corpus import AlignedPair, Corpus, Pair, open_pairs
+from headscope.data.corpus import AlignedPair, Corpus, Pair
 from headscope.data.frequencies import Frequencies
 from headscope.data.pairs import check_characters, collate_aligned, encode_aligned
 from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
@@ -40,18 +40,6 @@ _NO_SENTENCE = "is longer than the model's limit or has a word that yields no pi
 Addition = Callable[[], None]  # Adds one batch to the sums.
 _Read = tuple[int, list[Addition]]  # Rows done so far, and what a batch adds to the sums.
 _NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
-
-
-def corpus_for(loaded: LoadedModel, corpus: Corpus) -> Corpus:
-    """Return the corpus as a model reads it: to an encoder-decoder model a table holds pairs."""
-    if loaded.encoder_decoder and corpus.table is not None:
-        return open_pairs(corpus.table)
-    if corpus.n_pairs and not loaded.encoder_decoder:
-        raise InputError(
-            f"{loaded.name} ({loaded.family}) is no encoder-decoder model, so it cannot read pairs "
-            "of source and target; give sentences."
-        )
-    return corpus
 
 
 def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
     blank_sums,
-    corpus_for,
     readings,
     stacks_for,
 )
@@ -21,14 +20,14 @@ from headscope.core.errors import InputError
 from headscope.core.roles import PAIR, Thresholds, registered_roles, role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
-from headscope.data.corpus import WINDOW
-from headscope.data.examples import open_corpus
+from headscope.data.corpus import WINDOW, as_corpus
 from headscope.data.frequencies import find_frequencies
 from headscope.data.pairs import open_labelled, with_alignments
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume, open_state
+from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid, validating
 
 
@@ -38,11 +37,11 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     check_resume(options.state, options.resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     if options.pairs is None:
-        corpus = open_corpus(options.corpus)
+        corpus = as_corpus(options.corpus)
     elif options.corpus is None:
         corpus = open_labelled(options.pairs, limit)
     else:
-        corpus = with_alignments(open_corpus(options.corpus), options.pairs, limit)
+        corpus = with_alignments(as_corpus(options.corpus), options.pairs, limit)
     given = options.frequencies, options.language
     words = None if options.frequencies is None else find_frequencies(corpus, *given)
     examples = None

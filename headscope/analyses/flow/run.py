@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from headscope.analyses.classify.passes import corpus_for, stacks_for
+from headscope.analyses.classify.passes import stacks_for
 from headscope.analyses.flow.options import SENTENCES, FlowOptions
 from headscope.analyses.flow.passes import Reader, Sums, measure
 from headscope.analyses.flow.recovery import TARGETS, Clustered, HeldOut
@@ -31,11 +31,12 @@ from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
 from headscope.core.accumulator import Array
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA
-from headscope.data.examples import open_corpus
+from headscope.data.corpus import as_corpus
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
+from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.ranks import MatrixRank
@@ -60,7 +61,7 @@ HUBS, HUB_SENTENCES = 12, 8
 def run(model: Model, options: FlowOptions) -> FlowResult:
     """Say what heads read and pass on, and what their attention looks like as a graph."""
     seed = options.seed
-    corpus = open_corpus(options.corpus)
+    corpus = as_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
     if not opened.sites:  # the certificate says why

@@ -98,9 +98,9 @@ class RankOptions(RunOptions):
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
         """Return the defaults in a report, which also reads the built-in sample."""
-        from headscope.data.corpus import sample_plain
+        from headscope.data.corpus import sample_corpus
 
-        return {"text": sample_plain()}
+        return {"text": sample_corpus()}
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: the weights, and what depends on a text."""

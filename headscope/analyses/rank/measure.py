@@ -27,7 +27,7 @@ from headscope.analyses.rank.result import Copying, DataControl
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
-from headscope.data.corpus import PlainText
+from headscope.data.corpus import Corpus
 from headscope.models.anatomy.readout import token_maps
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
@@ -47,10 +47,10 @@ from headscope.stats.statistics import finite, standard_error, t_half_width
 COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
 
 
-def description(text: PlainText, limit: int | None, lines: int) -> dict[str, Any]:
+def description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
     """Describe what was read of a text; refuse one of which every line was skipped."""
     check_measured(text, lines)
-    skipped = min(text.n_lines, limit or text.n_lines) - lines
+    skipped = min(text.n_sentences, limit or text.n_sentences) - lines
     return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 

@@ -29,7 +29,7 @@ from headscope.analyses.rank.shared_projections import check_widths, sweep_width
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
-from headscope.data.corpus import PlainText, as_plain
+from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
@@ -233,12 +233,12 @@ def _fresh(
 
 
 def _read_text(
-    loaded: LoadedModel, text: PlainText, limit: int | None, progress: Progress
+    loaded: LoadedModel, text: Corpus, limit: int | None, progress: Progress
 ) -> tuple[InputCovariance, PatternAsymmetry, dict[str, Any]]:
     """Stream the text through the model once; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
     covariance = InputCovariance(loaded.n_layers, loaded.sites[0].projections.q.in_features)
-    n_lines = min(text.n_lines, limit or text.n_lines)
+    n_lines = min(text.n_sentences, limit or text.n_sentences)
     lines = 0
 
     def see(site: AttentionSite, inputs: AttentionInput) -> None:

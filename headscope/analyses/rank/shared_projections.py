@@ -28,7 +28,7 @@ from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
 from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
-from headscope.data.corpus import PlainText, sample_plain
+from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
 from headscope.session.texts import line_batches
@@ -230,13 +230,13 @@ def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
 def sweep_widths(
     loaded: LoadedModel,
     widths: tuple[int, ...],
-    text: PlainText | None,
+    text: Corpus | None,
     limit: int | None,
     seed: int,
     progress: Progress,
 ) -> SharedProjections:
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
-    text = text or sample_plain()
+    text = text or sample_corpus()
     batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
     lines = sum(len(ids) for ids, _ in batches)
     read = description(text, limit, lines)

@@ -17,9 +17,9 @@ __all__ = ["SpectrumOptions", "SpectrumResult", "spectrum"]
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
-    from headscope.data.corpus import PlainText
+    from headscope.data.corpus import Corpus
 
-    Lines = str | Path | PlainText | Sequence[str | tuple[str, str]]
+    Lines = str | Path | Corpus | Sequence[str | tuple[str, str]]
     Classification = str | Path | ClassifyResult
 else:
     Lines = Classification = Path

@@ -35,8 +35,7 @@ from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current, of_each, share
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
-from headscope.data.corpus import PlainText, as_plain
-from headscope.data.examples import Examples, as_pairs, may_be_pairs
+from headscope.data.corpus import Corpus, as_plain
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
@@ -44,6 +43,7 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import RunState, check_resume, open_state
+from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
@@ -64,11 +64,11 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     if length is not None:
         check_length(length, length, "")
     check_resume(options.state, options.resume)
-    lines = None if may_be_pairs(text) else as_plain(text)  # type: ignore[arg-type]
+    corpus = as_plain(text)
     loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "spectrum")
-    loaded, data = _choose_stack(loaded, text, lines, options.stack)
-    data = data.first(options.limit) if isinstance(data, PlainText) else data.top(options.limit)
+    loaded, data = _choose_stack(loaded, corpus, options.stack)
+    data = data.first(options.limit)
     if options.efficient:
         if loaded.stacks != ("encoder",):
             raise InputError(
@@ -84,7 +84,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     validation = require_valid(loaded, options.validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    if isinstance(data, PlainText):
+    if data.pairs is None:
         windows = pack(data, loaded, length)
     else:
         assert loaded.start_id is not None  # only encoder-decoder models read pairs
@@ -181,23 +181,18 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
 
 
 def _choose_stack(
-    loaded: LoadedModel, text: object, lines: PlainText | None, stack: str | None
-) -> tuple[LoadedModel, PlainText | Examples]:
+    loaded: LoadedModel, corpus: Corpus, stack: str | None
+) -> tuple[LoadedModel, Corpus]:
     """Return the model seen in the stacks that a text can show, and what it reads."""
-    if not loaded.encoder_decoder:  # a table is text like any other for such a model
-        plain = as_plain(text) if lines is None else lines  # type: ignore[arg-type]
-        return loaded.only(stack or "all"), plain
-    if lines is None:
-        pairs = as_pairs(text)
-        if stack != "encoder":
-            return loaded.only(stack or "all"), pairs
-        lines = as_plain(pairs.first)
+    corpus = corpus_for(loaded, corpus)
+    if not loaded.encoder_decoder or (corpus.pairs is not None and stack != "encoder"):
+        return loaded.only(stack or "all"), corpus
     if stack not in (None, "encoder"):
         raise InputError(
             f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
             "them (.tsv, .csv, .jsonl) as text."
         )
-    return loaded.only("encoder"), lines
+    return loaded.only("encoder"), corpus.sources
 
 
 @dataclass(frozen=True)

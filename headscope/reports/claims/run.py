@@ -23,7 +23,7 @@ from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
-from headscope.data.examples import Examples, as_pairs, without_shared
+from headscope.data.examples import Examples, without_shared
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.compact import remove_heads
@@ -108,7 +108,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             if data is None:
                 raise InputError("The task seq2seq needs pairs of source and target as data.")
             # Sections without a text of their own read every third source of the pairs.
-            sources = list(dict.fromkeys(as_pairs(data).first[::3]))
+            sources = list(dict.fromkeys(read_examples(task, data).first[::3]))
             settings = {
                 name: {text: as_plain(sources) if text == "text" else sources}
                 | dict(settings.get(name, {}))
@@ -131,7 +131,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     if translating and sections.prune is None:
         # Each stack alone, by the default method and at random: heads are chosen on every other
         # pair, and measured on the rest.
-        pairs = as_pairs(data)
+        pairs = read_examples(task, data)
         pruned = prune(
             loaded,
             task="seq2seq",

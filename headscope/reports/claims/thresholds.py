@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from headscope.core.errors import InputError
-from headscope.core.thresholds import ThresholdSet
+from headscope.core.options import ThresholdSet
 
 __all__ = ["InsightThresholds"]
 

@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.core.safe_text import markdown, visible
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.text())
 def test_visible_texts_are_one_printable_line(text):
     shown = visible(text)
@@ -33,6 +34,7 @@ def test_what_controls_is_seen(text, shown):
     assert visible(text) == shown
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="<>|`*_[]()!~$&\\@#:/wW.hHtTpPs-1aG\n\x1b"))
 def test_nothing_of_a_text_is_markup(text):
     """Take the entities away, and nothing is left that opens anything in GitHub's Markdown."""

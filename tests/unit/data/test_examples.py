@@ -13,7 +13,6 @@ from headscope.data.examples import (
     read_pairs,
     read_texts,
     read_translations,
-    sample_texts,
 )
 
 
@@ -55,19 +54,6 @@ def test_pairs_with_a_class_or_with_scores(tmp_path):
         assert (found.first, found.second) == (("One.", "Three."), ("Two, too.", "Four."))
         assert found.scores == (5.0, 1.0)
         assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
-
-
-def test_texts_of_any_file(tmp_path):
-    for name, text, first in (
-        ("x.csv", "a,b,1\na,c,2\n", ("a", "b", "a", "c")),
-        ("x.tsv", "sentence\tlabel\na\t1\nb\t0\n", ("a", "b")),
-        ("x.txt", "a\tb\n\nc\n", ("a\tb", "c")),
-    ):
-        assert read_texts(written(tmp_path, name, text)).first == first
-    tree = "1\tHi\t_\t_\t_\t_\t0\troot\t_\t_\n2\tyou\t_\t_\t_\t_\t1\tobj\t_\t_\n\n"
-    assert read_texts(written(tmp_path, "x.conllu", tree * 2)).first == ("Hi you", "Hi you")
-    assert len(sample_texts()) == 512
-    assert len(read_texts(None, 7)) == 7
 
 
 #: For each reader: what is wrong, the file's name, its text and what is said of it.

@@ -1,7 +1,6 @@
 """Word frequencies: which source is taken, and what it says."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ def written(path: Path, text: str) -> Path:
 
 def counted(folder: Path, text: str) -> Frequencies:
     return find_frequencies(CORPUS, written(folder / "counts.tsv", text), None)
-
-
-def test_the_users_file_comes_first(tmp_path):
-    path = written(tmp_path / "counts.tsv", "zebra\t3\n")
-    found = find_frequencies(ENGLISH, path, "de")
-    assert found.source == f"file {path}"
-    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (found.frequency("zebra"), found.frequency("the")) == (3, 0)
 
 
 def test_then_wordfreq_in_the_named_language_or_the_corpus_own():

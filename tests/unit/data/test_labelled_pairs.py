@@ -71,13 +71,6 @@ def test_bad_pairs_are_named_by_their_line(tmp_path: Path, text: str, said: str)
         open_labelled(path)
 
 
-def test_a_limit_may_leave_no_pair_to_confirm(tmp_path: Path) -> None:
-    path = written(tmp_path, TWO)
-    assert open_labelled(path, limit=2).n_sentences == 2
-    with pytest.raises(CorpusError, match="none of those has a pair"):
-        open_labelled(path, limit=1)
-
-
 TABLE = "the cat\tle chat noir\nblack\tnoir\nno dog\tpas de chien\na cow\tune vache rousse\n"
 
 

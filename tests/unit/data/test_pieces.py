@@ -9,7 +9,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.files import Sentence
 from headscope.data.frequencies import Frequencies
-from headscope.data.pieces import Frame, encode_words, frame, placed, token_stream, tokenise
+from headscope.data.pieces import Frame, encode_words, frame, placed, tokenise
 from headscope.data.token_rows import window_rows
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
@@ -29,17 +29,6 @@ def test_texts_and_words_are_encoded_alike():
     for unknown in ("the zoo", ("the", "zoo")):
         with pytest.raises(CorpusError, match="do not belong together"):
             list(tokenise(TextOnly(vocab_size=20), [unknown]))
-
-
-def test_many_texts_stay_together_and_the_stream_has_no_special_tokens():
-    firsts = [f"cat {'the ' * (i % 5)}" for i in range(600)]
-    seconds = [f"dog {'a ' * (i % 3)}" for i in range(600)]
-    found = list(tokenise(TextOnly(), firsts, pairs=seconds))
-    for first, second, encoding in zip(firsts, seconds, found, strict=True):
-        assert encoding.ids == ids_of(f"[CLS] {first} [SEP] {second} [SEP]")
-        assert sum(encoding.type_ids) == len(second.split()) + 1
-    lines = ["the cat", "", "sat on"] * 200
-    assert list(token_stream(TextOnly(), lines)) == ids_of("the cat sat on") * 200
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,6 @@ def test_masks_are_fixed_by_seed_and_index_and_spread_evenly():
     assert 90 * 0.6 < counts.min() <= counts.max() < 90 * 1.5
 
 
-def test_padding():
-    rows = [Row(3, (1, 5, 2), None, (1,), (1,), (9,)), Row(0, (1, 2), None, ())]
-    batch = padded(rows, pad_id=0, device="cpu")
-    assert batch.input_ids.tolist() == [[1, 5, 2], [1, 2, 0]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert (batch.index.tolist(), batch.masked.tolist()) == ([3, 0], [[0], [1]])
-    assert batch.gold.tolist() == [9]
-
-
 @pytest.mark.parametrize(
     ("template", "source", "labels"),
     [
@@ -170,17 +161,6 @@ def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs, seed):
         texts = [{text for i in half for text in pairs[i]} for half in (first, second)]
         assert not texts[0] & texts[1]
     assert abs(len(first) - len(second)) <= max(largest, 1)
-
-
-def test_halves_are_drawn_at_random():
-    sentences = [(i,) for i in range(101)]
-    halves = [halve(sentences, seed) for seed in range(3)]
-    assert [len(first) for first, _ in halves] == [51, 51, 51]
-    assert len({first for first, _ in halves}) == 3
-    assert halve(sentences, 1) == halves[1]
-    pairs = [("the same", i) for i in range(30)]
-    first, second = halve(pairs, 0)
-    assert len(first) == len(second) == 15
 
 
 def from_source(index: int, source: tuple[int, ...]) -> PairRow:

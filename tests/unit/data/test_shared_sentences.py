@@ -58,7 +58,7 @@ def test_queries_and_documents_count(ordered):
 
 def test_lines_of_a_text():
     text = as_plain(["It rained.", "One.", " It was wet.", "Two."])
-    assert list(lines_without_shared(text, TEST)) == ["One.", "Two."]
-    assert lines_without_shared(text, TEST).n_lines == 2
+    assert list(lines_without_shared(text, TEST).lines()) == ["One.", "Two."]
+    assert lines_without_shared(text, TEST).n_sentences == 2
     same = as_plain(["It rained."])
     assert lines_without_shared(same, TEST) is same

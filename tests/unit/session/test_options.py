@@ -87,12 +87,6 @@ def test_an_option_without_the_one_it_belongs_to_is_refused(name, options, words
         getattr(headscope, name)(bert, **options)
 
 
-def test_a_revision_is_of_a_hub_id(tmp_path):
-    for model in ("demo", str(tmp_path)):
-        with pytest.raises(InputError, match=r"not a hub id.*'main'"):
-            headscope.load(model, revision="main")
-
-
 def test_function_and_command_have_the_defaults_of_the_options():
     of_value = {field.name: field.default for field in dataclasses.fields(PruneOptions)}
     of_function = inspect.signature(prune).parameters
