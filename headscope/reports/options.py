@@ -15,7 +15,7 @@ from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
 if TYPE_CHECKING:
-    from headscope.reports.claims.thresholds import InsightThresholds
+    from headscope.reports.claims.rule import InsightThresholds
     from headscope.reports.registry import Sections
 else:
     Sections = InsightThresholds = object
@@ -172,10 +172,10 @@ class InsightsOptions(ClaimsOptions):
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
         if self.sections is not None:
             return ("random heads",)
-        wanted = [name for name in section_of("insights").uses if name not in ("prune", *self.skip)]
-        labelled = ["insights"] if "classify" in wanted else []
-        tuning = [name for name in wanted if name == "transfer"]
-        return (*(name for name in wanted if name != "transfer"), *labelled, *tuning)
+        without = ("prune", "transfer", *self.skip)
+        first = [name for name in section_of("insights").uses if name not in without]
+        last = ("insights" if "classify" in first else "", *{"transfer"}.difference(self.skip))
+        return (*first, *filter(None, last))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +229,13 @@ class ReportOptions(ClaimsOptions):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
                 raise InputError(f"There is no section {name!r}; {hint}")
-        if not set(self.only or SECTIONS) - set(self.skip):
+        if not self.names():
             raise InputError("No section is left to run; give fewer to skip.")
+
+    def names(self) -> list[str]:
+        """Name the sections that are asked for, in their order."""
+        wanted = set(self.only or SECTIONS).difference(self.skip)
+        return [name for name in SECTIONS if name in wanted]
 
     def step_names(self) -> tuple[str, ...]:
         """Name every section that is asked for, and the files."""
@@ -245,9 +250,7 @@ class ReportOptions(ClaimsOptions):
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
         """Yield the options of every section that is asked for, those of insights by default."""
-        for name in SECTIONS:
-            if name not in (self.only or SECTIONS) or name in self.skip:
-                continue
+        for name in self.names():
             kind: type[ModelOptions] = function_of(name).options
             table = {} if name == "insights" else (self.settings or {}).get(name, {})
             try:

@@ -23,7 +23,7 @@ from headscope.reports.markdown import (
     settings_rows,
 )
 from headscope.reports.result import ReportResult
-from headscope.show.blocks import PAGE, Block, Custom, text_table
+from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
 from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
@@ -141,18 +141,17 @@ _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
 
 def _clearest(report: ReportResult, cards: list[Card]) -> str:
     """Name the head that the page selects first: a syntactic or positional one if there is any."""
-    if not cards:
-        return ""
     order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")
-    classified = report.classify
-    labels = {} if classified is None else {h.name: h.labels for h in classified.heads}
+    gains = {
+        head.name: max((float(label.score) - label.baseline for label in head.labels), default=0.0)
+        for head in (report.classify.heads if report.classify else ())
+    }
 
     def rank(card: Card) -> tuple[int, float]:
         place = order.index(card.primary) if card.primary in order else len(order)
-        gains = [float(label.score) - label.baseline for label in labels.get(card.name, ())]
-        return place, -max(gains, default=0.0)
+        return place, -gains.get(card.name, 0.0)
 
-    return min(cards, key=rank).name
+    return min(cards, key=rank).name if cards else ""
 
 
 def _cards(report: ReportResult) -> list[Card]:
@@ -166,10 +165,8 @@ def _cards(report: ReportResult) -> list[Card]:
         for new in view_of(name).facts(result, sorted(cards)):
             place = new.layer, new.head
             old = cards.get(place, Card(*place))
-            lists: dict[str, Any] = {
-                field: [*getattr(old, field), *getattr(new, field)]
-                for field in ("roles", "keys", "labels", "facts", "ranks", "numbers")
-            }
+            fields = ("roles", "keys", "labels", "facts", "ranks", "numbers")
+            lists: dict[str, Any] = {f: getattr(old, f) + getattr(new, f) for f in fields}
             cards[place] = replace(
                 old,
                 primary=new.primary or old.primary,
@@ -265,19 +262,19 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         for what, x, y in key_numbers(report, claims=False)
     ]
     if numbers:
-        header = ("", "this model", "control")
-        yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)
+        table = text_table(("number", "this model", "control"), numbers, on=PAGE)
+        yield Part("numbers", "Key numbers", body([table]), wide=True)
     if report.left_out:
-        rows = [(name, visible(why)) for name, why in report.left_out.items()]
-        yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)
+        why = (Text(f"{name}: {visible(why)}", on=PAGE) for name, why in report.left_out.items())
+        yield Part("left-out", "Left out", body(why))
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     text = f"{len(changed)} settings differ from the defaults." if changed else _DEFAULTS
     table = [text_table(("section", "setting", "value"), changed, on=PAGE)] if changed else []
-    yield Part("settings", "Settings", [text], more=body(table), fold="These settings")
+    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), body(table), "These settings")
 
 
 def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
     """Show the answer of a section and what shows it, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
-    return Part(anchor, title, body=body([*lead, *figure]), more=body(rest))
+    return Part(anchor, title, body([*lead, *figure]), body(rest))

@@ -81,11 +81,11 @@ class Section:
     @property
     def marks(self) -> set[str]:
         """Required fields, of which the JSON of every other section has half at most."""
-        none = dataclasses.MISSING
-        fields = [
-            f for f in dataclasses.fields(self.kind) if f.default is f.default_factory is none
-        ]
-        return {field.name for field in fields} - {"schema", "provenance", "validation"}
+        fields, none = dataclasses.fields(self.kind), dataclasses.MISSING
+        required = {
+            field.name for field in fields if field.default is field.default_factory is none
+        }
+        return required - {"schema", "provenance", "validation"}
 
 
 _SECTIONS = {

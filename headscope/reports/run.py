@@ -13,9 +13,8 @@ from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.options import ReportOptions
-from headscope.reports.registry import SECTIONS
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.reports.sections import Run, run_sections
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
@@ -27,8 +26,7 @@ _DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 
 def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
-    only, skip = options.only, options.skip
-    names = [name for name in SECTIONS if name in (only or SECTIONS) and name not in skip]
+    names = options.names()
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):
@@ -43,14 +41,8 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         "draws": options.draws,
         **settings.get("insights", {}),
     }
-    shared = Run(
-        loaded,
-        settings,
-        options.seed,
-        options.command,
-        options.validate,
-        options.tell,
-    )
+    command, seed = options.command, options.seed
+    shared = Run(loaded, settings, seed, command, options.validate, options.tell)
     usable = not options.validate or validate_model(loaded).passed
     result = run_sections([name for name in names if usable or name == "validate"], shared)
     left_out = dict(result.left_out)
@@ -58,14 +50,10 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         why = "validation failed, so nothing is reported on this model"
         left_out |= {name: why for name in names if name != "validate"}
     sections = result.sections.sections
+    warnings = warnings_of(*sections.values())
     return ReportResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded,
-            command=options.command,
-            seed=options.seed,
-            warnings=warnings_of(*sections.values()),
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, warnings=warnings),
         settings={name: shared.changed(name) for name in names if name != "insights"},
         left_out=left_out,
         samples=_sample_patterns(loaded, given) if usable and loaded.sites else (),

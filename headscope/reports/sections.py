@@ -73,12 +73,11 @@ class Run:
         defaults |= _options(name).report_defaults()
         changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
+            own, usual = _plain(value), _plain(defaults[key])
             if isinstance(value, ThresholdSet):
                 usual = _plain(type(value)())
-                table = {k: v for k, v in _plain(value).items() if v != usual[k]}
-                changed |= {key: table} if table else {}
-            elif value != defaults[key] and _plain(value) != _plain(defaults[key]):
-                changed[key] = _plain(value)
+                own = {k: v for k, v in own.items() if v != usual[k]} or usual
+            changed |= {key: own} if own != usual else {}
         return changed
 
 
@@ -93,17 +92,10 @@ class SectionResults:
 
 
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
-    """Run sections in the order given."""
+    """Run sections in the order given; what they have in common is computed once."""
+    results, left_out, failed = dict[str, Any](), dict[str, str](), list[str]()
     with keeping(run.loaded.network):
-        return _run_sections(names, run)
-
-
-def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
-    results: dict[str, Any] = {}
-    left_out, failed = dict[str, str](), list[str]()
-    for name in names:
-        arguments, takes = run.arguments(name), _parameters(name)
-        try:
+        for name in names:
             shared = {
                 "validate": run.check,
                 "progress": part_of(name, run.progress),
@@ -112,13 +104,14 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
                 "sections": Sections(**results),
                 "settings": run.settings,
             }
+            takes = _parameters(name)
             shared = {key: v for key, v in shared.items() if key in takes and v is not None}
-            results[name] = function_of(name)(
-                run.loaded, command=run.command, **{**shared, **arguments}
-            )
-        except (UnsupportedModelError, CheckFailedError) as error:
-            left_out[name] = str(error)
-            failed += [name] * isinstance(error, CheckFailedError)
+            arguments = {**shared, **run.arguments(name), "command": run.command}
+            try:
+                results[name] = function_of(name)(run.loaded, **arguments)
+            except (UnsupportedModelError, CheckFailedError) as error:
+                left_out[name] = str(error)
+                failed += [name] * isinstance(error, CheckFailedError)
     return SectionResults(Sections(**results), left_out, tuple(failed))
 
 

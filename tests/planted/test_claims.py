@@ -19,7 +19,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.head_claims import judge_survivors
 from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.run import decide, measure_kept_roles
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.result import Insight
 
 T = InsightThresholds()

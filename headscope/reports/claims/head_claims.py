@@ -76,10 +76,9 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
         "baseline": kept.baseline,
         "value": kept.value,
         "loss": loss,
-        "loss_interval": None if lost.interval is None else [*lost.interval],
-        "value_interval": None
-        if lost.interval is None
-        else {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
+        "loss_interval": lost.interval and [*lost.interval],
+        "value_interval": lost.interval
+        and {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
         "random_mean": float(np.mean(kept.random)),
         "random_as_well": as_well,
         "draws": draws,
@@ -238,32 +237,22 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
             text = rule.say("gap", gap=gap.inner)
         parts.append(rule.part(stack, verdict, text))
 
-    random = {area.stack: area for area in pruned.areas if area.method == "random"}
-    whole = ", ".join(f"{area.stack} {shown(area.value, '.1f')}" for area in areas.values())
+    random = [area for area in pruned.areas if area.method == "random"]
     values = {
         "metric": pruned.metric,
         "baseline": pruned.baseline.value.value,
         "method": cross.method,
         "repair": cross.repair,
-        "areas": {stack: _area_values(area) for stack, area in areas.items()},
-        "random_areas": {stack: _area_values(area) for stack, area in random.items()},
         "gaps": [asdict(gap) for gap in gaps.values()],
     }
+    repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
+    data = {"examples": pruned.data.examples, "data": pruned.data.name, "repaired": repaired}
+    whole = ", ".join(f"{area.stack} {shown(area.value, '.1f')}" for area in areas.values())
+    beside = rule.say("random", inner=_inner_areas(random)) if random else ""
     return rule.concluded(
         parts,
-        rule.say(
-            "measured",
-            values,
-            repaired="" if cross.repair == "none" else f" with repair {cross.repair}",
-            examples=pruned.data.examples,
-            data=pruned.data.name,
-            inner=_inner_areas(areas.values()),
-        ),
-        rule.say(
-            "control",
-            random=rule.say("random", inner=_inner_areas(random.values())) if random else "",
-            whole=whole,
-        ),
+        rule.say("measured", {**values, **data}, inner=_inner_areas(areas.values())),
+        rule.say("control", random=beside, whole=whole),
         values,
     )
 
@@ -271,7 +260,3 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
 def _inner_areas(areas: Iterable[Area]) -> str:
     inner = ((area.stack, area.inner or UNKNOWN_NUMBER) for area in areas)
     return ", ".join(f"{stack} {shown(area, '.1f', 'unknown')}" for stack, area in inner)
-
-
-def _area_values(area: Area) -> dict[str, object]:
-    return {"area": asdict(area.value), "inner": None if area.inner is None else asdict(area.inner)}

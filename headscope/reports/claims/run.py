@@ -40,8 +40,7 @@ from headscope.reports.claims.matrix_claims import (
     judge_shared_projections,
 )
 from headscope.reports.claims.routing_claims import judge_interference, judge_routing
-from headscope.reports.claims.rule import Evidence, Rule
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
@@ -64,8 +63,9 @@ _TEXTS = {
     **dict.fromkeys(("classify", "flow"), "corpus"),
     **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
 }
-#: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers.
-JUDGES: dict[str, Callable[[Rule, Evidence], Insight]] = {
+#: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers. Each takes
+#: the results that the claim needs, as that file lists them; two take all the evidence.
+JUDGES: dict[str, Callable[..., Insight]] = {
     "asymmetry": judge_asymmetry,
     "routing": judge_routing,
     "labelled_heads": judge_labelled_heads,
@@ -82,7 +82,13 @@ JUDGES: dict[str, Callable[[Rule, Evidence], Insight]] = {
 
 def decide(name: str, evidence: Evidence, thresholds: InsightThresholds | None = None) -> Insight:
     """Give a claim its verdict; "not measured yet" where its measurement is missing."""
-    return JUDGES[name](Rule(name, thresholds or InsightThresholds()), evidence)
+    rule = Rule(name, thresholds or InsightThresholds())
+    if name in ("labelled_heads", "cross_attention"):
+        return JUDGES[name](rule, evidence)
+    needs = [getattr(evidence, section) for section in rule.claim.needs]
+    if all(result is None for result in needs):
+        return rule.missing()
+    return JUDGES[name](rule, *needs)
 
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:

@@ -11,7 +11,7 @@ from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, P
 from headscope.reports.claims.head_claims import judge_survivors
 from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.run import decide
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 

@@ -31,7 +31,7 @@ from headscope.reports.claims.rule import (
     within,
 )
 from headscope.reports.claims.run import JUDGES, decide
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.claims.view import bar_of
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate

@@ -15,7 +15,7 @@ from headscope.analyses.transfer.result import (
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.rule import Evidence
 from headscope.reports.claims.run import decide
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
