@@ -174,8 +174,8 @@ class InsightsOptions(ClaimsOptions):
             return ("random heads",)
         without = ("prune", "transfer", *self.skip)
         first = [name for name in section_of("insights").uses if name not in without]
-        last = ("insights" if "classify" in first else "", *{"transfer"}.difference(self.skip))
-        return (*first, *filter(None, last))
+        labelled = ["insights"] if "classify" in first else []
+        return (*first, *labelled, *([] if "transfer" in self.skip else ["transfer"]))
 
 
 @dataclass(frozen=True, kw_only=True)

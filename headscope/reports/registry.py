@@ -81,10 +81,8 @@ class Section:
     @property
     def marks(self) -> set[str]:
         """Required fields, of which the JSON of every other section has half at most."""
-        fields, none = dataclasses.fields(self.kind), dataclasses.MISSING
-        required = {
-            field.name for field in fields if field.default is field.default_factory is none
-        }
+        none, fields = dataclasses.MISSING, dataclasses.fields(self.kind)
+        required = {f.name for f in fields if f.default is f.default_factory is none}
         return required - {"schema", "provenance", "validation"}
 
 
