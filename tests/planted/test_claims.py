@@ -17,9 +17,8 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
 from headscope.reports.claims.run import decide, measure_kept_roles
-from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.result import Insight
 
 T = InsightThresholds()

@@ -5,11 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from tiny_models import VOCABULARY, tiny_tokenizer
-from transformers import BertConfig, BertModel
 
-import headscope
 from headscope.analyses.flow.result import (
     ChosenTrees,
     FlowControl,
@@ -23,9 +19,8 @@ from headscope.analyses.flow.result import (
     ValueControl,
 )
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.rule import Evidence, InsightThresholds
 from headscope.reports.claims.run import decide
-from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, MatrixRank, NumericalRank
@@ -103,8 +98,6 @@ ABOVE, BELOW, AROUND = (Estimate.around(value, 0.1) for value in (0.3, -0.3, 0.0
         ([9.0, 9.5, 8.1], ABOVE, "holds"),
         ([9.0, 8.1, 2.0], ABOVE, "holds"),  # two of three heads are wide
         ([9.0, 8.0, 2.0], ABOVE, "mixed"),  # a width of exactly 0.8 is not above it
-        ([9.0, 9.0, 9.0], BELOW, "mixed"),
-        ([2.0, 3.0, 9.0], BELOW, "mixed"),
         ([9.0, 9.0, 9.0], Estimate.around(0.3, None), "not measured"),
         ([9.0, 9.0, 9.0], None, "not measured"),  # no random weights
         ([9.0, None, None], ABOVE, "holds"),  # heads whose W_V is zero do not count
@@ -129,12 +122,9 @@ def own(value: float) -> Estimate:
         (([9.0], ABOVE), (own(0.52), ABOVE, ABOVE), "holds"),
         (([9.0], ABOVE), (own(0.505), ABOVE, ABOVE), "mixed"),
         (([9.0], ABOVE), (own(0.9), AROUND, ABOVE), "mixed"),
-        (([9.0], ABOVE), (own(0.9), ABOVE, BELOW), "mixed"),
         ((NARROW, BELOW), (own(0.1), BELOW, BELOW), "does not hold"),
         (([9.0], ABOVE), (UNKNOWN, ABOVE, ABOVE), "not measured"),
         (([9.0], ABOVE), (own(0.9), UNKNOWN, ABOVE), "not measured"),
-        # Results of older versions hold neither of the two.
-        (([9.0], ABOVE), (None, UNKNOWN, UNKNOWN), "not measured"),
         # Narrow, and no better than a Gaussian W_V: mixed at most, however the rest comes out
         ((NARROW, ABOVE), (UNKNOWN, BELOW, ABOVE), "mixed"),
     ],
@@ -165,7 +155,6 @@ def test_what_stands_beside_does_not_decide_and_controls_are_said():
 # --- claim 6 ---
 
 T = InsightThresholds()
-LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran to the house"] * 2
 PREDICTS = "key coherence predicts the error within layers"
 WORSE = "the linear sum reads back worse than the head's own softmax"
 MORE = "by more than with random weights"
@@ -220,13 +209,9 @@ def parts(found: Insight) -> dict[str, str]:
     [
         (UP, UP, UP, "holds"),
         (DOWN, DOWN, DOWN, "does not hold"),
-        (DOWN, UP, UP, "mixed"),
-        (UP, DOWN, UP, "mixed"),
         (UP, UP, DOWN, "mixed"),
-        (BOTH, UP, UP, "mixed"),
         (Estimate(None), UP, UP, "not measured"),
         (UP, UP, None, "not measured"),  # no random weights
-        (UP, Estimate(None), UP, "not measured"),  # a result of an older version
     ],
 )
 def test_all_three_parts_decide(spearman, own, more, verdict):
@@ -241,36 +226,3 @@ def test_a_part_holds_with_its_whole_interval():
         assert parts(interference(Estimate(-0.2, -0.4, high), UP, UP))[PREDICTS] == expected
     strict = InsightThresholds(interference=0.25)
     assert set(parts(interference(UP, UP, UP, strict)).values()) == {"open"}
-
-
-def test_old_results_and_what_speaks_against_the_claim():
-    old = linear(UP, UP, UP)  # with a correlation over all heads, and a bootstrap over them
-    old.correlations[0].layers = 0
-    assert parts(decide("interference", Evidence(linear=old)))[PREDICTS] == "not measured"
-    found = interference(UP, UP, None)
-    assert "pattern entropy in place of coherence: 0.10 [-0.10, 0.30]" in found.control
-    assert "random weights were not measured" in found.control
-
-
-@torch.no_grad()
-def test_orthogonal_keys_are_read_back_better_without_the_softmax():
-    """A model whose keys are those of its positions, all at right angles."""
-    width = 32
-    torch.manual_seed(0)
-    one = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": width}
-    sizes = {"intermediate_size": 8, "max_position_embeddings": width - 1, **one}
-    model = BertModel(BertConfig(vocab_size=len(VOCABULARY), **sizes)).eval()
-    across = torch.randn(width, width)
-    across[:, 0] = 1.0  # what is orthogonal to this has a mean of zero: LayerNorm leaves it
-    basis = torch.linalg.qr(across)[0][:, 1:].T
-    model.embeddings.position_embeddings.weight.copy_(100 * basis)
-    attention = model.encoder.layer[0].attention.self
-    attention.key.weight.copy_(torch.eye(width))
-    attention.key.bias.zero_()
-    loaded = headscope.wrap(model, tiny_tokenizer(width - 1))
-    result = headscope.linear(loaded, LINES, control=False)
-    assert result.heads[0].coherence.value < 0.01
-    assert result.stored.linear.value < 1e-5 < 1e-4 < result.stored.softmax.value
-    found = decide("interference", Evidence(linear=result))
-    assert parts(found)[WORSE] == "does not hold"
-    assert parts(found)[PREDICTS] == "not measured"  # one head
