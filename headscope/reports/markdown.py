@@ -28,10 +28,15 @@ def model_title(report: ReportResult) -> str:
     return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
 
 
+def certificate_in(report: ReportResult) -> Any:
+    """Return the certificate of a report, or what the first section says of it; None without."""
+    checks = (getattr(result, "validation", None) for result in report.sections.values())
+    return report.validate or next(filter(None, checks), None)
+
+
 def certificate(report: ReportResult) -> str:
     """Say whether our attention equals the model's."""
-    summaries = (getattr(result, "validation", None) for result in report.sections.values())
-    summary: Any = report.validate or next(filter(None, summaries), None)
+    summary = certificate_in(report)
     if summary is None or summary.passed is None:
         return "Not validated: headscope's attention was not checked against the model."
     if not summary.passed:
@@ -41,14 +46,6 @@ def certificate(report: ReportResult) -> str:
         "Validated: headscope's attention was checked against the model; the last hidden state "
         f"differs by at most {tiny(summary.max_abs_hidden)}."
     )
-
-
-def proof(report: ReportResult) -> str:
-    """Say in a few words whether our attention equals the model's."""
-    text = certificate(report)
-    if text.startswith("Validated"):
-        return f"✓ differs from the model by at most {text.rpartition(' ')[2].rstrip('.')}"
-    return "✗ validation failed" if "FAILED" in text else "not validated"
 
 
 def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str, str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -150,13 +150,6 @@ class InsightsOptions(ClaimsOptions):
             help="Only the first sentences; of a task so many examples, chosen at random.",
             python_help="So many of the examples that the task is measured on, chosen at random. "
             "The sections have limits of their own in settings.",
-        ),
-    ] = None
-    announce: Annotated[
-        Callable[[str], None] | None,
-        Option(
-            help="Told in a sentence, before anything is measured, what is run and for how long.",
-            python_only=True,
         ),
     ] = None
 

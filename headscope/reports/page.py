@@ -16,10 +16,10 @@ from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import drawn_bars, paper_of
 from headscope.reports.markdown import (
     certificate,
+    certificate_in,
     headline,
     key_numbers,
     model_title,
-    proof,
     settings_rows,
 )
 from headscope.reports.result import ReportResult
@@ -27,7 +27,7 @@ from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
 from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
-from headscope.show.page.template import answered, body, rendered, role_colours, versions
+from headscope.show.page.template import answered, body, proof, rendered, role_colours, versions
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
@@ -99,7 +99,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         means=any(card.mean for card in cards),
         title=model_title(report),
         size=size,
-        proof=visible(proof(report)),
+        proof=proof(certificate_in(report)),
         model_line=visible(text),
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],

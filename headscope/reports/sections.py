@@ -28,7 +28,7 @@ from headscope.session.options import ModelOptions
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
 _NO_SETTINGS = {
-    *("model", "validate", "progress", "announce", "command", "settings", "sections"),
+    *("model", "validate", "progress", "command", "settings", "sections"),
     *("state", "resume", "folder", "save"),
 }
 

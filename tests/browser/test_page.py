@@ -13,7 +13,7 @@ from headscope.reports.compare import side_by_side
 from headscope.reports.compare_view import compare_html
 from headscope.reports.page import report_html
 from headscope.reports.reading import Results
-from headscope.reports.result import Insight, InsightPart, InsightsResult
+from headscope.reports.result import Insight, InsightsResult
 
 Open = Callable[..., Any]
 
@@ -87,27 +87,6 @@ def test_the_map_stands_on_the_first_screen(show, page_file, width):
           return new Set([...d].filter((_, i) => i % 4 === 0)).size; })"""
     )
     assert min(inks) > 3  # none is blank
-
-
-def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
-    """A claim decided in parts has several texts under one caption."""
-    parts = tuple(InsightPart(name, "holds", name) for name in ("one part", "another", "a third"))
-    claim = Insight(0, "A claim.", "holds", "measured", "control", "rule", {}, parts)
-    summary = small.classify.validation if small.classify else None
-    assert summary is not None
-    insights = InsightsResult(small.schema, small.provenance, summary, (claim,), {})
-    path = tmp_path / "claims.html"
-    path.write_text(report_html(dataclasses.replace(small, insights=insights)), encoding="utf-8")
-    page = show(path, viewport={"width": 1200, "height": 900})
-    page.click(".claim summary")
-    lefts = "[...document.querySelectorAll('.claims {}')].map(e => e.getBoundingClientRect().left)"
-    captions, texts = (page.evaluate(lefts.format(name)) for name in ("dt", "dd"))
-    assert len(texts) > len(captions) > 0
-    assert len(set(texts)) == 1
-    assert max(captions) < texts[0]
-    said = page.inner_text(".claim .text")
-    assert said.startswith("1. A claim.")
-    assert "Saponati et al. 2025" in said
 
 
 def test_bars_of_claims_have_one_scale(show, small, tmp_path):

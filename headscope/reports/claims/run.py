@@ -122,14 +122,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             }
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
-        if options.announce is not None:
-            steps = options.step_names()
-            parts = ["the labelled heads alone" if s == "insights" else s for s in steps]
-            text = f"insights measures {', '.join(parts)}"
-            if "transfer" in parts:
-                text += f"; transfer ends {budget:g} s after the start (budget). Skip transfer to "
-                text += "leave out claims 8 to 10"
-            options.announce(f"{text}.")
         shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
         sections = run_sections(first, shared).sections
         tuning = shared if "transfer" in names else None

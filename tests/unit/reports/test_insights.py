@@ -1,7 +1,6 @@
 """Claims 0, 2, 3 and 5 from planted results, and how parts make a verdict."""
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ from scipy import stats
 
 from headscope.analyses.rank.result import ControlRank, HeadRank, LayerRank, Overlap, RankResult
 from headscope.analyses.spectrum.result import (
-    RandomDraw,
-    RandomWeights,
     Sampling,
     SpectrumControl,
     SpectrumHead,
@@ -82,26 +79,7 @@ def rank_result(
     )
 
 
-OUTPUT = "symmetric scores move the output more than random changes"
-SCORES = "every head's scores are asymmetric"
 PATTERNS = "every head's pattern is asymmetric"
-SURE, LOW = Estimate(1.2, 1.1, 1.3), Estimate(0.7, 0.6, 0.8)
-
-
-def symmetric(cosine: Estimate, scores: Estimate = SURE, **other: Any) -> Any:
-    """Return what claim 0 looks at of a result of ``symmetric``."""
-    changes = {"noise": Estimate(0.97, 0.96, 0.98), "shuffled": Estimate(0.9, 0.88, 0.92)}
-    whole = {"symmetric": cosine, **changes, **other}
-    whole |= {"removed": Estimate(0.5), "pairs": Estimate(0.95)}
-    head = SimpleNamespace(name="L0H0", asymmetry=scores)
-    drawn = {name: SimpleNamespace(cosine=found) for name, found in whole.items() if found}
-    return SimpleNamespace(whole=drawn, equivalent_heads=Estimate(40.0), heads=[head] * 72)
-
-
-def directed(
-    rank: RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
-) -> Insight:
-    return decide("asymmetry", Evidence(rank=rank, symmetric=functions), thresholds)
 
 
 def first_heads(count: int, **fields: Any) -> RankResult:
@@ -122,55 +100,13 @@ def first_heads(count: int, **fields: Any) -> RankResult:
     ],
 )
 def test_weights_and_patterns_of_asymmetric_heads(rank, verdict, patterns):
-    found = directed(rank)
+    found = decide("asymmetry", Evidence(rank=rank))
     assert found.verdict == verdict
     assert verdicts(found).get(PATTERNS, "not measured") == patterns
-    assert verdicts(found)[OUTPUT] == "not measured yet"
     if verdict == "holds":
         assert found.values["below_gaussian"] == pytest.approx(1 - 1.3 / 1.41)
     if rank.heads[0].pattern_asymmetry == Estimate(1.2):
         assert "[no interval]" in found.parts[1].measured
-
-
-@pytest.mark.parametrize(
-    ("found", "outcome", "verdict"),
-    [
-        (symmetric(Estimate(0.7, 0.6, 0.879)), "holds", "holds"),
-        (symmetric(Estimate(0.8, 0.7, 0.88)), "open", "mixed"),  # reaches what shuffling does
-        (symmetric(LOW, noise=Estimate(0.5, 0.4, 0.6)), "does not hold", "mixed"),
-        (symmetric(Estimate(0.7)), "not measured", "not measured"),
-        (symmetric(LOW, shuffled=None), "not measured yet", "holds"),
-    ],
-)
-def test_random_changes_decide(found, outcome, verdict):
-    assert verdicts(directed(rank_result(), found))[OUTPUT] == outcome
-    assert directed(rank_result(), found).verdict == verdict
-    assert directed(rank_result(0.05), found).verdict == "does not hold"
-
-
-def test_controls_of_symmetric_scores():
-    found = directed(rank_result(), symmetric(LOW))
-    assert "all heads removed 0.500" in found.control
-    assert "about 40 random heads of 72" in found.parts[2].measured
-    # Cosines of 1 minus rounding: which is the lower says nothing, on any machine.
-    one, lower = Estimate(1.0, 1.0, 1.0), Estimate(1 - 3e-7, 1 - 4e-7, 1 - 2e-7)
-    for own, random in ((one, lower), (lower, one)):
-        same = directed(rank_result(), symmetric(own, noise=random, shuffled=random))
-        assert verdicts(same)[OUTPUT] == "does not hold"
-
-
-@pytest.mark.parametrize(
-    ("scores", "outcome", "verdict"),
-    [
-        (Estimate(1.2, 1.1, 1.3), "holds", "holds"),
-        (Estimate(0.2, 0.05, 0.35), "open", "mixed"),
-        (Estimate(1.2), "not measured", "not measured"),
-    ],
-)
-def test_without_weights_the_scores_decide(scores, outcome, verdict):
-    found = directed(None, symmetric(LOW, scores))
-    assert verdicts(found)[SCORES] == outcome
-    assert found.verdict == verdict
 
 
 def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
@@ -223,9 +159,7 @@ def test_shared_projections_of_one_layer_have_no_interval():
     assert found.values["gaussian"]["layer_ratio"]["low"] is None
 
 
-def spectrum_result(
-    shares: list[float], half: float | None = 0.01, random: RandomWeights | None = None
-) -> SpectrumResult:
+def spectrum_result(shares: list[float], half: float | None = 0.01) -> SpectrumResult:
     flat = SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
     heads = [
         SpectrumHead(0, i, *[Estimate.around(s, half)] * 2, (s,), (s,), (0.01,), -1, 0.9)
@@ -233,7 +167,7 @@ def spectrum_result(
     ]
     return SpectrumResult(
         **{"schema": 1, "provenance": {}, "validation": VALID},
-        **{"length": 128, "sequences": 10, "k": 32, "random_weights": random},
+        **{"length": 128, "sequences": 10, "k": 32},
         sampling=Sampling("fixed", 10, 10, None, None, half),
         verdict=Verdict(0.9, 0.5, (), (), ()),
         heads=tuple(heads),
@@ -267,29 +201,6 @@ def test_low_rank_names_positional_heads():
 def test_low_rank(shares, half, most, verdict):
     thresholds = InsightThresholds(most=most)
     assert low_rank_judged(spectrum_result(shares, half), thresholds).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("share", "half", "said"),
-    [
-        (0.97, 0.01, "low rank is no sign of learning"),
-        (0.80, 0.01, "lower in rank than an untrained model"),
-        (0.97, None, "nothing about learning"),
-        (None, None, "Random weights were not measured"),
-    ],
-)
-def test_random_weights_stand_in_the_verdict(share, half, said):
-    random = None
-    if share is not None:
-        draw = RandomDraw(0, 2, share, 3 if share > 0.9 else 0)
-        mean = Estimate.around(share, half)
-        random = RandomWeights((draw,) * 5, 3, mean, mean, (share,), (share,))
-    found = low_rank_judged(spectrum_result([0.95] * 3, random=random))
-    assert found.verdict == "holds"
-    assert said in found.control
-    if share is not None:
-        assert f"Random weights: mean share {share:.2f}" in found.control
-        assert found.values["random_weights"] == share
 
 
 def test_estimates_and_sides_of_a_limit():
@@ -330,6 +241,9 @@ def test_parts_make_a_verdict():
         assert rule.concluded(made, "", "", {}).verdict == verdict, parts
         refuted = rule.concluded(made, "", "", {}, refuted=True)
         assert refuted.verdict == "does not hold"
+        beside = [InsightPart("beside", side, "") for side in ("holds", "does not hold")]
+        shown = rule.concluded(made, "", "", {}, not_counted=beside)
+        assert (shown.verdict, shown.parts) == (verdict, (*made, *beside))
 
 
 def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
