@@ -19,11 +19,9 @@ from headscope.analyses.classify.figures import role_map_on
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
 from headscope.show import figures as draw
-from headscope.show.blocks import Chart, HeadMap
-from headscope.show.figures import chart_on
-from headscope.show.notebook import named_blocks
+from headscope.show.blocks import HeadMap
 
-__all__ = ["attention", "figure", "heads", "mean_attention"]
+__all__ = ["attention", "heads", "mean_attention"]
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
@@ -34,45 +32,6 @@ def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
     whole = ax.get_figure(root=True)
     assert isinstance(whole, Figure)
     return whole, ax
-
-
-def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
-    """Draw a figure of any result.
-
-    Parameters
-    ----------
-    result : a result of headscope
-        Of ``headscope.classify``, ``depth``, ``prune`` and the others.
-    name : str, optional
-        The figure's file name without its ending. Default: the first one.
-    ax : matplotlib Axes, optional
-        Where to draw. Figures of several panels take none.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The whole figure.
-
-    Raises
-    ------
-    InputError
-        If there is no such figure, or it has several panels and ``ax`` is given.
-    """
-    if ax is None:
-        made: Figure | None = result.plot(name)
-        if made is None:
-            raise InputError(f"A {type(result).__name__} has no figure.")
-        return made
-    blocks = named_blocks(result)
-    block = blocks.get(name) if name else next(iter(blocks.values()), None)
-    if not isinstance(block, Chart):
-        one = [file for file, block in blocks.items() if isinstance(block, Chart)]
-        raise InputError(
-            f"The figure {name or next(iter(blocks), '')!r} takes no ax; those that do: "
-            f"{', '.join(one) or 'none'}."
-        )
-    chart_on(ax, block)
-    return _axes(ax, 0, 0)[0]
 
 
 def heads(

@@ -374,22 +374,6 @@ def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
 
 
-def test_the_page_of_an_attribution_answers_first_and_names_its_texts(show, small, tmp_path):
-    from headscope.analyses.attribute.view import VIEW
-
-    path = tmp_path / "attribute.html"
-    path.write_bytes(VIEW.files(small.attribute)["attribute.html"])
-    for width in (390, 1280):
-        page = show(path, viewport={"width": width, "height": 800})
-        answer = page.inner_text("h2.headline")
-        assert all(text in answer for text in small.attribute.texts)
-        assert page.locator("figure.chart rect").count() > 20
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(_TYPE)[0] >= 10.99
-    contrasts = page.evaluate(_CONTRASTS)
-    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
-
-
 def test_two_models_stand_side_by_side(show, small, tmp_path):
     """A head that is chosen in one map is shown in the other; what differs is said first."""
     heads = small.classify.heads

@@ -164,20 +164,6 @@ def test_equal_results_print_nothing(format, first, new, run):
         assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
 
 
-def test_a_lost_role_in_every_format(old, new, run, tmp_path):
-    human = run("diff", old, new).stdout
-    assert "1 head changed role" in human
-    assert re.search(r"L1H1 .* -self", human)
-    page = run("diff", old, new, "--format", "md").stdout
-    assert "| L1H1 | none | none | -self |" in page
-    found = run("diff", old, new, "--format", "json").json
-    row = {"section": "classify", "where": "L1H1", "name": "roles", "gained": []}
-    assert found["roles"] == [{**row, "lost": ["self"], "old": "none", "new": "none"}]
-    run("diff", old, new, "-o", tmp_path / "out")
-    assert (tmp_path / "out" / "diff.md").read_text() == page
-    assert read(tmp_path / "out" / "diff.json") == found
-
-
 def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
     outcome = run("diff", old, new, "--fail-on", "role-lost", "--fail-on", "metric-drop=0.05")
     assert outcome.code == 3

@@ -180,19 +180,11 @@ class PartRule:
 
     name: str  # What the part says, as results call it
     rule: str = ""  # What its estimate is; ``{bound}`` is the direction and the bound
-    direction: str = ""  # Of :data:`_DIRECTIONS`; empty where a test of its own decides
-    bounds: Sequence[float | str] = ()
+    #: Where it lies if the part holds: of :data:`_DIRECTIONS`, then the bounds; empty where a test
+    #: of its own decides.
+    lies: Sequence[Any] = ()
     among: str = ""  # Of several estimates: whether ``every`` one counts, or their ``common`` side
     percent: bool = False  # Whether bounds are written as percentages
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> PartRule:
-        """Read an entry of the file: the direction is the key that holds the bounds."""
-        direction = next((name for name in _DIRECTIONS if name in table), "")
-        bounds = table.get(direction, ())
-        fields = {name: value for name, value in table.items() if name != direction}
-        bounds = bounds if isinstance(bounds, list | tuple) else (bounds,)
-        return cls(direction=direction, bounds=bounds, **fields)
 
 
 @dataclass(frozen=True)
@@ -216,7 +208,7 @@ def claims() -> dict[str, Claim]:
     text = resources.files("headscope.reports.claims").joinpath("claims.toml").read_text("utf-8")
     rules = {}
     for name, table in tomllib.loads(text).items():
-        parts = {key: PartRule.read(part) for key, part in table["parts"].items()}
+        parts = {key: PartRule(**part) for key, part in table["parts"].items()}
         rules[name] = Claim(**{**table, "parts": parts})
     return rules
 
@@ -248,8 +240,8 @@ class Rule:
         rule = self.claim.parts[key]
         measured = self.say(key, number=number, **fields) if measured is None else measured
         if not isinstance(number, str):
-            decide = _DIRECTIONS[rule.direction][0]
-            bounds = [self._bound(bound) for bound in rule.bounds]
+            decide = _DIRECTIONS[rule.lies[0]][0]
+            bounds = [self._bound(bound) for bound in rule.lies[1:]]
             if isinstance(number, Estimate):
                 number = decide(number, *bounds)
             else:
@@ -330,9 +322,10 @@ class Rule:
         values = dataclasses.asdict(self.thresholds)
         rows = []
         for part in self.claim.parts.values():
-            bounds = (self._bound(bound) for bound in part.bounds)
-            written = (f"{bound:.0%}" if part.percent else f"{bound:g}" for bound in bounds)
-            bound = _DIRECTIONS[part.direction][1].format(*written) if part.direction else ""
+            direction, *bounds = part.lies or ["itself"]
+            form = ".0%" if part.percent else "g"
+            written = [format(self._bound(bound), form) for bound in bounds]
+            bound = _DIRECTIONS[direction][1].format(*written) if bounds else ""
             rows += [part.rule.format(bound=bound, **values)] if part.rule else []
         closing = self.claim.closing.format(rest=1 - self.thresholds.most, **values)
         return f"{self.claim.opening} {'; '.join(rows)}. {closing}"

@@ -94,22 +94,6 @@ def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x"
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def test_curves_that_are_equal_up_to_the_last_point_are_equal():
-    """With its last point cross-attention's area is the smallest by far; it does not count."""
-    shared = (80.0, 79.0, 75.0, 70.0)
-    curves = {
-        stack: (swept(QUARTERS, (*shared, last)),)
-        for stack, last in (("encoder", 60.0), ("decoder", 60.0), ("cross", 0.0))
-    }
-    areas, gaps = areas_of(curves)
-    whole = {(gap.stack, gap.other): gap for gap in gaps}["cross", "encoder"]
-    assert whole.difference.high < -7
-    assert whole.inner == Estimate(0.0, 0.0, 0.0)
-    found = dataclasses.replace(pruned({}), areas=areas, gaps=gaps)
-    assert {part.verdict for part in judged(found).parts} == {"open"}
-    assert judged(found).verdict == "mixed"
-
-
 def test_areas_are_taken_over_the_shares_that_all_curves_have():
     """Six heads and four: from 1/4 to 3/4 of them, on straight lines between the points."""
     sixths = tuple(i / 6 for i in range(7))

@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.analyses.rank.result import ControlRank, HeadRank, LayerRank, Overlap, RankResult
+from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import (
-    Sampling,
-    SpectrumControl,
-    SpectrumHead,
     SpectrumResult,
-    Verdict,
 )
-from headscope.models.certificate.validation import ValidationSummary
+from headscope.core.serialise import from_dict
 from headscope.reports.claims.rule import (
     Evidence,
     InsightThresholds,
@@ -32,81 +28,55 @@ from headscope.reports.claims.run import JUDGES, decide
 from headscope.reports.claims.view import bar_of
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import (
-    ControlStatistics,
-    LayerControl,
-    MatrixRank,
-    NumericalRank,
-)
 
 T = InsightThresholds()
-VALID = ValidationSummary(passed=True)
 
 
-def verdicts(found: Insight) -> dict[str, str]:
-    return {part.name: part.verdict for part in found.parts}
-
-
-def rank_result(
-    asymmetry: float = 1.3,
-    pattern: float = 1.2,
-    heads: int = 26,
-    layers: int = 60,
-    n_layers: int = 3,
-    half: float | None = 0.02,
-) -> RankResult:
-    """Two heads in every layer; the control has dims90 of 26 for a head and 140 for a layer."""
-
-    def matrices(dims90: int) -> dict[str, MatrixRank]:
-        dims = {"90": dims90, "95": 1, "99": 1}
-        one = MatrixRank((1.0,), NumericalRank(1, 0.1), 1.0, 1.0, dims)
-        return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
-
-    def statistics(dims90: float) -> dict[str, ControlStatistics]:
-        dims = {"90": dims90, "95": 1.0, "99": 1.0}
-        one = ControlStatistics((1.0,), 1.0, 1.0, 1.0, dims, {}, 1)
-        return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
-
-    control = LayerControl(2, statistics(26.0), statistics(140.0), 1.41, 1.41, {})
-    own = {"asymmetry": asymmetry, "pattern_asymmetry": Estimate.around(pattern, half)}
-    places = [(layer, head) for layer in range(n_layers) for head in range(2)]
-    whole = {"asymmetry": asymmetry, "overlap": Overlap((), (), ()), **matrices(layers)}
-    return RankResult(
-        heads=tuple(HeadRank(*place, **matrices(heads), **own) for place in places),
-        layers=tuple(LayerRank(layer, (0, 1), **whole) for layer in range(n_layers)),
-        controls={"gaussian": ControlRank((0,), (control,)), "fresh": None},
-        **{"settings": {}, "validation": VALID, "provenance": {}, "text": {"lines": 30}},
-    )
-
-
-PATTERNS = "every head's pattern is asymmetric"
-
-
-def first_heads(count: int, **fields: Any) -> RankResult:
-    result = rank_result()
-    changed = [dataclasses.replace(head, **fields) for head in result.heads[:count]]
-    return dataclasses.replace(result, heads=(*changed, *result.heads[count:]))
+SURE = Estimate(1.2, 1.18, 1.22)
 
 
 @pytest.mark.parametrize(
-    ("rank", "verdict", "patterns"),
+    ("count", "fields", "verdict", "patterns"),
     [
-        (rank_result(), "holds", "holds"),
-        (first_heads(1, asymmetry=0.0), "mixed", "holds"),
-        (rank_result(pattern=0.11), "mixed", "open"),  # 0.11 - 0.02
-        (rank_result(half=None), "not measured", "not measured"),  # one line of text
-        (rank_result(0.0, half=None), "does not hold", "not measured"),  # weights are exact
-        (first_heads(6, pattern_asymmetry=None), "not measured", "not measured"),  # no text
+        (0, {}, "holds", "holds"),
+        (1, {"asymmetry": 0.0}, "mixed", "holds"),
+        (8, {"pattern_asymmetry": Estimate(0.11, 0.09, 0.13)}, "mixed", "open"),
+        (8, {"pattern_asymmetry": Estimate(1.2)}, "not measured", "not measured"),  # one line
+        (8, {"asymmetry": 0.0, "pattern_asymmetry": Estimate(1.2)}, "does not hold", None),
+        (8, {"pattern_asymmetry": None}, "not measured", "not measured"),  # no text
     ],
 )
-def test_weights_and_patterns_of_asymmetric_heads(rank, verdict, patterns):
-    found = decide("asymmetry", Evidence(rank=rank))
+def test_weights_and_patterns_of_asymmetric_heads(count, fields, verdict, patterns, documents):
+    ranked = from_dict(RankResult, documents["rank"])
+    heads = [dataclasses.replace(h, asymmetry=1.3, pattern_asymmetry=SURE) for h in ranked.heads]
+    changed = [dataclasses.replace(head, **fields) for head in heads[:count]]
+    heads = (*changed, *heads[count:])
+    found = decide("asymmetry", Evidence(rank=dataclasses.replace(ranked, heads=heads)))
     assert found.verdict == verdict
-    assert verdicts(found).get(PATTERNS, "not measured") == patterns
-    if verdict == "holds":
-        assert found.values["below_gaussian"] == pytest.approx(1 - 1.3 / 1.41)
-    if rank.heads[0].pattern_asymmetry == Estimate(1.2):
-        assert "[no interval]" in found.parts[1].measured
+    own = {part.name: part.verdict for part in found.parts}["every head's pattern is asymmetric"]
+    assert patterns in (None, own)
+
+
+@pytest.mark.parametrize(
+    ("shares", "half", "most", "verdict"),
+    [
+        ([0.905] * 8, 0.02, 0.5, "mixed"),  # it needs whole intervals
+        ([0.99] * 8, None, 0.5, "not measured"),  # one sequence
+        # With 75% wanted, 25% at or below it are enough against the claim; 12.5% are not.
+        ([0.95] * 6 + [0.3] * 2, 0.01, 0.75, "does not hold"),
+        ([0.95] * 7 + [0.3], 0.01, 0.75, "holds"),
+    ],
+)
+def test_low_rank(shares, half, most, verdict, documents):
+    measured = from_dict(SpectrumResult, documents["spectrum"])
+    heads = tuple(
+        dataclasses.replace(head, share_at_k=Estimate.around(share, half), role="positional")
+        for head, share in zip(measured.heads, shares, strict=True)
+    )
+    measured = dataclasses.replace(measured, heads=heads)
+    found = decide("low_rank", Evidence(spectrum=measured), InsightThresholds(most=most))
+    assert found.verdict == verdict
+    assert ("positional exceptions: L1H3" in found.measured) == (verdict == "holds")
 
 
 def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
@@ -150,57 +120,6 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
 )
 def test_labelled_heads_against_random_ones(found, verdict):
     assert roles_judged(found).verdict == verdict
-
-
-def test_shared_projections_of_one_layer_have_no_interval():
-    found = decide("shared_projections", Evidence(rank=rank_result(n_layers=1)))
-    assert found.verdict == "not measured"
-    assert "layers at 0.43 [no interval] of it" in found.control
-    assert found.values["gaussian"]["layer_ratio"]["low"] is None
-
-
-def spectrum_result(shares: list[float], half: float | None = 0.01) -> SpectrumResult:
-    flat = SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
-    heads = [
-        SpectrumHead(0, i, *[Estimate.around(s, half)] * 2, (s,), (s,), (0.01,), -1, 0.9)
-        for i, s in enumerate(shares)
-    ]
-    return SpectrumResult(
-        **{"schema": 1, "provenance": {}, "validation": VALID},
-        **{"length": 128, "sequences": 10, "k": 32},
-        sampling=Sampling("fixed", 10, 10, None, None, half),
-        verdict=Verdict(0.9, 0.5, (), (), ()),
-        heads=tuple(heads),
-        controls={"random-logits": flat, "identity": flat},
-    )
-
-
-def low_rank_judged(result: SpectrumResult, thresholds: InsightThresholds = T) -> Insight:
-    return decide("low_rank", Evidence(spectrum=result), thresholds)
-
-
-def test_low_rank_names_positional_heads():
-    measured = spectrum_result([0.95, 0.95, 0.3])
-    named = dataclasses.replace(measured.heads[2], role="positional")
-    found = low_rank_judged(dataclasses.replace(measured, heads=(*measured.heads[:2], named)))
-    assert found.verdict == "holds"
-    assert found.values["positional_exceptions"] == ["L0H2"]
-    assert "L0H2" in found.measured
-
-
-@pytest.mark.parametrize(
-    ("shares", "half", "most", "verdict"),
-    [
-        ([0.905] * 3, 0.02, 0.5, "mixed"),  # it needs whole intervals
-        ([0.99] * 3, None, 0.5, "not measured"),  # one sequence
-        # With 80% wanted, 20% at or below it are enough against the claim; 10% are not.
-        ([0.95] * 8 + [0.3] * 2, 0.01, 0.8, "does not hold"),
-        ([0.95] * 9 + [0.3], 0.01, 0.8, "holds"),
-    ],
-)
-def test_low_rank(shares, half, most, verdict):
-    thresholds = InsightThresholds(most=most)
-    assert low_rank_judged(spectrum_result(shares, half), thresholds).verdict == verdict
 
 
 def test_estimates_and_sides_of_a_limit():
@@ -278,7 +197,7 @@ def test_every_part_has_a_rule_in_words():
         for part in claims()[name].parts.values():
             if "not counted" not in part.name:
                 assert part.rule
-                assert ("{bound}" in part.rule) == bool(part.direction)
+                assert ("{bound}" in part.rule) == bool(part.lies)
 
 
 def first_claim(r2: float | None) -> Insight:

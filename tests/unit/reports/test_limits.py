@@ -56,29 +56,6 @@ def test_limits_pass_and_fail(table, reason, report):
     assert re.search("no result|no insights", missing)
 
 
-def test_the_measured_value_stands_beside_every_limit(report):
-    table = {"min_positional": 1, "metric_at_25_percent_drop": 0.1, "insights": {"7": "mixed"}}
-    table |= {"baseline": "old", "fail_on": ["role-lost", "metric-drop=0.1"]}
-    old = results_of(report, "old")
-    value = ("prune", "curves", 0, "points", 1, "value", "value")
-    new = results_of(changed(report, *value, to=lambda was: was - 0.03), "new")
-
-    def measured(of):
-        outcomes = judged(of, Limits.parse(table), old)[0]
-        assert not any(outcome.reason for outcome in outcomes)
-        return {outcome.rule.partition(" against")[0]: outcome.measured for outcome in outcomes}
-
-    found = measured(old)
-    assert found.pop("min_positional = 1") == "1 head is positional"
-    drop = "metric_at_25_percent_drop = 0.1"
-    assert found.pop(drop) == "cosine is 0.9438 by magnitude, 1 unpruned"
-    assert found.pop("insight 7 must be mixed") == "it is mixed"
-    assert found == {"role-lost": "", "metric-drop=0.1": "no metric is worse"}
-    found = measured(new)
-    assert found[drop] == "cosine is 0.9138 by magnitude, 1 unpruned"
-    assert found["metric-drop=0.1"].endswith("cosine 0.9438 -> 0.9138 (worse by 0.03)")
-
-
 def test_results_that_are_not_validated_and_labels_of_random_weights(report):
     for passed, words in ((None, "depth is not validated"), (False, "depth failed")):
         bad = changed(report, "depth", "validation", "passed", to=passed)
