@@ -45,7 +45,7 @@ from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
 from headscope.reports.result import Insight, InsightsResult, KeptRoles
-from headscope.reports.sections import Run, check_settings, run_sections
+from headscope.reports.run import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
