@@ -24,7 +24,7 @@ from headscope.reports.result import (
     SetChange,
 )
 from headscope.reports.rules import Rule, outcomes_of
-from headscope.show.cells import folded, frame_csv, head_rows, joined, table, tidy
+from headscope.show.cells import folded, frame_csv, head_rows, joined, make_table, table, tidy
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import rendered, role_colours
 
@@ -184,13 +184,9 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
     tables = list(_tables(diff))
     most = max(3, _MOST_ROWS // max(1, len(tables)))
     for title, columns, rows in tables:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows[:most]:
-            table.add_row(*(Text(visible(cell)) for cell in row))
         yield Text(f"\n{visible(title)}", style="bold")
-        yield table
+        cells = ((Text(visible(cell)) for cell in row) for row in rows[:most])
+        yield make_table(columns, cells, numbers=False)
         if (more := len(rows) - most) > 0:
             yield Text(f"... and {more:,} more (all with --format json)", style="dim")
     for line in _rest_lines(diff):
