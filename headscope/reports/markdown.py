@@ -164,13 +164,6 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
     counts = Counter(claim.verdict for claim in decided)
     verdicts = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
     yield from folded(f"Claims from the literature: {verdicts or 'none measured yet'}", lines)
-    reasons = []
-    for claim in decided:
-        texts = [f"{part.name}: {part.verdict} ({part.measured})" for part in claim.parts]
-        texts = [*(texts if len(texts) > 1 else ()), f"Control: {claim.control}"]
-        reasons.append(f"* **{claim.number}, {claim.verdict}**: {markdown(tidy(claim.measured))}")
-        reasons += (f"  * {markdown(tidy(text))}" for text in texts if text != "Control: ")
-    yield from folded("What decides each claim", reasons)
 
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:

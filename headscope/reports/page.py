@@ -88,7 +88,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     counts = Counter[tuple[str, str]]()
     for part in classes:
         counts.update({role[:2]: role[2] for role in role_counts(part)})
-    first = _clearest(report, cards)
+    first = _clearest(cards)
     failed = report.validate is not None and not report.validate.passed
     return rendered(
         "page.html.j2",
@@ -139,19 +139,11 @@ _DEFAULTS = "Every setting is at its default."
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
 
 
-def _clearest(report: ReportResult, cards: list[Card]) -> str:
+def _clearest(cards: list[Card]) -> str:
     """Name the head that the page selects first: a syntactic or positional one if there is any."""
     order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")
-    gains = {
-        head.name: max((float(label.score) - label.baseline for label in head.labels), default=0.0)
-        for head in (report.classify.heads if report.classify else ())
-    }
-
-    def rank(card: Card) -> tuple[int, float]:
-        place = order.index(card.primary) if card.primary in order else len(order)
-        return place, -gains.get(card.name, 0.0)
-
-    return min(cards, key=rank).name if cards else ""
+    named = {role: card.name for role in order for card in cards[::-1] if card.primary == role}
+    return next(iter([*named.values(), *(card.name for card in cards)]), "")
 
 
 def _cards(report: ReportResult) -> list[Card]:
