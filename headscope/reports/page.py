@@ -204,6 +204,14 @@ def _data(
     """Return what the page's script reads."""
     special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
     lines = list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
+    heads = []
+    for card in cards:  # with signs as print has them
+        values = {field: getattr(card, field) for field in _CARD_FIELDS}
+        for field in ("labels", "ranks", "numbers"):
+            values[field] = [[tidy(cell) for cell in row] for row in values[field]]
+        values["facts"] = [[lines.index(caption), tidy(text)] for caption, text in card.facts]
+        values |= {"sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
+        heads.append(values)
     return {
         "first": first,
         "side": SIDE,
@@ -212,7 +220,7 @@ def _data(
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
         "captions": lines,  # what the lines of the cards are called, each once
-        "heads": [_card(card, lines) for card in cards],
+        "heads": heads,
         "samples": [
             {
                 "text": visible(sample.text),
@@ -230,15 +238,6 @@ def _data(
 
 #: Tokens that are never words, as tokenizers of encoders spell them.
 _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
-
-
-def _card(card: Card, captions: Sequence[str]) -> dict[str, Any]:
-    """Return what the script reads of a head, with signs as print has them."""
-    values = {field: getattr(card, field) for field in _CARD_FIELDS}
-    for field in ("labels", "ranks", "numbers"):
-        values[field] = [[tidy(cell) for cell in row] for row in values[field]]
-    values["facts"] = [[captions.index(caption), tidy(text)] for caption, text in card.facts]
-    return {**values, "sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
 
 
 def _parts(report: ReportResult) -> Iterator[Part]:

@@ -195,24 +195,6 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
     )
 
 
-class _KeepPatterns:
-    """Keeps the rounded patterns of one sentence, by head."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._sites = loaded.sites
-        self.patterns: dict[str, tuple[tuple[float, ...], ...]] = {}
-
-    def observe(self, site: Activations) -> None:
-        """Keep the patterns of a chunk, under the original numbers of its heads."""
-        heads: Sequence[int] = self._sites[site.row].head_ids[site.heads]
-        for head, pattern in zip(heads, site.pattern[0].cpu().double().tolist(), strict=True):
-            rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in pattern)
-            self.patterns[head_name(site.layer, head)] = rounded
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Nothing to do."""
-
-
 def _sample_patterns(
     loaded: LoadedModel, sentences: Sequence[tuple[str, list[int]]]
 ) -> tuple[SamplePatterns, ...]:
@@ -220,10 +202,21 @@ def _sample_patterns(
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
+    patterns = dict[str, tuple[tuple[float, ...], ...]]()
+
+    class Keep:
+        def observe(self, site: Activations) -> None:
+            heads: Sequence[int] = loaded.sites[site.row].head_ids[site.heads]
+            for head, pattern in zip(heads, site.pattern[0].cpu().double().tolist(), strict=True):
+                rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in pattern)
+                patterns[head_name(site.layer, head)] = rounded
+
+        def finish(self, stack: str, layer: int) -> None:
+            pass
+
     for text, ids in sentences or handy_sentences(loaded, 2):
-        keep = _KeepPatterns(loaded)
-        with routed(loaded.model, Router(loaded.sites, [keep], others=loaded.others)) as router:
+        with routed(loaded.model, Router(loaded.sites, [Keep()], others=loaded.others)) as router:
             router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
         tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
-        samples.append(SamplePatterns(text, tuple(map(str, tokens)), keep.patterns))
+        samples.append(SamplePatterns(text, tuple(map(str, tokens)), dict(patterns)))
     return tuple(samples)

@@ -225,21 +225,20 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
         for kind in style.formats:
             # Fixed ids; text that stays text is a third of the size, and can be searched.
             plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
+            # By its canvas: ``savefig`` would place everything once more for each file.
+            canvas, options = _CANVASES[kind]
+            drawn = io.BytesIO()
             with mpl.rc_context(rc=plain):  # type: ignore[arg-type]  # keys are literals there
-                files[f"{name}.{kind}"] = _printed(figure, kind)
+                getattr(canvas(figure), f"print_{kind}")(drawn, **options)
+            files[f"{name}.{kind}"] = drawn.getvalue()
     return files
 
 
-def _printed(figure: Figure, kind: str) -> bytes:
-    """Print a figure by its canvas: ``savefig`` would place everything once more for each file."""
-    drawn = io.BytesIO()
-    if kind == "png":
-        FigureCanvasAgg(figure).print_png(drawn)  # type: ignore[no-untyped-call]
-    elif kind == "svg":
-        FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    else:
-        FigureCanvasPdf(figure).print_pdf(drawn, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
-    return drawn.getvalue()
+_CANVASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "png": (FigureCanvasAgg, {}),
+    "svg": (FigureCanvasSVG, {"metadata": {"Date": None}}),
+    "pdf": (FigureCanvasPdf, {"metadata": {"CreationDate": None}}),
+}
 
 
 def for_paper(figure: Figure, style: FigureStyle) -> None:
