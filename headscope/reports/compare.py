@@ -318,9 +318,14 @@ def side_by_side(
         with_fired(changes_between(reports[0], report, tolerance=tolerance), rules)
         for report in (reports[1:] if rules else ())
     )
+    return CompareResult(tuple(compared), tuple(rows), unlike(reports), tuple(changes))
+
+
+def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
+    """List what is not the same in all reports that have a section, besides the model."""
     made = [{name: conditions(report, name) for name in report.sections} for report in reports]
-    unlike = _unequal(made, sections, models=False)
-    return CompareResult(tuple(compared), tuple(rows), tuple(unlike), tuple(changes))
+    sections = [name for name in SECTIONS if any(name in one for one in made)]
+    return tuple(_unequal(made, sections, models=False))
 
 
 def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
@@ -329,13 +334,14 @@ def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
         return {}
     view = view_of(section)
     try:
-        return {row.what: row for row in (*view.compared(result), *view.key_numbers(result))}
+        rows = [*view.compared(result), *view.key_numbers(result)]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         # The file's fields have the right types, but what stands in them does not fit together.
         raise InputError(
             f"{visible(report.name)} ({section}) is damaged: it lacks something that its key "
             "numbers are made of; measure it again."
         ) from None
+    return {row.what: row for row in rows}
 
 
 def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
