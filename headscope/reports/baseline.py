@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
-from headscope.core.serialise import from_dict, to_dict
+from headscope.core.serialise import from_dict
 from headscope.reports.facts import Fact, Facts, Labels, Number, facts_of, settings_of
 from headscope.reports.reading import Results, load_json, read_results, results_of
 
@@ -144,7 +144,7 @@ def baseline_json(results: Results) -> str:
     for (section, where, name), fact in side.facts.items():
         facts.setdefault(section, {}).setdefault(where, {})[name] = _plain(fact)
     file = _File(_VERSION, side.metric, side.not_valid, rows, facts)
-    text = json.dumps(to_dict(file), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(vars(file), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
 
