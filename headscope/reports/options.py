@@ -222,10 +222,10 @@ class ReportOptions(ClaimsOptions):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
                 raise InputError(f"There is no section {name!r}; {hint}")
-        if not self.names():
+        if not self.section_names():
             raise InputError("No section is left to run; give fewer to skip.")
 
-    def names(self) -> list[str]:
+    def section_names(self) -> list[str]:
         """Name the sections that are asked for, in their order."""
         wanted = set(self.only or SECTIONS).difference(self.skip)
         return [name for name in SECTIONS if name in wanted]
@@ -243,7 +243,7 @@ class ReportOptions(ClaimsOptions):
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
         """Yield the options of every section that is asked for, those of insights by default."""
-        for name in self.names():
+        for name in self.section_names():
             kind: type[ModelOptions] = function_of(name).options
             table = {} if name == "insights" else (self.settings or {}).get(name, {})
             try:

@@ -253,11 +253,11 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         for what, x, y in key_numbers(report, claims=False)
     ]
     if numbers:
-        table = text_table(("number", "this model", "control"), numbers, on=PAGE)
-        yield Part("numbers", "Key numbers", body([table]), wide=True)
+        key = text_table(("number", "this model", "control"), numbers, on=PAGE)
+        yield Part("numbers", "Key numbers", body([key]), wide=True)
     if report.left_out:
-        why = (Text(f"{name}: {visible(why)}", on=PAGE) for name, why in report.left_out.items())
-        yield Part("left-out", "Left out", body(why))
+        reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
+        yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     text = f"{len(changed)} settings differ from the defaults." if changed else _DEFAULTS
     table = [text_table(("section", "setting", "value"), changed, on=PAGE)] if changed else []

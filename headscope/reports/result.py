@@ -38,7 +38,7 @@ class ListResult:
         """One row per entry (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame(map(vars, self.entries))
+        return pd.DataFrame([vars(entry) for entry in self.entries])
 
 
 #: Every verdict that there is. "not measured": there are numbers, but an interval is unknown.
@@ -113,7 +113,7 @@ class InsightsResult(Measured):
         import pandas as pd
 
         columns = ("number", "claim", "verdict", "measured", "control", "rule")
-        return pd.DataFrame(map(vars, self.insights), columns=columns)
+        return pd.DataFrame([vars(claim) for claim in self.insights], columns=columns)
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ _DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 
 def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
-    names = options.names()
+    names = options.section_names()
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):

@@ -100,8 +100,8 @@ def figure_of(result: Any, name: str = "") -> Any:
     from headscope.core.errors import InputError
     from headscope.show.figures import figures_of
 
-    kinds = Chart | HeadMap | Panels | Drawing
-    named = {b.file: b for b in _blocks(result) if isinstance(b, kinds) and b.file}
+    blocks = (b for b in _blocks(result) if isinstance(b, Chart | HeadMap | Panels | Drawing))
+    named = {block.file: block for block in blocks if block.file}
     if name and name not in named:
         raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
     chosen = named[name] if name else next(iter(named.values()), None)

@@ -155,11 +155,10 @@ def judge_shared_projections(rule: Rule, rank: RankResult) -> Insight:
             if random is None:
                 continue
             inside = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
-            for ratios, rows, usual in (
-                (of_layers, [layer], random.layers["qk"].dims["90"]),
-                (of_heads, inside, random.heads["qk"].dims["90"]),
+            for ratios, dims, usual in (
+                (of_layers, [layer.qk.dims["90"]], random.layers["qk"].dims["90"]),
+                (of_heads, [head.qk.dims["90"] for head in inside], random.heads["qk"].dims["90"]),
             ):
-                dims = [row.qk.dims["90"] for row in rows]
                 ratios += [n / usual for n in dims if n is not None and usual]
         if of_layers and of_heads:
             layers[name], heads[name] = mean_estimate(of_layers), mean_estimate(of_heads)

@@ -15,7 +15,7 @@ from headscope.reports.claims.rule import (
     negative,
     shown,
 )
-from headscope.reports.result import Insight
+from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
 _NAMES = {
@@ -30,8 +30,8 @@ _EQUAL = ("weights", "biases", "lora")
 
 def judge_layernorm(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 8 by LayerNorm alone minus each equally large set."""
-    size, parts, values = transfer.sizes[-1], [], dict[str, object]()
-    worse = False
+    parts, values = list[InsightPart](), dict[str, object]()
+    size, worse = transfer.sizes[-1], False
     for name in _EQUAL:
         difference = transfer.difference("layernorm", name)
         if difference is not None:
