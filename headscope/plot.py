@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,10 @@ from matplotlib.figure import Figure
 from headscope.analyses.classify.figures import role_map_on
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
-from headscope.core.heads import parse_head
 from headscope.show import figures as draw
-from headscope.show.blocks import Chart, HeadMap
-from headscope.show.figures import chart_on
-from headscope.show.notebook import named_blocks
+from headscope.show.blocks import HeadMap
 
-__all__ = ["attention", "figure", "heads", "mean_attention"]
+__all__ = ["attention", "heads", "mean_attention"]
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
@@ -34,45 +32,6 @@ def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
     whole = ax.get_figure(root=True)
     assert isinstance(whole, Figure)
     return whole, ax
-
-
-def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
-    """Draw a figure of any result.
-
-    Parameters
-    ----------
-    result : a result of headscope
-        Of ``headscope.classify``, ``depth``, ``prune`` and the others.
-    name : str, optional
-        The figure's file name without its ending. Default: the first one.
-    ax : matplotlib Axes, optional
-        Where to draw. Figures of several panels take none.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The whole figure.
-
-    Raises
-    ------
-    InputError
-        If there is no such figure, or it has several panels and ``ax`` is given.
-    """
-    if ax is None:
-        made: Figure | None = result.plot(name)
-        if made is None:
-            raise InputError(f"A {type(result).__name__} has no figure.")
-        return made
-    blocks = named_blocks(result)
-    block = blocks.get(name) if name else next(iter(blocks.values()), None)
-    if not isinstance(block, Chart):
-        one = [file for file, block in blocks.items() if isinstance(block, Chart)]
-        raise InputError(
-            f"The figure {name or next(iter(blocks), '')!r} takes no ax; those that do: "
-            f"{', '.join(one) or 'none'}."
-        )
-    chart_on(ax, block)
-    return _axes(ax, 0, 0)[0]
 
 
 def heads(
@@ -154,18 +113,14 @@ def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
     InputError
         If there is no such head, or nothing was kept of it.
     """
-    _named(head)
-    found = next((h for h in result.heads if h.name == head and h.mean_pattern), None)
-    if found is None:
-        raise InputError(f"There is no mean attention of {head} in this result.")
-    cells = np.frombuffer(base64.b64decode(found.mean_pattern), dtype=np.uint8)
+    means = {head.name: head.mean_pattern for head in result.heads if head.mean_pattern}
+    cells = np.frombuffer(base64.b64decode(_of(head, means)), dtype=np.uint8)
     side = round(len(cells) ** 0.5)
-    made, axes = _axes(ax, 3.3, 3.3)
-    axes.imshow((cells.reshape(side, side) / 255.0) ** 2, cmap="Blues", vmin=0, vmax=1)
+    made, axes = _square(ax, (cells.reshape(side, side) / 255.0) ** 2)
     ticks = [*range(0, side - 1, 7), side - 1]
     labels = [*map(str, ticks[:-1]), "last"]
-    axes.set_xticks(ticks, labels, fontsize=8)
-    axes.set_yticks(ticks, labels, fontsize=8)
+    axes.set_xticks(ticks, labels)
+    axes.set_yticks(ticks, labels)
     axes.set_xlabel("token looked at", fontsize=8)
     axes.set_ylabel("token that looks", fontsize=8)
     return made
@@ -193,21 +148,24 @@ def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such head.
     """
-    name = head or result.name
-    _named(name)
-    if name not in result.patterns:
-        raise InputError(f"There is no head {name} on this sentence.")
-    made, axes = _axes(ax, 3.3, 3.3)
-    axes.imshow(np.array(result.patterns[name]), cmap="Blues", vmin=0, vmax=1)
+    made, axes = _square(ax, np.array(_of(head or result.name, result.patterns)))
     tokens = [token.replace("$", r"\$") for token in result.tokens]
-    axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", fontsize=8)
-    axes.set_yticks(range(len(tokens)), tokens, fontsize=8)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right")
+    axes.set_yticks(range(len(tokens)), tokens)
     return made
 
 
-def _named(head: str) -> None:
-    """Refuse what is no name of a head."""
-    try:
-        parse_head(head)
-    except ValueError:
-        raise InputError(f"{head!r} is no name of a head; write it as L3H5.") from None
+def _of(head: str, patterns: Mapping[str, Any]) -> Any:
+    """Return what is known of a head; refuse a name that there is not."""
+    if head not in patterns:
+        first = next(iter(patterns), "none")
+        raise InputError(f"There is no attention of {head!r} here; name a head, such as {first}.")
+    return patterns[head]
+
+
+def _square(ax: Axes | None, weights: np.ndarray) -> tuple[Figure, Axes]:
+    """Draw weights from 0 to 1, queries down and keys across."""
+    made, axes = _axes(ax, 3.3, 3.3)
+    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    axes.tick_params(labelsize=8)
+    return made, axes

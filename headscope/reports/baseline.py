@@ -8,14 +8,14 @@ results were made.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
-from headscope.core.serialise import from_dict, to_dict
+from headscope.core.serialise import from_dict
 from headscope.reports.facts import Fact, Facts, Labels, Number, facts_of, settings_of
 from headscope.reports.reading import Results, load_json, read_results, results_of
 
@@ -39,10 +39,18 @@ class Condition(NamedTuple):
 Conditions = dict[tuple[str, str], Condition]
 
 
+def size_of(model: Mapping[str, object]) -> str:
+    """Say how many layers and heads the model of a provenance has, and how many it has lost."""
+    removed = model.get("removed_heads")
+    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
+    return f"{model.get('n_layers', '?')} layers x {model.get('n_heads', '?')} heads{less}"
+
+
 def conditions(results: Results, section: str) -> Conditions:
     """Return everything that has to be equal for runs to measure the same, by kind and name."""
 
-    def mapping(value: object) -> Mapping[str, object]:
+    def mapping(name: str, inside: Mapping[str, object]) -> Mapping[str, object]:
+        value = inside.get(name)
         return value if isinstance(value, Mapping) else {}
 
     def without(values: Mapping[str, object], *names: str) -> dict[str, object]:
@@ -54,10 +62,8 @@ def conditions(results: Results, section: str) -> Conditions:
         return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
 
     result = results.sections[section]
-    origin = mapping(results.raw[section].get("provenance"))
-    model, data = mapping(origin.get("model")), mapping(origin.get("data"))
-    removed = model.get("removed_heads")
-    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
+    origin = mapping("provenance", results.raw[section])
+    model, data = mapping("model", origin), mapping("data", origin)
     settings = {
         "model id": model.get("id"),
         "model revision": model.get("revision"),
@@ -68,8 +74,8 @@ def conditions(results: Results, section: str) -> Conditions:
         **settings_of(result),
     }
     model_text = (
-        f"{model.get('id')} ({model.get('family')}, {model.get('n_layers')} layers x "
-        f"{model.get('n_heads')} heads{less}, weights {str(model.get('weights_sha256'))[:8]})"
+        f"{model.get('id')} ({model.get('family')}, {size_of(model)}, "
+        f"weights {str(model.get('weights_sha256'))[:8]})"
     )
     data_text = f"{data.get('name')} (sha256 {str(data.get('sha256'))[:8]})" if data else None
     return {
@@ -85,9 +91,8 @@ class Side:
     """One side of a comparison."""
 
     name: str  # As the user gave it
-    schemas: dict[str, int]  # By section
     facts: Facts
-    conditions: dict[str, Conditions]  # By section
+    conditions: dict[str, Conditions]  # By section: of every one that there is
     not_valid: tuple[str, ...]  # Results without a passed certificate, with the reason
     metric: str = ""  # The metric that pruning is judged by; empty without pruning
     #: The results as they were written; nothing where only the facts are known.
@@ -96,27 +101,20 @@ class Side:
 
 def side_of(results: Results) -> Side:
     """Read the facts and conditions off some results."""
-    return Side(
-        name=results.name,
-        schemas={name: result.schema for name, result in results.sections.items()},
-        facts=facts_of(results, results.sections),
-        conditions={name: conditions(results, name) for name in results.sections},
-        not_valid=tuple(_not_valid(results)),
-        metric=results.prune.metric if results.prune else "",
-        raw=results.raw,
-    )
-
-
-def _not_valid(results: Results) -> Iterator[str]:
-    """Name the results that have no passed certificate, each with the reason."""
-    certificates = results.certificates
-    if not certificates:
-        yield "it carries no certificate"
-    for name, certificate in certificates.items():
+    not_valid = [] if results.certificates else ["it carries no certificate"]
+    for name, certificate in results.certificates.items():
         if certificate.passed is not True:
             words = "not validated" if certificate.passed is None else "validation FAILED"
             reasons = "; ".join(getattr(certificate, "reasons", ())[:3])
-            yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
+            not_valid.append(f"{name}: {words}{f' ({reasons})' if reasons else ''}")
+    return Side(
+        name=results.name,
+        facts=facts_of(results, results.sections),
+        conditions={name: conditions(results, name) for name in results.sections},
+        not_valid=tuple(not_valid),
+        metric=results.prune.metric if results.prune else "",
+        raw=results.raw,
+    )
 
 
 # --- the file ---
@@ -127,8 +125,8 @@ class _File:
     baseline: int  # Version of this layout
     metric: str
     not_valid: tuple[str, ...]
-    schemas: dict[str, int]  # By section, as the rest
-    conditions: dict[str, tuple[tuple[Any, ...], ...]]  # Kind, name, value and how it is shown
+    #: By section, as the rest: kind, name, value and how it is shown.
+    conditions: dict[str, tuple[tuple[Any, ...], ...]]
     facts: dict[str, dict[str, dict[str, Any]]]  # By where they were measured, then by name
 
 
@@ -145,18 +143,17 @@ def baseline_json(results: Results) -> str:
     facts: dict[str, dict[str, dict[str, Any]]] = {}
     for (section, where, name), fact in side.facts.items():
         facts.setdefault(section, {}).setdefault(where, {})[name] = _plain(fact)
-    file = _File(_VERSION, side.metric, side.not_valid, side.schemas, rows, facts)
-    text = json.dumps(to_dict(file), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    file = _File(_VERSION, side.metric, side.not_valid, rows, facts)
+    text = json.dumps(vars(file), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
 
 def read_side(path: Path) -> Side:
     """Read results or a baseline; of a folder without results its ``baseline.json``."""
     if path.is_dir():
-        if not (path / "report.json").exists() and (path / BASELINE).exists():
-            path = path / BASELINE
-        else:
+        if (path / "report.json").exists() or not (path / BASELINE).exists():
             return side_of(read_results(path))
+        path = path / BASELINE
     document = load_json(path)
     if not isinstance(document, dict) or "baseline" not in document:
         return side_of(results_of(document, str(path)))
@@ -175,7 +172,7 @@ def read_side(path: Path) -> Side:
             section: {(kind, name): Condition(value, text) for kind, name, value, text in rows}
             for section, rows in file.conditions.items()
         }
-        return Side(str(path), file.schemas, facts, conditions, file.not_valid, file.metric)
+        return Side(str(path), facts, conditions, file.not_valid, file.metric)
     except (TypeError, ValueError) as error:
         other = "" if version == _VERSION else " Another version of headscope wrote it."
         raise InputError(f"{visible(path)} is damaged: {visible(error)}.{other}") from None
@@ -187,20 +184,19 @@ def _plain(fact: Fact) -> Any:
         return {"labels": sorted(fact.names), "primary": fact.primary}
     if isinstance(fact, dict):
         return {"points": {point: _plain(number) for point, number in fact.items()}}
-    if isinstance(fact, Number):
-        said = {
-            f.name: value for f in fields(fact) if (value := getattr(fact, f.name)) != f.default
-        }
-        return {k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in said.items()}
-    return fact
+    if isinstance(fact, str):
+        return fact
+    known = {f.name: v for f in fields(fact) if (v := getattr(fact, f.name)) != f.default}
+    return {k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in known.items()}
 
 
 def _fact(data: Any) -> Fact:
+    kinds = data if isinstance(data, dict) else {}
     if isinstance(data, str):
         return data
-    if isinstance(data, dict) and "points" in data:
+    if "points" in kinds:
         return from_dict(dict[str, Number], data["points"])
-    if isinstance(data, dict) and "labels" in data:
+    if "labels" in kinds:
         labels = from_dict(tuple[str, ...], data["labels"])
         return Labels(frozenset(labels), from_dict(str, data.get("primary")))
     return from_dict(Number, data)

@@ -8,14 +8,13 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
-from typing import Any
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
 from headscope.core.serialise import SCHEMA, to_dict
-from headscope.reports.baseline import Condition, Conditions, Side, conditions, side_of
+from headscope.reports.baseline import Condition, Conditions, Side, conditions, side_of, size_of
 from headscope.reports.facts import Facts, Key, Labels, Number
 from headscope.reports.reading import Results, read_results, results_of
 from headscope.reports.registry import SECTIONS
@@ -50,13 +49,10 @@ _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
 
 # --- the runs: what should be equal ---
 
-#: What, its name, the sections that it concerns, and what each side has.
-_Unequal = tuple[str, str, tuple[str, ...], tuple[str, ...]]
-
 
 def _unequal(
     sides: Sequence[Mapping[str, Conditions]], sections: Iterable[str], *, models: bool
-) -> list[_Unequal]:
+) -> list[Unlike]:
     """List the conditions that differ between the sides that have a section; each is said once.
 
     Another path to the same weights or text is no other model or text: where these differ, their
@@ -78,8 +74,8 @@ def _unequal(
                 key = what, name
                 texts = ("-" if side is None else side.get(key, _NONE).text for side in every)
                 rows.setdefault((*key, tuple(texts)), []).append(section)
-    unequal = [(what, name, tuple(where), texts) for (what, name, texts), where in rows.items()]
-    return sorted(unequal, key=lambda row: _ORDER.index(row[0]))
+    unequal = [Unlike(what, name, tuple(at), texts) for (what, name, texts), at in rows.items()]
+    return sorted(unequal, key=lambda row: _ORDER.index(row.what))
 
 
 # --- two sides, fact by fact ---
@@ -96,15 +92,16 @@ def changes_between(
     if not 0 <= tolerance < math.inf:
         raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
     old, new = (side_of(side) if isinstance(side, Results) else side for side in (old, new))
-    sections = [name for name in old.schemas if name in new.schemas]
+    sections = [name for name in old.conditions if name in new.conditions]
     if not sections:
+        had, has = (", ".join(side.conditions) for side in (old, new))
         raise InputError(
-            f"{visible(old.name)} holds {', '.join(old.schemas)} and {visible(new.name)} holds "
-            f"{', '.join(new.schemas)}: nothing to compare. Give two results of the same command."
+            f"{visible(old.name)} holds {had} and {visible(new.name)} holds {has}: nothing to "
+            "compare. Give two results of the same command."
         )
     for name in sections:
-        schemas = old.schemas[name], new.schemas[name]
-        if min(schemas) > SCHEMA or min(schemas) < 1:
+        schemas = [side.conditions[name].get(("schema", ""), _NONE).value for side in (old, new)]
+        if not any(schema in range(1, SCHEMA + 1) for schema in schemas):
             raise InputError(
                 f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
                 f"knows {SCHEMA}. Use the version that wrote them."
@@ -119,43 +116,40 @@ def changes_between(
         section, where, name = key
         other = after.get(key)
         if isinstance(mine, Number) and isinstance(other, Number):
+            moved = list(_moved(key, mine, other, tolerance))
+            beyond = [change for change in moved if change.beyond]
             metrics_compared += mine.of_pruning
-            for change in _moved(key, mine, other, tolerance):
-                within += not change.beyond
-                if mine.of_pruning:
-                    metrics.append(change)
-                elif change.beyond:
-                    scores.append(change)
+            metrics += moved if mine.of_pruning else []
+            scores += [] if mine.of_pruning else beyond
+            within += len(moved) - len(beyond)
         elif isinstance(mine, dict) and isinstance(other, dict):
             shared = [point for point in mine if point in other]
-            beyond = list[Change]()
-            for point in shared:
-                place = section, f"{where}, {point}", name
-                for change in _moved(place, mine[point], other[point], tolerance):
-                    within += not change.beyond
-                    beyond += [change] if change.beyond else []
+            sides = [((section, f"{where}, {p}", name), mine[p], other[p]) for p in shared]
+            moved = [change for side in sides for change in _moved(*side, tolerance)]
+            beyond = [change for change in moved if change.beyond]
+            within += len(moved) - len(beyond)
             if beyond:
                 worst = max(beyond, key=_size)
                 curves.append(CurveChange(*key, len(beyond), len(shared), worst))
         elif isinstance(mine, str) and isinstance(other, str) and mine != other:
             verdicts.append(TextChange(*key, mine, other))
-    labels = list(_label_changes(before, after))
+    labels: dict[str, list[SetChange]] = {"roles": [], "relations": [], "heads removed": []}
+    for label in _label_changes(before, after):
+        labels[label.name].append(label)
     diff = DiffResult(
         old=old.name,
         new=new.name,
         tolerance=tolerance,
         compared=tuple(sections),
-        missing=tuple(_only(old.schemas, new.schemas, before, after)),
-        added=tuple(_only(new.schemas, old.schemas, after, before)),
+        missing=tuple(_only(old.conditions, new.conditions, before, after)),
+        added=tuple(_only(new.conditions, old.conditions, after, before)),
         identity=tuple(
-            Identity(what, name, where, *texts)
-            for what, name, where, texts in _unequal(
-                (old.conditions, new.conditions), sections, models=True
-            )
+            Identity(row.what, row.name, row.sections, *row.values)
+            for row in _unequal((old.conditions, new.conditions), sections, models=True)
         ),
-        roles=tuple(change for change in labels if change.name == "roles"),
-        relations=tuple(change for change in labels if change.name == "relations"),
-        choices=tuple(change for change in labels if change.name == "heads removed"),
+        roles=tuple(labels["roles"]),
+        relations=tuple(labels["relations"]),
+        choices=tuple(labels["heads removed"]),
         verdicts=tuple(verdicts),
         metrics=tuple(metrics),
         scores=tuple(sorted(scores, key=_size, reverse=True)),
@@ -331,7 +325,7 @@ def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
     """List what is not the same in all reports that have a section, besides the model."""
     made = [{name: conditions(report, name) for name in report.sections} for report in reports]
     sections = [name for name in SECTIONS if any(name in one for one in made)]
-    return tuple(Unlike(*row) for row in _unequal(made, sections, models=False))
+    return tuple(_unequal(made, sections, models=False))
 
 
 def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
@@ -352,30 +346,23 @@ def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
 
 def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
     """Say which model a report is of, and whether our attention equals the model's."""
-    model: Mapping[str, Any] = {}
-    for raw in report.raw.values():
-        origin = raw.get("provenance")
-        if isinstance(origin, dict) and isinstance(origin.get("model"), dict):
-            model = origin["model"]
-            break
-    removed = model.get("removed_heads")
-    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
+    origins = (raw.get("provenance") for raw in report.raw.values())
+    models = (origin.get("model") for origin in origins if isinstance(origin, dict))
+    model = next((model for model in models if isinstance(model, dict)), {})
     known = report.certificates
     errors = [c.max_abs_hidden for c in known.values() if c.max_abs_hidden is not None]
-    if failed := [name for name, one in known.items() if one.passed is False]:
-        certificate = f"validation FAILED ({', '.join(failed)})"
-    elif unknown := [name for name, one in known.items() if one.passed is None]:
-        certificate = f"not validated ({', '.join(unknown)})"
-    elif errors:
+    certificate = "no certificate"
+    if errors:
         certificate = f"checked against the model: differs by at most {tiny(max(errors))}"
-    else:
-        certificate = "no certificate"
+    for passed, words in ((None, "not validated"), (False, "validation FAILED")):
+        if names := [name for name, one in known.items() if one.passed is passed]:
+            certificate = f"{words} ({', '.join(names)})"
     return Compared(
         label=label,
         name=str(model.get("id") or "unknown model"),
         place=report.name,
         family=str(model.get("family") or ""),
-        size=f"{model.get('n_layers', '?')} layers x {model.get('n_heads', '?')} heads{less}",
+        size=size_of(model),
         weights_sha256=str(model.get("weights_sha256") or ""),
         certificate=certificate,
         missing=tuple(name for name in sections if name not in report.sections),

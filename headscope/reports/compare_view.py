@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.core.safe_text import markdown, visible
+from headscope.core.safe_text import listed, markdown, visible
 from headscope.core.serialise import to_json
 from headscope.reports.compare import apart
 from headscope.reports.result import (
@@ -24,7 +24,7 @@ from headscope.reports.result import (
     SetChange,
 )
 from headscope.reports.rules import Rule, outcomes_of
-from headscope.show.cells import csv_text, folded, head_rows, joined, table, tidy
+from headscope.show.cells import folded, frame_csv, head_rows, joined, make_table, table, tidy
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import rendered, role_colours
 
@@ -35,7 +35,6 @@ _MOST_LABELS = 4  # Labels of one row that are named
 #: Rows of all tables together in the terminal (but 3 of each at least), and of one in Markdown:
 #: GitHub takes 65,536 characters in a comment.
 _MOST_ROWS, _MOST_ROWS_MARKDOWN = 18, 20
-_LONGEST_CELL = 160  # Characters of a cell in Markdown
 
 Row = Sequence[str]
 #: Differences between the runs: a caption, in capitals if numbers hardly compare, and the values.
@@ -71,8 +70,11 @@ def _identity_lines(diff: DiffResult) -> Lines:
 
 def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yield the title, columns and rows of every table that is not empty."""
-    insights = [t for t in diff.verdicts if t.section == "insights"]
-    others = [t for t in diff.verdicts if t.section != "insights"]
+    verdicts: dict[bool, list[Row]] = {True: [], False: []}
+    for text in diff.verdicts:
+        claim = text.section == "insights"
+        where = text.where if claim else f"{text.section} {text.where}".strip()
+        verdicts[claim].append((where, text.name, text.old, text.new))
     curves: list[Row] = []
     for curve in diff.curves:
         old, new = _number(curve.worst.old), _number(curve.worst.new)
@@ -81,25 +83,17 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
         curves.append((curve.where, curve.name, beyond, f"{old} -> {new} at {point}"))
     tables: list[tuple[str, Row, list[Row]]] = [
         ("Rules that fired", _FIRED, [(f.rule, f.reason) for f in diff.fired]),
-        (
-            "Claims: verdicts that changed",
-            _CHANGED,
-            [(t.where, t.name, t.old, t.new) for t in insights],
-        ),
-        (
-            "Other findings that changed",
-            _CHANGED,
-            [(f"{t.section} {t.where}".strip(), t.name, t.old, t.new) for t in others],
-        ),
+        ("Claims: verdicts that changed", _CHANGED, verdicts[True]),
+        ("Other findings that changed", _CHANGED, verdicts[False]),
         (
             f"{len(diff.roles)} head{'' if len(diff.roles) == 1 else 's'} changed role",
             ("head", "primary was", "is", "roles"),
-            [(c.where, c.old, c.new, _signed(c)) for c in diff.roles],
+            [(c.where, c.old, c.new, _labels(c)) for c in diff.roles],
         ),
         (
             "Syntactic labels gained (+) and lost (-)",
             ("head", "relations"),
-            [(c.where, _signed(c)) for c in diff.relations],
+            [(c.where, _labels(c)) for c in diff.relations],
         ),
         (
             "Pruning: values beyond their intervals",
@@ -109,7 +103,7 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
         (
             "Pruning: heads removed now (+) and no longer (-)",
             ("where", "new", "heads"),
-            [(c.where, str(len(c.gained)), _signed(c)) for c in diff.choices],
+            [(c.where, str(len(c.gained)), _labels(c)) for c in diff.choices],
         ),
         ("Curves beyond their intervals", ("curve", "what", "points", "farthest"), curves),
     ]
@@ -143,22 +137,15 @@ def _listed(items: Sequence[str], most: int = 8) -> str:
     return "; ".join(items[:most]) + more
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 3]}..."
-
-
-def _signed(change: SetChange) -> str:
-    """List labels gained and lost: ``+positional -1``, ``-syntactic``."""
-    signed = [f"+{name}" for name in change.gained] + [f"-{name}" for name in change.lost]
-    more = len(signed) - _MOST_LABELS
-    return ", ".join(signed[:_MOST_LABELS]) + (f", and {more} more" if more > 0 else "")
+def _labels(change: SetChange) -> str:
+    return listed(change.signed, _MOST_LABELS)
 
 
 def _change(change: Change) -> Row:
     cells = []
     for value, ends in ((change.old, change.old_interval), (change.new, change.new_interval)):
         interval = f" ({_number(ends[0])} to {_number(ends[1])})" if ends else ""
-        cells.append(_number(value) + ("" if value is None else interval))
+        cells.append(_number(value) + interval)
     return change.where, change.name, *cells
 
 
@@ -197,13 +184,9 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
     tables = list(_tables(diff))
     most = max(3, _MOST_ROWS // max(1, len(tables)))
     for title, columns, rows in tables:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows[:most]:
-            table.add_row(*(Text(visible(cell)) for cell in row))
         yield Text(f"\n{visible(title)}", style="bold")
-        yield table
+        cells = ((Text(visible(cell)) for cell in row) for row in rows[:most])
+        yield make_table(columns, cells, numbers=False)
         if (more := len(rows) - most) > 0:
             yield Text(f"... and {more:,} more (all with --format json)", style="dim")
     for line in _rest_lines(diff):
@@ -238,9 +221,8 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     for title, columns, rows in _tables(diff):
         if columns == _FIRED:
             continue
-        shown = [[_cut(cell) for cell in row] for row in rows[:_MOST_ROWS_MARKDOWN]]
-        more = len(rows) - len(shown)
-        rest = ["", f"... and {more:,} more"] if more else []
+        shown, more = rows[:_MOST_ROWS_MARKDOWN], len(rows) - _MOST_ROWS_MARKDOWN
+        rest = ["", f"... and {more:,} more"] if more > 0 else []
         lines += folded(
             title if title[0].isdigit() else f"{title} ({len(rows):,})",
             [*table(columns, shown), *rest],
@@ -260,7 +242,6 @@ def diff_files(diff: DiffResult, rules: Iterable[Rule] = ()) -> dict[str, bytes]
 SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
 _ACROSS = 3  # Reports that stand side by side in 80 columns
 _MOST_NUMBERS = 8  # Numbers that are shown without --verbose
-_COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 
 def described(report: Compared) -> str:
@@ -378,14 +359,8 @@ def compare_markdown(result: CompareResult, rules: Iterable[Rule] = ()) -> str:
 
 def compare_csv(result: CompareResult) -> str:
     """Write one row for each value of each report, with its interval as numbers."""
-    rows = []
-    for row in result.rows:
-        for report, cell in zip(result.reports, row.cells, strict=True):
-            if cell is not None:
-                where = report.label, visible(report.name), row.section, visible(row.what)
-                number = cell.number.value, cell.number.low, cell.number.high
-                rows.append((*where, *number, visible(cell.text), visible(cell.control)))
-    return csv_text(_COLUMNS, rows)
+    inert = result.to_frame().map(lambda cell: visible(cell) if isinstance(cell, str) else cell)
+    return frame_csv(inert)
 
 
 # --- the page ---
@@ -419,9 +394,8 @@ def compare_html(result: CompareResult) -> str:
     maps = []
     for report in drawn:
         cells = {(head.layer, head.head): head for head in report.heads}
-        columns = range(max(head for _, head in cells) + 1)
         rows = head_rows(cells, range(max(layer for layer, _ in cells) + 1))
-        maps.append((report.label, visible(short_name(report)), columns, rows))
+        maps.append((report.label, visible(short_name(report)), range(len(rows[0][1])), rows))
     models = [
         {h.name: {"sentence": tidy(visible(h.sentence)), "mean": h.mean_pattern} for h in one.heads}
         for one in drawn
@@ -453,10 +427,6 @@ def compare_html(result: CompareResult) -> str:
 
 def compare_files(result: CompareResult, rules: Iterable[Rule] = ()) -> dict[str, bytes]:
     """Return compare.md, compare.csv, compare.html and compare.json."""
-    texts = {
-        "compare.md": compare_markdown(result, rules),
-        "compare.csv": compare_csv(result),
-        "compare.html": compare_html(result),
-        "compare.json": f"{to_json(result)}\n",
-    }
-    return {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    texts = {"md": compare_markdown(result, rules), "csv": compare_csv(result)}
+    texts |= {"html": compare_html(result), "json": f"{to_json(result)}\n"}
+    return {f"compare.{k}": text.encode("utf-8", "backslashreplace") for k, text in texts.items()}

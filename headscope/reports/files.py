@@ -48,7 +48,7 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
 
 def report_json(document: Mapping[str, Any]) -> str:
     """Write a document as JSON with lists of numbers on one line each."""
-    text = to_json(dict(document))
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     return _PLAIN_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
 

@@ -53,8 +53,9 @@ def _validation(name: str, limit: float, new: Results) -> _Found:
     if not limit or not new.sections:
         return bool(limit), "there is no result" if limit else "not asked for"
     passed = {section: certificate.passed for section, certificate in new.certificates.items()}
-    words = {None: "is not validated", False: "failed", True: ""}
-    reasons = [f"{name} {why}" for name in new.sections if (why := words[passed.get(name)])]
+    words = {None: "is not validated", False: "failed"}
+    bad = ((name, passed.get(name)) for name in new.sections)
+    reasons = [f"{name} {words[found]}" for name, found in bad if not found]
     number = f"all {len(new.sections)} results" if len(new.sections) > 1 else "the only result"
     return bool(reasons), ", ".join(reasons) or f"{number} passed"
 
@@ -113,7 +114,7 @@ def _metric(name: str, limit: float, new: Results) -> _Found:
 _AT = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")
 _SO_MANY = "with that share of the heads removed (any whole number for 50) the metric is "
 _FALSE = "at most so many heads with random weights earn a syntactic or rare-word label"
-_UNPRUNED = "the unpruned model's metric is at least this; of a loss: at most"
+_LEAST = "at least this; of a loss: at most"
 #: By name; what stands here for 50 percent is there for any whole number.
 _LIMITS = {
     "validation": Limit(_FLAG, "every result was validated and passed", _validation),
@@ -123,11 +124,9 @@ _LIMITS = {
     },
     "max_without_role": Limit(_COUNT, "at most so many heads have no role", _labels),
     "max_false_positives": Limit(_COUNT, _FALSE, _labels),
-    "metric_min": Limit(_NUMBER, _UNPRUNED, _metric),
+    "metric_min": Limit(_NUMBER, f"the unpruned model's metric is {_LEAST}", _metric),
     "metric_at_50_percent_drop": Limit(_DROP, f"{_SO_MANY}worse by at most this", _metric),
-    "metric_at_50_percent_min": Limit(
-        _NUMBER, f"{_SO_MANY}at least this; of a loss: at most", _metric
-    ),
+    "metric_at_50_percent_min": Limit(_NUMBER, _SO_MANY + _LEAST, _metric),
 }
 #: Keys of [limits] that hold no number: what the value is, and what it asks for.
 _OTHERS = {
@@ -141,18 +140,11 @@ LIMITS = {name: (limit.kind[0], limit.words) for name, limit in _LIMITS.items()}
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A rule about one report: some value of it is compared with a constant."""
-
-    text: str  # As the list of limits has it
-    check: Callable[[Results], _Found]
-
-
-@dataclass(frozen=True)
 class Limits:
     """What a report must show, and which rules must not fire against ``baseline``."""
 
-    constants: tuple[Constant, ...] = ()
+    #: As the list of limits has each, and how a report is held against it.
+    constants: tuple[tuple[str, Callable[[Results], _Found]], ...] = ()
     baseline: str | None = None
     fail_on: tuple[Rule, ...] = ()
     tolerance: float = TOLERANCE
@@ -161,7 +153,7 @@ class Limits:
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``."""
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        constants, others = list[Constant](), dict[str, Any]()
+        constants, others = list[tuple[str, Callable[[Results], _Found]]](), dict[str, Any]()
         for name in (name for name in values if name not in _OTHERS):
             match = _AT.fullmatch(name)
             limit = _LIMITS.get(f"metric_at_50_percent_{match[2]}" if match else name)
@@ -170,7 +162,7 @@ class Limits:
                 raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
             value = _number(f"{where} {name}", limit.kind, values[name])
             check = functools.partial(limit.check, name, value)
-            constants.append(Constant(f"{name} = {_shown(value)}", check))
+            constants.append((f"{name} = {_shown(value)}", check))
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
         if "insights" in values:
@@ -178,10 +170,14 @@ class Limits:
         if "baseline" in values:
             path = others["baseline"] = values["baseline"]
             if not isinstance(path, str) or not path or "\0" in path:
-                raise InputError(
-                    f"{where} baseline must be a string, the path of a file or folder."
-                )
-            others["fail_on"] = _rules(f"{where} fail_on", values["fail_on"])
+                raise InputError(f"{where} baseline must be a string, the path of a report.")
+            texts = _several(values["fail_on"])
+            if not texts or not all(isinstance(text, str) for text in texts):
+                raise InputError(f'{where} fail_on must be a list of rules: ["role-changed"].')
+            try:
+                others["fail_on"] = parse_rules(texts)
+            except InputError as error:
+                raise InputError(f"{where} fail_on: {error}") from None
         if "tolerance" in values:
             others["tolerance"] = _number(f"{where} tolerance", _SHARE, values["tolerance"])
         return cls(tuple(constants), **others)
@@ -207,17 +203,7 @@ def _several(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _rules(where: str, value: object) -> tuple[Rule, ...]:
-    texts = _several(value)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
-    try:
-        return parse_rules(texts)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _insights(where: str, table: object) -> Iterator[Constant]:
+def _insights(where: str, table: object) -> Iterator[tuple[str, Callable[[Results], _Found]]]:
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
     numbers, allowed = [claim.number for claim in claims().values()], ", ".join(VERDICTS)
@@ -232,14 +218,13 @@ def _insights(where: str, table: object) -> Iterator[Constant]:
             if verdict not in VERDICTS:
                 raise InputError(f"{where} {key} must be one of {allowed}, not {verdict!r}.")
         check = functools.partial(_verdict, int(key), verdicts)
-        yield Constant(f"insight {int(key)} must be {' or '.join(verdicts)}", check)
+        yield f"insight {int(key)} must be {' or '.join(verdicts)}", check
 
 
 def _verdict(number: int, wanted: Sequence[str], new: Results) -> _Found:
     found = new.insights.insights if new.insights is not None else ()
-    verdicts = {claim.number: claim.verdict for claim in found}
     absent = "not in the report" if found else "not in the report, which has no insights"
-    verdict = verdicts.get(number, absent)
+    verdict = {claim.number: claim.verdict for claim in found}.get(number, absent)
     return verdict not in wanted, f"it is {visible(verdict)}"
 
 
@@ -251,9 +236,9 @@ def judged(
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
     outcomes, diff = list[Outcome](), None
-    for constant in limits.constants:
-        fails, found = constant.check(new)
-        outcomes.append(Outcome(constant.text, found if fails else "", found))
+    for text, check in limits.constants:
+        fails, found = check(new)
+        outcomes.append(Outcome(text, found if fails else "", found))
     if limits.fail_on and baseline is None:
         outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,27 +12,19 @@ from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import visible
 from headscope.reports.result import Entry, ListResult
 
-
-class Kind(NamedTuple):
-    """One kind of thing that can be listed."""
-
-    words: str  # What things of this kind are, on one line
-    page: str  # The page of the docs about them
-
-
-#: Everything that can be listed, by name.
+#: Everything that can be listed, by name: what things of this kind are, and the page about them.
 KINDS = {
-    "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md"),
-    "tasks": Kind("what a model is measured by", "docs/tasks.md"),
-    "roles": Kind("what heads can do, as classify finds it", "docs/classify.md"),
-    "families": Kind("model types that are tested, and those that are refused", "docs/families.md"),
-    "limits": Kind("what [limits] of a config file can ask of a report", "docs/config.md"),
+    "methods": ("ways to choose the heads that prune removes", "docs/prune.md"),
+    "tasks": ("what a model is measured by", "docs/tasks.md"),
+    "roles": ("what heads can do, as classify finds it", "docs/classify.md"),
+    "families": ("model types that are tested, and those that are refused", "docs/families.md"),
+    "limits": ("what [limits] of a config file can ask of a report", "docs/config.md"),
 }
 
 
 def _entries(kind: str) -> Iterator[Entry]:
     """List all of one kind, from the list that the program itself uses, loaded only now."""
-    page = KINDS[kind].page
+    page = KINDS[kind][1]
     if kind == "methods":
         from headscope.pruning.options import METHODS
 
@@ -67,8 +58,8 @@ def _entries(kind: str) -> Iterator[Entry]:
 def entries_of(name: str | None = None) -> ListResult:
     """List everything of one kind; the kinds themselves where none is named."""
     if name is None:
-        kinds = (Entry(name, kind.words, "", kind.page) for name, kind in KINDS.items())
-        return ListResult("", tuple(kinds))
+        kinds = tuple(Entry(name, words, "", page) for name, (words, page) in KINDS.items())
+        return ListResult("", kinds)
     if name not in KINDS:
         hint = nearest(name, KINDS, "there are")
         raise InputError(f"There is nothing called {visible(name)!r} to list; {hint}")

@@ -9,6 +9,7 @@ from typing import Any
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
+from headscope.reports.baseline import size_of
 from headscope.reports.claims.view import bar_of
 from headscope.reports.compare_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
@@ -27,10 +28,15 @@ def model_title(report: ReportResult) -> str:
     return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
 
 
+def certificate_in(report: ReportResult) -> Any:
+    """Return the certificate of a report, or what the first section says of it; None without."""
+    checks = (getattr(result, "validation", None) for result in report.sections.values())
+    return report.validate or next(filter(None, checks), None)
+
+
 def certificate(report: ReportResult) -> str:
     """Say whether our attention equals the model's."""
-    summaries = (getattr(result, "validation", None) for result in report.sections.values())
-    summary: Any = report.validate or next(filter(None, summaries), None)
+    summary = certificate_in(report)
     if summary is None or summary.passed is None:
         return "Not validated: headscope's attention was not checked against the model."
     if not summary.passed:
@@ -40,14 +46,6 @@ def certificate(report: ReportResult) -> str:
         "Validated: headscope's attention was checked against the model; the last hidden state "
         f"differs by at most {tiny(summary.max_abs_hidden)}."
     )
-
-
-def proof(report: ReportResult) -> str:
-    """Say in a few words whether our attention equals the model's."""
-    text = certificate(report)
-    if text.startswith("Validated"):
-        return f"✓ differs from the model by at most {text.rpartition(' ')[2].rstrip('.')}"
-    return "✗ validation failed" if "FAILED" in text else "not validated"
 
 
 def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str, str, str]]:
@@ -67,8 +65,8 @@ def headline(report: ReportResult) -> str:
     if classified is not None and classified.heads:
         some = sum(bool(head.roles) for head in classified.heads)
         article = "the " if classified.corpus.name.startswith("built-in") else ""
-        text = f"{article}{classified.corpus.name}"
-        parts.append(f"{some} of {len(classified.heads)} heads have a role on {text}")
+        on = f"{article}{classified.corpus.name}"
+        parts.append(f"{some} of {len(classified.heads)} heads have a role on {on}")
     if prune is not None and prune.curves:
         points = [p for p in prune.curves[0].points if p.heads_removed]
         if points:
@@ -80,9 +78,7 @@ def headline(report: ReportResult) -> str:
             else:
                 text = f"{prune.metric} is {value:.2f} in place of {full:.2f}"
             parts.append(f"with {share} removed, {text}")
-    if not parts:
-        return "What the attention heads of this model do."
-    return "; ".join(parts) + "."
+    return f"{'; '.join(parts) or 'What the attention heads of this model do'}."
 
 
 def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
@@ -99,15 +95,13 @@ def report_markdown(
     Tables have at most four columns, and every string of a model or corpus is inert. ``changes``
     are those since the baseline of the limits.
     """
-    return "\n".join(_lines(report, outcomes, changes)) + "\n"
+    return "\n".join([*_lines(report, outcomes, changes), ""])
 
 
 def _lines(
     report: ReportResult, outcomes: Sequence[Outcome], changes: DiffResult | None
 ) -> Iterator[str]:
     model = report.provenance["model"]
-    gone = model.get("removed_heads")
-    removed = f", {len(gone)} of them removed" if isinstance(gone, list) and gone else ""
     yield f"## headscope: {markdown(model_title(report))}"
     if changes is not None:
         text = diff_markdown(changes)
@@ -119,8 +113,7 @@ def _lines(
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
     yield from ("", f"**{markdown(headline(report))}**", "")
-    size = f"{model['n_layers']} layers x {model['n_heads']} heads{removed}"
-    yield f"{markdown(model['family'])}, {size}. {markdown(certificate(report))}"
+    yield f"{markdown(model['family'])}, {size_of(model)}. {markdown(certificate(report))}"
     if report.classify is not None:
         yield from folded("Map of the heads' roles", _map(report.classify))
     if report.insights is not None:
@@ -160,10 +153,10 @@ def _map(result: ClassifyResult) -> Iterator[str]:
 def _claims(claims: Sequence[Insight]) -> Iterator[str]:
     decided = [claim for claim in claims if claim.verdict != "not measured yet"]
     waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
-    bars = [bar_of(claim) for claim in decided]
     rows = [
-        (str(claim.number), claim.claim, claim.verdict, "" if bar is None else tidy(bar.text))
-        for claim, bar in zip(decided, bars, strict=True)
+        (str(claim.number), claim.claim, claim.verdict, tidy(bar.text) if bar else "")
+        for claim in decided
+        for bar in [bar_of(claim)]
     ]
     lines = list(table(("#", "claim", "verdict", "number"), rows, bold=2)) if rows else []
     if waiting:
@@ -171,18 +164,6 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
     counts = Counter(claim.verdict for claim in decided)
     verdicts = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
     yield from folded(f"Claims from the literature: {verdicts or 'none measured yet'}", lines)
-    yield from folded("What decides each claim", _reasons(decided))
-
-
-def _reasons(claims: Iterable[Insight]) -> Iterator[str]:
-    for claim in claims:
-        yield f"* **{claim.number}, {claim.verdict}**: {markdown(tidy(claim.measured))}"
-        parts = claim.parts if len(claim.parts) > 1 else ()
-        for part in parts:
-            text = f"{part.name}: {part.verdict} ({part.measured})"
-            yield f"  * {markdown(tidy(text))}"
-        if claim.control:
-            yield f"  * Control: {markdown(tidy(claim.control))}"
 
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:

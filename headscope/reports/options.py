@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -15,7 +15,7 @@ from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
 if TYPE_CHECKING:
-    from headscope.reports.claims.thresholds import InsightThresholds
+    from headscope.reports.claims.rule import InsightThresholds
     from headscope.reports.registry import Sections
 else:
     Sections = InsightThresholds = object
@@ -152,13 +152,6 @@ class InsightsOptions(ClaimsOptions):
             "The sections have limits of their own in settings.",
         ),
     ] = None
-    announce: Annotated[
-        Callable[[str], None] | None,
-        Option(
-            help="Told in a sentence, before anything is measured, what is run and for how long.",
-            python_only=True,
-        ),
-    ] = None
 
     def check(self) -> None:
         """Refuse to skip sections that insights does not run."""
@@ -172,10 +165,10 @@ class InsightsOptions(ClaimsOptions):
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
         if self.sections is not None:
             return ("random heads",)
-        wanted = [name for name in section_of("insights").uses if name not in ("prune", *self.skip)]
-        labelled = ["insights"] if "classify" in wanted else []
-        tuning = [name for name in wanted if name == "transfer"]
-        return (*(name for name in wanted if name != "transfer"), *labelled, *tuning)
+        without = ("prune", "transfer", *self.skip)
+        first = [name for name in section_of("insights").uses if name not in without]
+        labelled = ["insights"] if "classify" in first else []
+        return (*first, *labelled, *([] if "transfer" in self.skip else ["transfer"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +222,13 @@ class ReportOptions(ClaimsOptions):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
                 raise InputError(f"There is no section {name!r}; {hint}")
-        if not set(self.only or SECTIONS) - set(self.skip):
+        if not self.section_names():
             raise InputError("No section is left to run; give fewer to skip.")
+
+    def section_names(self) -> list[str]:
+        """Name the sections that are asked for, in their order."""
+        wanted = set(self.only or SECTIONS).difference(self.skip)
+        return [name for name in SECTIONS if name in wanted]
 
     def step_names(self) -> tuple[str, ...]:
         """Name every section that is asked for, and the files."""
@@ -245,9 +243,7 @@ class ReportOptions(ClaimsOptions):
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
         """Yield the options of every section that is asked for, those of insights by default."""
-        for name in SECTIONS:
-            if name not in (self.only or SECTIONS) or name in self.skip:
-                continue
+        for name in self.section_names():
             kind: type[ModelOptions] = function_of(name).options
             table = {} if name == "insights" else (self.settings or {}).get(name, {})
             try:

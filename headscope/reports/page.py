@@ -16,18 +16,18 @@ from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import drawn_bars, paper_of
 from headscope.reports.markdown import (
     certificate,
+    certificate_in,
     headline,
     key_numbers,
     model_title,
-    proof,
     settings_rows,
 )
 from headscope.reports.result import ReportResult
-from headscope.show.blocks import PAGE, Block, Custom, text_table
+from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
 from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
-from headscope.show.page.template import answered, body, rendered, role_colours, versions
+from headscope.show.page.template import answered, body, proof, rendered, role_colours, versions
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
@@ -88,7 +88,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     counts = Counter[tuple[str, str]]()
     for part in classes:
         counts.update({role[:2]: role[2] for role in role_counts(part)})
-    first = _clearest(report, cards)
+    first = _clearest(cards)
     failed = report.validate is not None and not report.validate.passed
     return rendered(
         "page.html.j2",
@@ -99,7 +99,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         means=any(card.mean for card in cards),
         title=model_title(report),
         size=size,
-        proof=visible(proof(report)),
+        proof=proof(certificate_in(report)),
         model_line=visible(text),
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
@@ -139,20 +139,11 @@ _DEFAULTS = "Every setting is at its default."
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
 
 
-def _clearest(report: ReportResult, cards: list[Card]) -> str:
+def _clearest(cards: list[Card]) -> str:
     """Name the head that the page selects first: a syntactic or positional one if there is any."""
-    if not cards:
-        return ""
     order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")
-    classified = report.classify
-    labels = {} if classified is None else {h.name: h.labels for h in classified.heads}
-
-    def rank(card: Card) -> tuple[int, float]:
-        place = order.index(card.primary) if card.primary in order else len(order)
-        gains = [float(label.score) - label.baseline for label in labels.get(card.name, ())]
-        return place, -max(gains, default=0.0)
-
-    return min(cards, key=rank).name
+    named = {role: card.name for role in order for card in cards[::-1] if card.primary == role}
+    return next(iter([*named.values(), *(card.name for card in cards)]), "")
 
 
 def _cards(report: ReportResult) -> list[Card]:
@@ -166,10 +157,8 @@ def _cards(report: ReportResult) -> list[Card]:
         for new in view_of(name).facts(result, sorted(cards)):
             place = new.layer, new.head
             old = cards.get(place, Card(*place))
-            lists: dict[str, Any] = {
-                field: [*getattr(old, field), *getattr(new, field)]
-                for field in ("roles", "keys", "labels", "facts", "ranks", "numbers")
-            }
+            fields = ("roles", "keys", "labels", "facts", "ranks", "numbers")
+            lists: dict[str, Any] = {f: getattr(old, f) + getattr(new, f) for f in fields}
             cards[place] = replace(
                 old,
                 primary=new.primary or old.primary,
@@ -215,6 +204,14 @@ def _data(
     """Return what the page's script reads."""
     special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
     lines = list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
+    heads = []
+    for card in cards:  # with signs as print has them
+        values = {field: getattr(card, field) for field in _CARD_FIELDS}
+        for field in ("labels", "ranks", "numbers"):
+            values[field] = [[tidy(cell) for cell in row] for row in values[field]]
+        values["facts"] = [[lines.index(caption), tidy(text)] for caption, text in card.facts]
+        values |= {"sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
+        heads.append(values)
     return {
         "first": first,
         "side": SIDE,
@@ -223,7 +220,7 @@ def _data(
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
         "captions": lines,  # what the lines of the cards are called, each once
-        "heads": [_card(card, lines) for card in cards],
+        "heads": heads,
         "samples": [
             {
                 "text": visible(sample.text),
@@ -243,15 +240,6 @@ def _data(
 _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 
 
-def _card(card: Card, captions: Sequence[str]) -> dict[str, Any]:
-    """Return what the script reads of a head, with signs as print has them."""
-    values = {field: getattr(card, field) for field in _CARD_FIELDS}
-    for field in ("labels", "ranks", "numbers"):
-        values[field] = [[tidy(cell) for cell in row] for row in values[field]]
-    values["facts"] = [[captions.index(caption), tidy(text)] for caption, text in card.facts]
-    return {**values, "sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
-
-
 def _parts(report: ReportResult) -> Iterator[Part]:
     """Yield what each section has to show, the key numbers, and how the report was made."""
     for name, result in report.sections.items():
@@ -265,19 +253,19 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         for what, x, y in key_numbers(report, claims=False)
     ]
     if numbers:
-        header = ("", "this model", "control")
-        yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)
+        key = text_table(("number", "this model", "control"), numbers, on=PAGE)
+        yield Part("numbers", "Key numbers", body([key]), wide=True)
     if report.left_out:
-        rows = [(name, visible(why)) for name, why in report.left_out.items()]
-        yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)
+        reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
+        yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     text = f"{len(changed)} settings differ from the defaults." if changed else _DEFAULTS
     table = [text_table(("section", "setting", "value"), changed, on=PAGE)] if changed else []
-    yield Part("settings", "Settings", [text], more=body(table), fold="These settings")
+    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), body(table), "These settings")
 
 
 def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
     """Show the answer of a section and what shows it, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
-    return Part(anchor, title, body=body([*lead, *figure]), more=body(rest))
+    return Part(anchor, title, body([*lead, *figure]), body(rest))

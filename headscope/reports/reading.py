@@ -83,6 +83,7 @@ def load_json(path: Path) -> Any:
         data = json.loads(text, parse_constant=no_constant)
         if "\\ud" in text.lower():  # halves of surrogate pairs: JSON allows them, no output does
             data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+        return data
     except FileNotFoundError:
         raise InputError(f"There is no file or folder {visible(path)}.") from None
     except OSError as error:
@@ -93,7 +94,6 @@ def load_json(path: Path) -> Any:
         raise InputError(f"{visible(path)} is nested too deeply for a result.") from None
     except ValueError as error:
         raise InputError(f"{visible(path)} is not whole JSON ({visible(error)}).") from None
-    return data
 
 
 def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:

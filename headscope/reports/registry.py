@@ -81,11 +81,9 @@ class Section:
     @property
     def marks(self) -> set[str]:
         """Required fields, of which the JSON of every other section has half at most."""
-        none = dataclasses.MISSING
-        fields = [
-            f for f in dataclasses.fields(self.kind) if f.default is f.default_factory is none
-        ]
-        return {field.name for field in fields} - {"schema", "provenance", "validation"}
+        none, fields = dataclasses.MISSING, dataclasses.fields(self.kind)
+        required = {f.name for f in fields if f.default is f.default_factory is none}
+        return required - {"schema", "provenance", "validation"}
 
 
 _SECTIONS = {

@@ -38,8 +38,7 @@ class ListResult:
         """One row per entry (pandas)."""
         import pandas as pd
 
-        rows = (vars(entry) for entry in self.entries)
-        return pd.DataFrame(rows, columns=["name", "words", "source", "page"])
+        return pd.DataFrame([vars(entry) for entry in self.entries])
 
 
 #: Every verdict that there is. "not measured": there are numbers, but an interval is unknown.
@@ -107,18 +106,14 @@ class InsightsResult(Measured):
 
     def __getitem__(self, number: int) -> Insight:
         """Return the insight of that number."""
-        for insight in self.insights:
-            if insight.number == number:
-                return insight
-        raise KeyError(f"there is no insight {number}")
+        return {insight.number: insight for insight in self.insights}[number]
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per claim, the sentences only (pandas)."""
         import pandas as pd
 
         columns = ("number", "claim", "verdict", "measured", "control", "rule")
-        rows = ([getattr(claim, name) for name in columns] for claim in self.insights)
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame([vars(claim) for claim in self.insights], columns=columns)
 
 
 @dataclass(frozen=True)
@@ -204,6 +199,11 @@ class SetChange(Fact):
     lost: tuple[str, ...]
     old: str = ""  # For roles the primary one; else empty.
     new: str = ""
+
+    @property
+    def signed(self) -> list[str]:
+        """What was lost and gained: ``-syntactic``, ``+positional -1``."""
+        return [f"-{name}" for name in self.lost] + [f"+{name}" for name in self.gained]
 
 
 @dataclass(frozen=True)
@@ -312,18 +312,15 @@ class CompareResult:
         """One row per report and number, with its 95% interval and its control (pandas)."""
         import pandas as pd
 
+        names = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
         rows = [
-            {
-                **{"report": report.label, "model": report.name},
-                **{"section": row.section, "what": row.what},
-                **vars(cell.number),
-                **{"text": cell.text, "control": cell.control},
-            }
+            (report.label, report.name, row.section, row.what, n.value, n.low, n.high, text, beside)
             for row in self.rows
             for report, cell in zip(self.reports, row.cells, strict=True)
             if cell is not None
+            for n, text, beside in [(cell.number, cell.text, cell.control)]
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=names)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from headscope.removal.metric_words import scale_of
 from headscope.reports.result import Change, DiffResult, Outcome, SetChange
 
 _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
-_WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
+_WRITTEN_ALLOWED_DROP = re.compile(
+    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%|points?|)", re.IGNORECASE
+)
 #: A bare number of this share of a metric's scale, or more, was meant in another unit.
 _TOO_MUCH = 0.25
 _TOO_MUCH_OF_A_LOSS = 1.0  # Nats: the right answer becomes 2.7 times less likely.
@@ -40,11 +42,7 @@ class AllowedDrop:
     def parse(cls, text: str) -> AllowedDrop | None:
         """Read it as it is written; None if it is no number of 0 or more with a known unit."""
         match = _WRITTEN_ALLOWED_DROP.fullmatch(text)
-        try:
-            amount = float(match[1]) if match else math.nan
-        except ValueError:
-            return None
-        if match is None or not 0 <= amount < math.inf:
+        if match is None or not 0 <= (amount := float(match[1])) < math.inf:
             return None
         return cls(amount, "points" if match[2].lower().startswith("p") else match[2])
 
@@ -174,8 +172,7 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
 
 def _roles(diff: DiffResult) -> Iterator[tuple[SetChange, str]]:
     for change in diff.roles:
-        signs = [f"-{name}" for name in change.lost] + [f"+{name}" for name in change.gained]
-        words = ", ".join(signs) or f"{change.old} -> {change.new}"
+        words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
         yield change, f"{change.where} ({words})"
 
 

@@ -1,34 +1,164 @@
-"""``headscope report``: every command on one model, loaded and validated once."""
+"""``headscope report``: the sections of one run, on one model that is loaded and validated once.
+
+The function behind a section has its name: ``headscope.NAME``. Its parameters are the section's
+settings, and its class of options says what a report has to know of it: ``report_defaults()`` the
+settings that differ in a report, ``widest_dtype`` that it computes in the device's widest type,
+whatever the others use. Results of other sections come in through the parameters ``roles`` (what
+classify found) and ``sections`` (everything).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headscope.analyses.explain.run import read_sentence
 from headscope.core.activations import Activations
+from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.heads import head_name
+from headscope.core.once import keeping
+from headscope.core.options import ThresholdSet, options_of
+from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import InsightThresholds
 from headscope.reports.options import ReportOptions
-from headscope.reports.registry import SECTIONS
+from headscope.reports.registry import SECTIONS, Sections, function_of
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.reports.sections import Run, run_sections
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
+from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences
+
+#: Parameters that are no settings: a run of sections decides them, or they name or make files.
+_NO_SETTINGS = {
+    *("model", "validate", "progress", "command", "settings", "sections"),
+    *("state", "resume", "folder", "save"),
+}
+
+
+def _plain(value: Any) -> Any:
+    """Turn an argument into what JSON can hold, files by their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return str(value.name) if hasattr(value, "sha256") else dataclasses.asdict(value)  # type: ignore[attr-defined]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the sections of one run share."""
+
+    loaded: LoadedModel  # The model of all sections.
+    #: Arguments by section, where they are not the defaults.
+    settings: Mapping[str, Mapping[str, Any]]
+    seed: int  # Of every section that is not given another.
+    command: str  # Recorded in the results.
+    check: bool = True  # Whether the model must be validated.
+    progress: Progress = silent  # Told ("section, what", done, total).
+
+    def __post_init__(self) -> None:
+        for name, table in self.settings.items():
+            check_settings(name, table)
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Return the arguments of a section that are not its function's defaults."""
+        seeded = {"seed": self.seed} if "seed" in _parameters(name) else {}
+        return {**seeded, **_options(name).report_defaults(), **self.settings.get(name, {})}
+
+    def changed(self, name: str) -> dict[str, Any]:
+        """Return the arguments that differ from what a report does by default, as plain values."""
+        defaults: dict[str, Any] = {key: p.default for key, p in _parameters(name).items()}
+        defaults |= _options(name).report_defaults()
+        changed: dict[str, Any] = {}
+        for key, value in self.arguments(name).items():
+            own, usual = _plain(value), _plain(defaults[key])
+            if isinstance(value, ThresholdSet):
+                usual = _plain(type(value)())
+                own = {k: v for k, v in own.items() if v != usual[k]} or usual
+            changed |= {key: own} if own != usual else {}
+        return changed
+
+
+@dataclass(frozen=True)
+class SectionResults:
+    """What a run measured."""
+
+    sections: Sections  # The results.
+    #: Sections that this model does not allow, or whose own check failed, and why.
+    left_out: dict[str, str]
+    failed: tuple[str, ...]  # Those of them whose own check failed
+
+
+def run_sections(names: Iterable[str], run: Run) -> SectionResults:
+    """Run sections in the order given; what they have in common is computed once."""
+    results, left_out, failed = dict[str, Any](), dict[str, str](), list[str]()
+    with keeping(run.loaded.network):
+        for name in names:
+            shared = {
+                "validate": run.check,
+                "progress": part_of(name, run.progress),
+                "dtype": widest_dtype(run.loaded.device) if _options(name).widest_dtype else None,
+                "roles": results.get("classify"),
+                "sections": Sections(**results),
+                "settings": run.settings,
+            }
+            takes = _parameters(name)
+            shared = {key: v for key, v in shared.items() if key in takes and v is not None}
+            arguments = {**shared, **run.arguments(name), "command": run.command}
+            try:
+                results[name] = function_of(name)(run.loaded, **arguments)
+            except (UnsupportedModelError, CheckFailedError) as error:
+                left_out[name] = str(error)
+                failed += [name] * isinstance(error, CheckFailedError)
+    return SectionResults(Sections(**results), left_out, tuple(failed))
+
+
+def _options(name: str) -> type[ModelOptions]:
+    """Return a section's class of options."""
+    kind: type[ModelOptions] = function_of(name).options
+    return kind
+
+
+def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a section's function, but for those of loading."""
+    every = inspect.signature(function_of(name)).parameters
+    declared = options_of(_options(name))
+    return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
+
+
+def check_settings(name: str, table: Mapping[str, Any]) -> None:
+    """Refuse an unknown section, and settings that it does not have."""
+    if name not in SECTIONS:
+        raise InputError(f"There is no section {name!r} to set; known are {', '.join(SECTIONS)}.")
+    settings = sorted(set(_parameters(name)) - _NO_SETTINGS)
+    for key in table:
+        if key not in settings:
+            raise InputError(
+                f"The section {name} has no setting {key!r}; known are {', '.join(settings)}."
+            )
+
 
 _DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 
 
 def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
-    only, skip = options.only, options.skip
-    names = [name for name in SECTIONS if name in (only or SECTIONS) and name not in skip]
+    names = options.section_names()
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):
@@ -43,14 +173,8 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         "draws": options.draws,
         **settings.get("insights", {}),
     }
-    shared = Run(
-        loaded,
-        settings,
-        options.seed,
-        options.command,
-        options.validate,
-        options.tell,
-    )
+    command, seed = options.command, options.seed
+    shared = Run(loaded, settings, seed, command, options.validate, options.tell)
     usable = not options.validate or validate_model(loaded).passed
     result = run_sections([name for name in names if usable or name == "validate"], shared)
     left_out = dict(result.left_out)
@@ -58,38 +182,16 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         why = "validation failed, so nothing is reported on this model"
         left_out |= {name: why for name in names if name != "validate"}
     sections = result.sections.sections
+    warnings = warnings_of(*sections.values())
     return ReportResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded,
-            command=options.command,
-            seed=options.seed,
-            warnings=warnings_of(*sections.values()),
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, warnings=warnings),
         settings={name: shared.changed(name) for name in names if name != "insights"},
         left_out=left_out,
         samples=_sample_patterns(loaded, given) if usable and loaded.sites else (),
         failed=result.failed,
         **sections,
     )
-
-
-class _KeepPatterns:
-    """Keeps the rounded patterns of one sentence, by head."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._sites = loaded.sites
-        self.patterns: dict[str, tuple[tuple[float, ...], ...]] = {}
-
-    def observe(self, site: Activations) -> None:
-        """Keep the patterns of a chunk, under the original numbers of its heads."""
-        heads: Sequence[int] = self._sites[site.row].head_ids[site.heads]
-        for head, pattern in zip(heads, site.pattern[0].cpu().double().tolist(), strict=True):
-            rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in pattern)
-            self.patterns[head_name(site.layer, head)] = rounded
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Nothing to do."""
 
 
 def _sample_patterns(
@@ -99,10 +201,21 @@ def _sample_patterns(
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
+    patterns = dict[str, tuple[tuple[float, ...], ...]]()
+
+    class Keep:
+        def observe(self, site: Activations) -> None:
+            heads: Sequence[int] = loaded.sites[site.row].head_ids[site.heads]
+            for head, pattern in zip(heads, site.pattern[0].cpu().double().tolist(), strict=True):
+                rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in pattern)
+                patterns[head_name(site.layer, head)] = rounded
+
+        def finish(self, stack: str, layer: int) -> None:
+            pass
+
     for text, ids in sentences or handy_sentences(loaded, 2):
-        keep = _KeepPatterns(loaded)
-        with routed(loaded.model, Router(loaded.sites, [keep], others=loaded.others)) as router:
+        with routed(loaded.model, Router(loaded.sites, [Keep()], others=loaded.others)) as router:
             router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
         tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
-        samples.append(SamplePatterns(text, tuple(map(str, tokens)), keep.patterns))
+        samples.append(SamplePatterns(text, tuple(map(str, tokens)), dict(patterns)))
     return tuple(samples)

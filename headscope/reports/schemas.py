@@ -53,7 +53,9 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
     name = kind.__name__
     if name not in definitions:
         definitions[name] = {}
-        missing, hints = dataclasses.MISSING, typing.get_type_hints(kind, localns=_sections())
+        # A report names the classes of its sections without importing them.
+        sections = {section_of(name).result: section_of(name).kind for name in SECTIONS}
+        missing, hints = dataclasses.MISSING, typing.get_type_hints(kind, localns=sections)
         fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.
         comments, named = _comments(kind), issubclass(kind, Head)
         definitions[name] = {
@@ -71,11 +73,6 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
             ],
         }
     return {"$ref": f"#/$defs/{name}"}
-
-
-def _sections() -> dict[str, type]:
-    """Return the classes that a report names without importing them."""
-    return {section_of(name).result: section_of(name).kind for name in SECTIONS}
 
 
 def _comments(kind: type) -> dict[str, dict[str, str]]:

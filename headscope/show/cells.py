@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -22,11 +22,14 @@ Row = TypeVar("Row")  # What stands for a layer: its number, or its name.
 Cell = TypeVar("Cell")  # What belongs to a head.
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:
-    """Make a plain table whose first column is text and whose others are numbers."""
+def make_table(
+    columns: Sequence[str], rows: Iterable[Iterable[str | Text]] = (), numbers: bool = True
+) -> Table:
+    """Make a plain table whose first column is text; the others are numbers, or text too."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        justify: Literal["left", "right"] = "right" if i and numbers else "left"
+        table.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

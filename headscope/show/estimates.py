@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headscope.show.cells import decimal, model_line
-from headscope.stats.effects import Effect, EffectTask
+from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
 
 
@@ -25,15 +25,6 @@ def cosine_text(effect: Effect | None, digits: int = 4) -> str:
     return "-" if effect is None else decimal(effect.cosine.value, digits)
 
 
-def task_line(task: EffectTask) -> str:
-    """Say what changed models are measured by beside the cosine."""
-    drawn = f" ({task.data['drawn']})" if task.data.get("drawn") else ""
-    return (
-        f"{task.name} on {task.data['name']}: {task.examples:,} examples{drawn}, {task.metric} "
-        f"{ranged(task.baseline, 2)} unchanged"
-    )
-
-
 def run_lines(result: Any) -> str:
     """Say on which model, text and task a result was measured, a line each."""
     text = result.text
@@ -45,6 +36,9 @@ def run_lines(result: Any) -> str:
         lines[-1] += f"; {dropped:,} lines that the task is measured on are left out"
     elif result.task is not None and result.task.data["sha256"] == text["sha256"]:
         lines[-1] += "; the task is measured on the same text"
-    if result.task is not None:
-        lines.append(f"Task    {task_line(result.task)}")
+    if (task := result.task) is not None:
+        drawn = f" ({task.data['drawn']})" if task.data.get("drawn") else ""
+        examples = f"{task.data['name']}: {task.examples:,} examples{drawn}"
+        baseline = f"{task.metric} {ranged(task.baseline, 2)} unchanged"
+        lines.append(f"Task    {task.name} on {examples}, {baseline}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ Made without pyplot, and no setting of matplotlib is left changed.
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -13,8 +14,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm
@@ -224,21 +223,22 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
         for kind in style.formats:
             # Fixed ids; text that stays text is a third of the size, and can be searched.
             plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
+            # By its canvas: ``savefig`` would place everything once more for each file.
+            module, name_of, options = _CANVASES[kind]
+            canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), name_of)
+            drawn = io.BytesIO()
             with mpl.rc_context(rc=plain):  # type: ignore[arg-type]  # keys are literals there
-                files[f"{name}.{kind}"] = _printed(figure, kind)
+                getattr(canvas(figure), f"print_{kind}")(drawn, **options)
+            files[f"{name}.{kind}"] = drawn.getvalue()
     return files
 
 
-def _printed(figure: Figure, kind: str) -> bytes:
-    """Print a figure by its canvas: ``savefig`` would place everything once more for each file."""
-    drawn = io.BytesIO()
-    if kind == "png":
-        FigureCanvasAgg(figure).print_png(drawn)  # type: ignore[no-untyped-call]
-    elif kind == "svg":
-        FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    else:
-        FigureCanvasPdf(figure).print_pdf(drawn, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
-    return drawn.getvalue()
+#: By the kind of a file: module of matplotlib (pdf's takes a quarter of a second), canvas, options.
+_CANVASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "png": ("backend_agg", "FigureCanvasAgg", {}),
+    "svg": ("backend_svg", "FigureCanvasSVG", {"metadata": {"Date": None}}),
+    "pdf": ("backend_pdf", "FigureCanvasPdf", {"metadata": {"CreationDate": None}}),
+}
 
 
 def for_paper(figure: Figure, style: FigureStyle) -> None:

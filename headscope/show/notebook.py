@@ -100,21 +100,12 @@ def figure_of(result: Any, name: str = "") -> Any:
     from headscope.core.errors import InputError
     from headscope.show.figures import figures_of
 
-    named = named_blocks(result)
+    blocks = (b for b in _blocks(result) if isinstance(b, Chart | HeadMap | Panels | Drawing))
+    named = {block.file: block for block in blocks if block.file}
     if name and name not in named:
         raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
     chosen = named[name] if name else next(iter(named.values()), None)
     return None if chosen is None else next(iter(figures_of([chosen])))[1]
-
-
-def named_blocks(result: Any) -> dict[str, Chart | HeadMap | Panels | Drawing]:
-    """Return what is drawn of a result, by the names of the figures' files."""
-    drawn = (
-        block
-        for block in _blocks(result)
-        if isinstance(block, Chart | HeadMap | Panels | Drawing) and block.file
-    )
-    return {block.file: block for block in drawn}
 
 
 def _blocks(result: Any) -> list[Block]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from headscope.core.safe_text import visible
 from headscope.show.blocks import TERMINAL, Text
 from headscope.show.cells import frame_csv, to_csv
+from headscope.show.folders import folder_files
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -90,17 +91,17 @@ def view(
         return terminal([*blocks(result), *more(result)])
 
     def files(result: R) -> Mapping[str, bytes]:
-        from headscope.show.figures import figure_files, figures_of
+        from headscope.show.figures import figures_of
 
-        made = {f"{name}.csv": frame(result) for name, frame in frames.items()}
+        made = {name: frame(result) for name, frame in frames.items()}
         tables = {name: frame_csv(frame) for name, frame in made.items() if len(frame.columns)}
+        drawn = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
+        files = folder_files(tables, dict(figures_of(drawn)))
         if page:
             from headscope.show.page.template import page_of
 
-            tables[f"{page}.html"] = page_of(title, blocks(result), result)
-        drawn = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
-        figures = figure_files(dict(figures_of(drawn)))
-        return {name: text.encode() for name, text in tables.items()} | figures
+            files[f"{page}.html"] = page_of(title, blocks(result), result).encode()
+        return files
 
     return View(human, files, more=more, title=title, blocks=blocks, **others)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import Ended, read_rows, refused, strict_json
+from outcomes import Ended, read_rows, refused
 from result_files import changed, make_results, plant, read, write
 from tiny_models import tiny_bert
 
@@ -95,14 +95,6 @@ def test_roles_verdicts_and_what_one_lacks(first, second, run):
     assert all(mine is not None and other is None for mine, other in cells)
 
 
-def test_many_reports_each_have_a_name_of_their_own(first, run):
-    found = run("compare", *[first / "rank.json"] * 28, "--format", "json").json
-    labels = [report["label"] for report in found["reports"]]
-    assert labels[:2] + labels[25:] == ["A", "B", "Z", "AA", "AB"]
-    human = run("compare", *[first / "rank.json"] * 7).stdout
-    assert len(re.findall(r"^rank ", human, re.MULTILINE)) == 3
-
-
 def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_path):
     third = Path(shutil.copytree(second, tmp_path / "c"))
     plant(second, "rank", "provenance", "seed", to=7)
@@ -164,46 +156,12 @@ def old(first: Path, tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("format", ["human", "json", "md"])
+@pytest.mark.parametrize("format", ["human", "md"])
 def test_equal_results_print_nothing(format, first, new, run):
     for path in new.glob("*.json"):
         plant(new, path.stem, "provenance", "created", to="2031")
     for rules in ((), ("--fail-on", "any", "--fail-on", "metric-drop=0")):
         assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
-
-
-def test_runs_of_the_same_and_of_more_sentences_and_other_weights(run, model, tmp_path):
-    call = ("classify", model, "--no-validate")
-    # 2, 2, 4 are longer than the model allows
-    for name, limit in (("a", 20), ("b", 20), ("c", 40)):
-        assert run(*call, "--limit", limit, "-o", tmp_path / name).code == 0
-    assert run("diff", tmp_path / "a" / "classify.json", tmp_path / "b") == Ended(0, "", "")
-    found = run("diff", tmp_path / "a", tmp_path / "c", "--format", "json").json
-    assert [(row["name"], row["old"], row["new"]) for row in found["identity"]] == [
-        ("sentences", "18", "36")
-    ]
-    assert found["within"] > 0
-    for seed in (0, 1):
-        path = tiny_bert(tmp_path / f"model{seed}", seed=seed)
-        run("rank", path, "--no-fresh", "--no-validate", "-o", tmp_path / f"out{seed}")
-    outcome = run("diff", tmp_path / "out0", tmp_path / "out1")
-    assert outcome.code == 0
-    assert "DIFFERENT MODEL: " in outcome.stdout
-    assert "Rank: numbers beyond interval or tolerance" in outcome.stdout.splitlines()
-
-
-def test_a_lost_role_in_every_format(old, new, run, tmp_path):
-    human = run("diff", old, new).stdout
-    assert "1 head changed role" in human
-    assert re.search(r"L1H1 .* -self", human)
-    page = run("diff", old, new, "--format", "md").stdout
-    assert "| L1H1 | none | none | -self |" in page
-    found = run("diff", old, new, "--format", "json").json
-    row = {"section": "classify", "where": "L1H1", "name": "roles", "gained": []}
-    assert found["roles"] == [{**row, "lost": ["self"], "old": "none", "new": "none"}]
-    run("diff", old, new, "-o", tmp_path / "out")
-    assert (tmp_path / "out" / "diff.md").read_text() == page
-    assert read(tmp_path / "out" / "diff.json") == found
 
 
 def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
@@ -276,7 +234,7 @@ def test_known_failures(arguments, words, first, run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format", ["human", "json", "md"])
+@pytest.mark.parametrize("format", ["human", "md"])
 def test_hostile_strings_do_nothing(format, first, new, run):
     for place in (("provenance", "model", "id"), ("provenance", "dtype"), ("heads", 0, "primary")):
         plant(new, "classify", *place, to=HOSTILE)
@@ -287,7 +245,7 @@ def test_hostile_strings_do_nothing(format, first, new, run):
     outcome = run("diff", first / "classify.json", *call[2:], "--fail-on", "role-changed")
     assert outcome.code == 3
     shown = run(*call).stdout
-    for text in (outcome.stderr, shown if format != "json" else ""):
+    for text in (outcome.stderr, shown):
         assert "\x1b" not in text
         assert "\u202e" not in text
     if format == "md":
@@ -295,8 +253,6 @@ def test_hostile_strings_do_nothing(format, first, new, run):
         rows = [line for line in shown.splitlines() if line.startswith("|")]
         assert {row.count("|") for row in rows} <= {3, 5, 6, 7}
         assert not re.search(r"@org|http://e|\]\(", shown)
-    if format == "json":
-        strict_json(shown)
 
 
 def test_the_baseline_may_be_the_folder_that_is_written(run, model, tmp_path):

@@ -108,13 +108,11 @@ def test_a_budget_that_ends_is_said(run, model):
     assert "LayerNorm only (random, 32 examples): 2 runs" in done.flat
 
 
-def test_insights_says_beforehand_what_it_measures_and_can_skip_it(run, model):
+def test_insights_may_skip_the_section_that_takes_longest(run, model):
     """One budget for all of it: what the others leave is transfer's."""
     skip = "classify,rank,spectrum,depth,flow,linear,symmetric"
     done = run("insights", model, "--skip", skip, "--budget", 0.01, "--format", "json")
     assert done.code == 0, done.stderr
-    assert "insights measures transfer; transfer" in done.stderr
-    assert "ends 0.01 s after the start (budget). Skip transfer to leave out" in done.stderr
     skipped = run("insights", model, "--skip", f"{skip},transfer", "--format", "json", "--quiet")
     assert skipped.stderr == ""
     for ended, verdict in ((done, "not measured"), (skipped, "not measured yet")):

@@ -1,4 +1,4 @@
-"""Everything that the documentation shows is run."""
+"""What the documentation shows is run; ``py`` marks what other tests run on tiny models."""
 
 import doctest
 import functools
@@ -68,6 +68,8 @@ def _once(demo):
 def test_python_examples_run(page):
     for block in _blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {})
+    for block in _blocks(page, "py"):
+        compile(block, str(page), "exec")
 
 
 @pytest.mark.usefixtures("_once")

@@ -17,9 +17,8 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
 from headscope.reports.claims.run import decide, measure_kept_roles
-from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import Insight
 
 T = InsightThresholds()
@@ -211,7 +210,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
 )
 def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path):
     rng = np.random.default_rng(0)
-    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(24))
+    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(16))
     made = network()
     made.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")

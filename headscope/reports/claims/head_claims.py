@@ -75,10 +75,9 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
         "baseline": kept.baseline,
         "value": kept.value,
         "loss": loss,
-        "loss_interval": None if lost.interval is None else [*lost.interval],
-        "value_interval": None
-        if lost.interval is None
-        else {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
+        "loss_interval": lost.interval and [*lost.interval],
+        "value_interval": lost.interval
+        and {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
         "random_mean": float(np.mean(kept.random)),
         "random_as_well": as_well,
         "draws": draws,
@@ -246,20 +245,13 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
         "random_areas": {stack: asdict(area.inner) for stack, area in random.items()},
         "gaps": [asdict(gap) for gap in gaps.values()],
     }
+    repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
+    data = {"examples": pruned.data.examples, "data": pruned.data.name, "repaired": repaired}
+    beside = rule.say("random", inner=_inner_areas(random.values())) if random else ""
     return rule.concluded(
         parts,
-        rule.say(
-            "measured",
-            values,
-            repaired="" if cross.repair == "none" else f" with repair {cross.repair}",
-            examples=pruned.data.examples,
-            data=pruned.data.name,
-            inner=_inner_areas(areas.values()),
-        ),
-        rule.say(
-            "control",
-            random=rule.say("random", inner=_inner_areas(random.values())) if random else "",
-        ),
+        rule.say("measured", {**values, **data}, inner=_inner_areas(areas.values())),
+        rule.say("control", random=beside),
         values,
     )
 

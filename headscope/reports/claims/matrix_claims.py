@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from headscope.analyses.depth.result import DepthCurves
+from headscope.analyses.depth.result import DepthCurves, DepthResult
+from headscope.analyses.rank.result import RankResult
+from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.analyses.symmetric.result import SymmetricResult
 from headscope.core.rounding import ROUNDING
 from headscope.reports.claims.rule import (
@@ -14,7 +16,6 @@ from headscope.reports.claims.rule import (
     HOLDS,
     OPEN,
     UNKNOWN,
-    Evidence,
     Rule,
     above,
     every,
@@ -28,7 +29,9 @@ from headscope.stats.estimate import Estimate
 _RANDOM = ("noise", "shuffled")
 
 
-def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
+def judge_asymmetry(
+    rule: Rule, rank: RankResult | None, symmetric: SymmetricResult | None
+) -> Insight:
     """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
@@ -36,10 +39,8 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
     counts where it was measured. Where W_Q W_K^T was not measured, as in families that rotate
     queries and keys, the scores of the text take its place.
     """
-    rank, symmetric, limit = evidence.rank, evidence.symmetric, rule.thresholds.asymmetry
-    output = _output_part(rule, symmetric)
+    limit, output, function = rule.thresholds.asymmetry, _output_part(rule, symmetric), ""
     values: dict[str, object] = {}
-    function = ""
     if symmetric is not None:
         cosines = {name: drawn.cosine.value for name, drawn in symmetric.whole.items()}
         values = {f"{name}_cosine": value for name, value in cosines.items()}
@@ -49,25 +50,18 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
         function = rule.say("function", texts=", ".join(texts))
 
     if rank is None:
-        if symmetric is None:
-            return rule.missing()
-        every_head = ((head.name, head.asymmetry) for head in symmetric.heads)
-        scores = {name: score for name, score in every_head if score.value is not None}
+        heads = symmetric.heads if symmetric else ()
+        scores = {head.name: head.asymmetry for head in heads if head.asymmetry.value is not None}
         part = _every_head_part(rule, "scores", scores)
-        low = [name for name, score in scores.items() if above(score, limit) == FAILS]
-        means = [score.value for score in scores.values() if score.value is not None]
+        means = [score.value or 0.0 for score in scores.values()]
+        values |= {"heads": len(scores), "scores_least": min(means, default=None)}
         middle = median(means or [math.nan])
         return rule.concluded(
             (part, output),
             rule.say("scores", n=len(scores), part=part.measured, median=middle),
             rule.say("scores_control", function=function),
-            {
-                "heads": len(scores),
-                "scores_least": min(means, default=None),
-                "symmetric_scores": low,
-                **values,
-            },
-            refuted=bool(scores) and len(low) == len(scores),
+            values,
+            refuted=bool(scores) and all(above(s, limit) == FAILS for s in scores.values()),
         )
 
     weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
@@ -75,7 +69,6 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
         return rule.undecided("not applicable", "zero")
     asymmetries = ((head.name, head.pattern_asymmetry) for head in rank.heads)
     patterns = {name: pattern for name, pattern in asymmetries if pattern is not None}
-    low = [name for name, value in weights.items() if value <= limit]
     means = [pattern.value for pattern in patterns.values() if pattern.value is not None]
     random: dict[str, float | None] = {}
     for name in ("gaussian", "fresh"):
@@ -85,7 +78,7 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
     middle, gaussian = median(weights.values()), random["gaussian"]
     least_head = min(weights, key=lambda name: weights[name])
     share = 1 - middle / gaussian if gaussian else None
-    values = {
+    values |= {
         "heads": len(weights),
         "undefined": len(rank.heads) - len(weights),
         "least": weights[least_head],
@@ -96,9 +89,6 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
         "pattern_median": median(means) if means else None,
         **random,
         "below_gaussian": share,
-        "symmetric_weights": low,
-        "symmetric_patterns": [n for n, p in patterns.items() if above(p, limit) == FAILS],
-        **values,
     }
     measured = rule.say("measured", values)
     measured += rule.say("undefined", values) if values["undefined"] else ""
@@ -107,16 +97,17 @@ def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
     if share is not None:
         side = "below" if share >= 0 else "above"
         known += rule.say("below_gaussian", share=abs(share), side=side)
+    low = [value <= limit for value in weights.values()]
     return rule.concluded(
         (
-            rule.part("weights", FAILS if low else HOLDS, rule.say("exact", values)),
+            rule.part("weights", FAILS if any(low) else HOLDS, rule.say("exact", values)),
             _every_head_part(rule, "patterns", patterns),
             output,
         ),
         measured,
         rule.say("control", random=known, function=function),
         values,
-        refuted=len(low) == len(weights),
+        refuted=all(low),
     )
 
 
@@ -140,23 +131,22 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
         return rule.part("output", UNKNOWN, rule.say("not_finite"))
     outcomes = []
     for cosine in random.values():  # the lower the cosine, the further the output has moved
+        outcome = OPEN
         if own.low is None or own.high is None or cosine.low is None or cosine.high is None:
-            outcomes.append(UNKNOWN)
+            outcome = UNKNOWN
         elif own.high < cosine.low - ROUNDING:
-            outcomes.append(HOLDS)
-        else:
-            outcomes.append(FAILS if own.low >= cosine.high - ROUNDING else OPEN)
+            outcome = HOLDS
+        elif own.low >= cosine.high - ROUNDING:
+            outcome = FAILS
+        outcomes.append(outcome)
     text = rule.say("output", random, own=own)
     if (equal := symmetric.equivalent_heads.value) is not None:
         text += rule.say("equivalent", equal=equal, n=len(symmetric.heads))
     return rule.part("output", every(outcomes), text)
 
 
-def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
+def judge_shared_projections(rule: Rule, rank: RankResult) -> Insight:
     """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
-    rank = evidence.rank
-    if rank is None:
-        return rule.missing()
     layers, heads = dict[str, Estimate](), dict[str, Estimate]()
     for name, control in rank.controls.items():
         of_layers, of_heads = list[float](), list[float]()
@@ -164,12 +154,12 @@ def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
             random = control.of(len(layer.heads)) if control else None
             if random is None:
                 continue
-            in_layer = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
-            if usual := random.layers["qk"].dims["90"]:
-                of_layers += [n / usual for n in [layer.qk.dims["90"]] if n is not None]
-            if usual := random.heads["qk"].dims["90"]:
-                dims = [head.qk.dims["90"] for head in in_layer]
-                of_heads += [n / usual for n in dims if n is not None]
+            inside = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
+            for ratios, dims, usual in (
+                (of_layers, [layer.qk.dims["90"]], random.layers["qk"].dims["90"]),
+                (of_heads, [head.qk.dims["90"] for head in inside], random.heads["qk"].dims["90"]),
+            ):
+                ratios += [n / usual for n in dims if n is not None and usual]
         if of_layers and of_heads:
             layers[name], heads[name] = mean_estimate(of_layers), mean_estimate(of_heads)
     if not layers:
@@ -199,15 +189,9 @@ def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
     )
 
 
-def judge_low_rank(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 5 by the share of the largest singular values of every head's pattern.
-
-    The classification, where there is one, names the positional heads among the exceptions.
-    """
-    spectrum = evidence.spectrum
+def judge_low_rank(rule: Rule, spectrum: SpectrumResult) -> Insight:
+    """Decide claim 5 by the share of the largest singular values of every head's pattern."""
     limit, most = rule.thresholds.low_rank, rule.thresholds.most
-    if spectrum is None:
-        return rule.missing()
     if not spectrum.heads:
         return rule.undecided("not applicable", "no_head")
     if any(head.share_at_k.interval is None for head in spectrum.heads):
@@ -215,48 +199,33 @@ def judge_low_rank(rule: Rule, evidence: Evidence) -> Insight:
     outcomes = {head.name: above(head.share_at_k, limit) for head in spectrum.heads}
     low = [name for name, outcome in outcomes.items() if outcome == HOLDS]
     high = [name for name, outcome in outcomes.items() if outcome == FAILS]
-    roles = {h.name: h.primary for h in evidence.classify.heads} if evidence.classify else {}
-    roles |= {head.name: head.role for head in spectrum.heads if head.role}
-    positional = [name for name in high if roles.get(name) == "positional"]
+    roles = {head.name: head.role for head in spectrum.heads}
+    positional = [name for name in high if roles[name] == "positional"]
     n = len(spectrum.heads)
-    outcome = OPEN
-    if len(low) > most * n:
-        outcome = HOLDS
-    elif len(high) >= (1 - most) * n:
-        outcome = FAILS
+    against = FAILS if len(high) >= (1 - most) * n else OPEN
+    outcome = HOLDS if len(low) > most * n else against
     random, difference = spectrum.random_weights, spectrum.over_random_weights()
     values = {
         "k": spectrum.k,
         "length": spectrum.length,
         "heads": n,
-        "low_rank": low,
-        "not_low_rank": high,
         "positional_exceptions": positional,
         "mean_share": spectrum.mean_share,
         "random_logits": spectrum.controls["random-logits"].share_at_k,
         "identity": spectrum.controls["identity"].share_at_k,
         "random_weights": random and random.share_at_k.value,
-        "random_weights_above": None if random is None else [draw.above for draw in random.draws],
         "over_random_weights": difference and difference.value,
-        "over_random_weights_half_width": difference and difference.half_width,
     }
-    others = rule.say("others", values)
-    if random is None or difference is None:
-        control = rule.say("no_random", others=others)
-    else:
-        drawn = rule.say(
-            "random",
-            mean=random.share_at_k.value,
-            above=min(draw.above for draw in random.draws),
-            heads=random.heads,
-            threshold=spectrum.verdict.threshold,
-        )
-        if difference.half_width is None:
-            control = rule.say("no_interval", random=drawn, others=others)
-        else:
+    beside: dict[str, object] = {"others": rule.say("others", values)}
+    control = rule.say("no_random", beside)
+    if random is not None and difference is not None:
+        least = min(draw.above for draw in random.draws)
+        drawn = {"mean": random.share_at_k.value, "above": least, "heads": random.heads}
+        beside["random"] = rule.say("random", drawn, threshold=spectrum.verdict.threshold)
+        control = rule.say("no_interval", beside)
+        if difference.half_width is not None:
             meaning = rule.say(f"meaning {above(difference, 0.0)}")
-            fields = {"gap": difference, "meaning": meaning, "others": others}
-            control = rule.say("control", random=drawn, **fields)
+            control = rule.say("control", beside, gap=difference, meaning=meaning)
     counts = {**values, "n_low": len(low), "n_high": len(high), "limit": limit}
     exceptions = rule.say("exceptions", names=positional) if positional else ""
     return rule.concluded(
@@ -267,11 +236,8 @@ def judge_low_rank(rule: Rule, evidence: Evidence) -> Insight:
     )
 
 
-def judge_collapse(rule: Rule, evidence: Evidence) -> Insight:
+def judge_collapse(rule: Rule, depth: DepthResult) -> Insight:
     """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
-    depth = evidence.depth
-    if depth is None:
-        return rule.missing()
     if len(depth.variants["attention"]) < 3:
         return rule.undecided("not measured", "one_layer")
     if depth.sequences < 2:
@@ -290,21 +256,16 @@ def judge_collapse(rule: Rule, evidence: Evidence) -> Insight:
     above_rounding = max(2.0, rule.thresholds.above_rounding * depth.sequences)
     end = depth.trends["attention_of_start"]
     falls = Estimate(end.mean[-1], end.low[-1], end.high[-1])
-    steps = points("step_change", above_rounding)
-    skip = points("skip_of_start")
-    gains = points("ffn_gain", above_rounding)
-    change = points("layernorm_change")
+    steps, gains = points("step_change", above_rounding), points("ffn_gain", above_rounding)
+    skip, change = points("skip_of_start"), points("layernorm_change")
+    fastest = _extreme(rule, "exponential", steps, 1) if steps else rule.say("too_few")
     layernorm = rule.part("layernorm", change.values(), _extreme(rule, "layernorm", change, 0))
     overflow = len(change) < len(depth.trends["layernorm_change"].mean) - 1
     if overflow and layernorm.verdict != FAILS:  # states without it overflow
         layernorm = rule.part("layernorm", UNKNOWN, layernorm.measured)
     parts = (
         rule.part("falls", falls, rule.say("falls", end=_digits(falls))),
-        rule.part(
-            "exponential",
-            steps.values(),
-            _extreme(rule, "exponential", steps, 1) if steps else rule.say("too_few"),
-        ),
+        rule.part("exponential", steps.values(), fastest),
         rule.part("skip", skip.values(), _extreme(rule, "skip", skip, -1)),
         rule.part("ffn", gains.values(), _gains(rule, gains)),
         layernorm,
@@ -314,15 +275,11 @@ def judge_collapse(rule: Rule, evidence: Evidence) -> Insight:
         late = drawn.collapsed_after["attention"]
         too = rule.say("too", late=late) if late else ""
         control = rule.say("control", _last_values(drawn), too=too)
+    sizes = {"layers": len(depth.variants["full"]) - 1, "windows": depth.sequences}
+    collapse = rule.say("after", after=after) if after else rule.say("never")
     return rule.concluded(
         parts,
-        rule.say(
-            "measured",
-            _last_values(depth),
-            layers=len(depth.variants["full"]) - 1,
-            windows=depth.sequences,
-            collapse=rule.say("after", after=after) if after else rule.say("never"),
-        ),
+        rule.say("measured", {**_last_values(depth), **sizes}, collapse=collapse),
         control,
         {
             "attention": depth.variants["attention"][-1],
@@ -330,7 +287,6 @@ def judge_collapse(rule: Rule, evidence: Evidence) -> Insight:
             "attention_with_skip": depth.variants["attention+skip"][-1],
             "full": depth.variants["full"][-1],
             "collapsed_after": after,
-            "parts": {part.name: part.verdict for part in parts},
             "control": None if drawn is None else drawn.variants["attention"][-1],
         },
         refuting=(parts[0].name,),  # decides against the claim where it does not hold

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from headscope.reports.claims.rule import FAILS, HOLDS, UNKNOWN, Evidence, Rule, shown
+from headscope.analyses.flow.result import FlowResult
+from headscope.analyses.linear.result import LinearResult
+from headscope.reports.claims.rule import FAILS, HOLDS, UNKNOWN, Rule, shown
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
 
-def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
+def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
     """Decide claim 1 by the width of W_V and by what z holds of the word attended to most.
 
     A wide W_V and a sharp pattern are what an untrained model with large W_Q has as well; so the
     same patterns with a W_V of Gaussian entries, and random directions, are among the controls.
     """
-    flow = evidence.flow
-    if flow is None:
-        return rule.missing()
     widths = [width for head in flow.heads if (width := head.wide()) is not None]
     if not widths:
         return rule.undecided("not applicable", "no_values")
@@ -46,9 +45,12 @@ def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
 
     outcome = HOLDS if wide > rule.thresholds.most * len(widths) else FAILS
     random = rule.part("random", UNKNOWN, rule.say("no_random"))
+    beside = rule.say("control", r2)
     if control is not None:
-        gain = control.gain.value
+        gain, drawn = control.gain.value, control.recovery
         random = rule.part("random", gain, gain=known(gain, "value"))
+        alone = rule.say("control_random", value=drawn.value.value, whole=drawn.whole.value)
+        beside = alone + beside
     parts = [
         rule.part("wide", outcome, **values),
         random,
@@ -61,16 +63,9 @@ def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
         gap = trees.combination.over_baseline
         text = rule.say("trees", values, strongest=trees.strongest, gap=gap)
         not_counted.append(rule.part("not_counted_trees", gap, text))
+    measured = rule.say("measured", values, n=len(flow.heads))
     if recovery.value.value is None:
-        why = flow.not_measured.get("value", "no numbers")
-        measured = rule.say("not_measured", why=why)
-    else:
-        measured = rule.say("measured", values, n=len(flow.heads))
-    beside = ""
-    if control is not None:
-        drawn = control.recovery
-        beside = rule.say("control_random", value=drawn.value.value, whole=drawn.whole.value)
-    beside += rule.say("control", r2)
+        measured = rule.say("not_measured", why=flow.not_measured.get("value", "no numbers"))
     gaussian = [
         shape.w_v.effective_rank / shape.d_head
         for shape in flow.spectra.get("gaussian", ())
@@ -81,28 +76,23 @@ def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
     return rule.concluded(parts, measured, beside, values, not_counted=not_counted)
 
 
-def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
+def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
     """Decide claim 6 by what heads lose without softmax, and what their keys read back.
 
     That a softmax with beta = sqrt(d_head) reads back better than the linear sum is true of every
     random model; so it must do so by more than there, and at the sharpness that the head has.
     """
-    linear = evidence.linear
-    if linear is None:
-        return rule.missing()
     coherence, stored, control = linear.correlations[0], linear.stored, linear.control
     form = linear.form("linear")
-    read_back = rule.say(
-        "own",
-        linear=stored.linear.value,
-        softmax=stored.softmax_own.value,
-        difference=stored.difference_own,
-    )
+    errors = {"linear": stored.linear.value, "softmax": stored.softmax_own.value}
+    read_back = rule.say("own", errors, difference=stored.difference_own)
     correlation = rule.say("correlation", vars(coherence))
-    random = rule.part("random", UNKNOWN, rule.say("no_random"))
+    beside = rule.say("no_random")
+    random = rule.part("random", UNKNOWN, beside)
     if control is not None:
         sides = {"stored": stored.difference, "random": control.stored.difference}
         random = rule.part("random", control.over_random, **sides)
+        beside = rule.say("random_spearman", spearman=control.correlations[0].spearman)
     parts = [
         rule.part("coherence", coherence.spearman, correlation)
         if coherence.layers
@@ -127,18 +117,8 @@ def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
         for name in ("coherence_centred", "entropy")
     )
     # The error of this form goes to 0 where scores are small.
-    errors = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
-    first_order = rule.say("no_first_order")
-    if errors:
-        first_order = rule.say("first_order", error=errors[0])
-    beside = rule.say("no_random")
-    if control is not None:
-        beside = rule.say("random_spearman", spearman=control.correlations[0].spearman)
-    return rule.concluded(
-        parts,
-        rule.say("measured", values, correlation=correlation, own=read_back),
-        rule.say(
-            "control", centred=centred, entropy=entropy, first_order=first_order, random=beside
-        ),
-        values,
-    )
+    small = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
+    first = rule.say("first_order", error=small[0]) if small else rule.say("no_first_order")
+    others = {"centred": centred, "entropy": entropy, "first_order": first, "random": beside}
+    measured = rule.say("measured", values, correlation=correlation, own=read_back)
+    return rule.concluded(parts, measured, rule.say("control", others), values)

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from headscope.core import rounding
+from headscope.core.errors import InputError
+from headscope.core.options import ThresholdSet
 from headscope.core.safe_text import listed
-from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.registry import Sections
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
@@ -94,6 +95,66 @@ def common(outcomes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
+class InsightThresholds(ThresholdSet):
+    """When a claim holds; every field is an option and a TOML key. Our own choice, all of them.
+
+    Attributes
+    ----------
+    asymmetry : float
+        Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
+    value_width : float
+        Claim 1: effective rank of W_V over d_head above which a head is wide.
+    recovered : float
+        Claim 1: R^2 of the attended word's state from which z holds most of it.
+    random_p, metric_loss : float
+        Claim 2: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
+        heads are not told from random ones, and the share of the metric that they may lose (Voita
+        et al. 2019, arXiv:1905.09418, section 6: 10 of 48 encoder heads cost 0.15 BLEU).
+    layer_below, head_within : float
+        Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
+        must lie to theirs, as shares of the control's.
+    low_rank, most : float
+        Claim 5: the share of the sum of singular values above which a head is low rank, and the
+        share of heads that count as most (of claim 1 too).
+    interference : float
+        Claim 6: what the correlation of key coherence with the linear form's error, and the
+        difference of the errors of reading values back (linear minus softmax), must exceed.
+    collapsed, step_slack, layernorm_change : float
+        Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
+        layer may lie above that of the layer before, and how much (as a share of the start) the
+        LayerNorm ablation may change the curve anywhere.
+    above_rounding : float
+        Claim 7: the share of windows that must still be above rounding for a layer to count.
+    tuning_gap : float
+        Claim 9: points of accuracy that everything trained may lie above LayerNorm alone.
+    """
+
+    asymmetry: float = 0.1
+    value_width: float = 0.8
+    recovered: float = 0.5
+    random_p: float = 0.05
+    metric_loss: float = 0.05
+    layer_below: float = 0.10
+    head_within: float = 0.10
+    low_rank: float = 0.9
+    most: float = 0.5
+    interference: float = 0.0
+    collapsed: float = 0.01
+    step_slack: float = 0.10
+    layernorm_change: float = 0.10
+    above_rounding: float = 0.5
+    tuning_gap: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            top = {"asymmetry": 2.0, "tuning_gap": 100.0}.get(name, 1.0)
+            if not (math.isfinite(value) and 0 <= value < top):
+                raise InputError(
+                    f"The threshold {name} is {value}; give a number from 0 to below {top:g}."
+                )
+
+
+@dataclass(frozen=True)
 class Evidence(Sections):
     """What has been measured of a model, by section; None where it was not."""
 
@@ -119,19 +180,11 @@ class PartRule:
 
     name: str  # What the part says, as results call it
     rule: str = ""  # What its estimate is; ``{bound}`` is the direction and the bound
-    direction: str = ""  # Of :data:`_DIRECTIONS`; empty where a test of its own decides
-    bounds: Sequence[float | str] = ()
+    #: Where it lies if the part holds: of :data:`_DIRECTIONS`, then the bounds; empty where a test
+    #: of its own decides.
+    lies: Sequence[Any] = ()
     among: str = ""  # Of several estimates: whether ``every`` one counts, or their ``common`` side
     percent: bool = False  # Whether bounds are written as percentages
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> PartRule:
-        """Read an entry of the file: the direction is the key that holds the bounds."""
-        direction = next((name for name in _DIRECTIONS if name in table), "")
-        bounds = table.get(direction, ())
-        fields = {name: value for name, value in table.items() if name != direction}
-        bounds = bounds if isinstance(bounds, list | tuple) else (bounds,)
-        return cls(direction=direction, bounds=bounds, **fields)
 
 
 @dataclass(frozen=True)
@@ -155,7 +208,7 @@ def claims() -> dict[str, Claim]:
     text = resources.files("headscope.reports.claims").joinpath("claims.toml").read_text("utf-8")
     rules = {}
     for name, table in tomllib.loads(text).items():
-        parts = {key: PartRule.read(part) for key, part in table["parts"].items()}
+        parts = {key: PartRule(**part) for key, part in table["parts"].items()}
         rules[name] = Claim(**{**table, "parts": parts})
     return rules
 
@@ -187,8 +240,8 @@ class Rule:
         rule = self.claim.parts[key]
         measured = self.say(key, number=number, **fields) if measured is None else measured
         if not isinstance(number, str):
-            decide = _DIRECTIONS[rule.direction][0]
-            bounds = [self._bound(bound) for bound in rule.bounds]
+            decide = _DIRECTIONS[rule.lies[0]][0]
+            bounds = [self._bound(bound) for bound in rule.lies[1:]]
             if isinstance(number, Estimate):
                 number = decide(number, *bounds)
             else:
@@ -269,9 +322,10 @@ class Rule:
         values = dataclasses.asdict(self.thresholds)
         rows = []
         for part in self.claim.parts.values():
-            bounds = (self._bound(bound) for bound in part.bounds)
-            written = (f"{bound:.0%}" if part.percent else f"{bound:g}" for bound in bounds)
-            bound = _DIRECTIONS[part.direction][1].format(*written) if part.direction else ""
+            direction, *bounds = part.lies or ["itself"]
+            form = ".0%" if part.percent else "g"
+            written = [format(self._bound(bound), form) for bound in bounds]
+            bound = _DIRECTIONS[direction][1].format(*written) if bounds else ""
             rows += [part.rule.format(bound=bound, **values)] if part.rule else []
         closing = self.claim.closing.format(rest=1 - self.thresholds.most, **values)
         return f"{self.claim.opening} {'; '.join(rows)}. {closing}"

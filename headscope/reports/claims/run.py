@@ -40,13 +40,12 @@ from headscope.reports.claims.matrix_claims import (
     judge_shared_projections,
 )
 from headscope.reports.claims.routing_claims import judge_interference, judge_routing
-from headscope.reports.claims.rule import Evidence, Rule
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
 from headscope.reports.result import Insight, InsightsResult, KeptRoles
-from headscope.reports.sections import Run, check_settings, run_sections
+from headscope.reports.run import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -64,8 +63,9 @@ _TEXTS = {
     **dict.fromkeys(("classify", "flow"), "corpus"),
     **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
 }
-#: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers.
-JUDGES: dict[str, Callable[[Rule, Evidence], Insight]] = {
+#: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers. Each takes
+#: the results that the claim needs, as that file lists them; two take all the evidence.
+JUDGES: dict[str, Callable[..., Insight]] = {
     "asymmetry": judge_asymmetry,
     "routing": judge_routing,
     "labelled_heads": judge_labelled_heads,
@@ -82,7 +82,13 @@ JUDGES: dict[str, Callable[[Rule, Evidence], Insight]] = {
 
 def decide(name: str, evidence: Evidence, thresholds: InsightThresholds | None = None) -> Insight:
     """Give a claim its verdict; "not measured yet" where its measurement is missing."""
-    return JUDGES[name](Rule(name, thresholds or InsightThresholds()), evidence)
+    rule = Rule(name, thresholds or InsightThresholds())
+    if name in ("labelled_heads", "cross_attention"):
+        return JUDGES[name](rule, evidence)
+    needs = [getattr(evidence, section) for section in rule.claim.needs]
+    if all(result is None for result in needs):
+        return rule.missing()
+    return JUDGES[name](rule, *needs)
 
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:
@@ -116,14 +122,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             }
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
-        if options.announce is not None:
-            steps = options.step_names()
-            parts = ["the labelled heads alone" if s == "insights" else s for s in steps]
-            text = f"insights measures {', '.join(parts)}"
-            if "transfer" in parts:
-                text += f"; transfer ends {budget:g} s after the start (budget). Skip transfer to "
-                text += "leave out claims 8 to 10"
-            options.announce(f"{text}.")
         shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
         sections = run_sections(first, shared).sections
         tuning = shared if "transfer" in names else None

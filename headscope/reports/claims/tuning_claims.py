@@ -10,13 +10,12 @@ from headscope.reports.claims.rule import (
     HOLDS,
     OPEN,
     UNKNOWN,
-    Evidence,
     Rule,
     below,
     negative,
     shown,
 )
-from headscope.reports.result import Insight
+from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
 _NAMES = {
@@ -29,46 +28,34 @@ _NAMES = {
 _EQUAL = ("weights", "biases", "lora")
 
 
-def judge_layernorm(rule: Rule, evidence: Evidence) -> Insight:
+def judge_layernorm(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 8 by LayerNorm alone minus each equally large set."""
-    transfer = evidence.transfer
-    if transfer is None:
-        return rule.missing()
-    pairs = ((name, transfer.difference("layernorm", name)) for name in _EQUAL)
-    differences = {name: difference for name, difference in pairs if difference is not None}
-    if not differences:
-        return rule.undecided("not measured", "nothing", reached=_runs_reached(transfer))
-    size = transfer.sizes[-1]
-    variants = ("layernorm", *_EQUAL, "all_biases", "attention", "all")
-    measured = _measured(transfer, variants, size)
-    if unsettled := _unsettled(transfer, ("layernorm", *_EQUAL), size):
-        return rule.insight("not measured", f"{unsettled} {measured}")
-    parts = []
+    parts, values = list[InsightPart](), dict[str, object]()
+    size, worse = transfer.sizes[-1], False
     for name in _EQUAL:
-        if (difference := differences.get(name)) is not None:
-            text = rule.say("points", points=difference.points, seeds=difference.seeds)
-            parts.append(rule.part(name, difference.points, text))
+        difference = transfer.difference("layernorm", name)
+        if difference is not None:
+            points = difference.points
+            text = rule.say("points", points=points, seeds=difference.seeds)
+            parts.append(rule.part(name, points, text))
+            values[name] = {"mean": points.value, "low": points.low, "high": points.high}
+            worse = worse or below(points, 0.0) == HOLDS
         elif name not in transfer.not_possible:
             parts.append(rule.part(name, UNKNOWN, rule.say("not_reached")))
-    return rule.concluded(
-        parts,
-        measured,
-        rule.say("control", accuracies=_accuracies(transfer, ("head",), size)),
-        {
-            name: {"mean": d.points.value, "low": d.points.low, "high": d.points.high}
-            for name, d in differences.items()
-        },
-        refuted=any(below(d.points, 0.0) == HOLDS for d in differences.values()),
-    )
+    if not values:
+        return rule.undecided("not measured", "nothing", reached=_runs_reached(transfer))
+    others = ("all_biases", "attention", "all")
+    measured = _measured(transfer, ("layernorm", *_EQUAL, *others), size)
+    if unsettled := _unsettled(transfer, ("layernorm", *_EQUAL), size):
+        return rule.insight("not measured", f"{unsettled} {measured}")
+    control = rule.say("control", accuracies=_accuracies(transfer, ("head",), size))
+    return rule.concluded(parts, measured, control, values, refuted=worse)
 
 
-def judge_frozen(rule: Rule, evidence: Evidence) -> Insight:
+def judge_frozen(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 9 by everything minus LayerNorm alone, and by pretrained minus random."""
-    transfer = evidence.transfer
-    if transfer is None:
-        return rule.missing()
     size, variants = transfer.sizes[-1], ("layernorm", "all", "head")
-    frozen_over_tuned = transfer.difference("layernorm", "all")
+    tuned = transfer.difference("layernorm", "all")
     over_random = transfer.difference("layernorm", "layernorm", other_weights="random")
     worth = transfer.difference("all", "head")
 
@@ -84,27 +71,19 @@ def judge_frozen(rule: Rule, evidence: Evidence) -> Insight:
         unsettled += rule.say("worthless", points=points("everything", worth, gain))
     if unsettled:
         return rule.insight("not measured", f"{unsettled.strip()} {measured}")
-    gap = None if frozen_over_tuned is None else negative(frozen_over_tuned.points)
+    gap = None if tuned is None else negative(tuned.points)
     over = None if over_random is None else over_random.points
     parts = (
-        rule.part("tuned", gap or UNKNOWN, points("everything", frozen_over_tuned, gap)),
+        rule.part("tuned", gap or UNKNOWN, points("everything", tuned, gap)),
         rule.part("random", over or UNKNOWN, points("pretrained", over_random, over)),
     )
-    return rule.concluded(
-        parts,
-        measured,
-        rule.say(
-            "control", accuracies=_accuracies(transfer, ("layernorm", "head"), size, "random")
-        ),
-        {"gap": gap and gap.value, "above_random": over and over.value},
-    )
+    accuracies = _accuracies(transfer, ("layernorm", "head"), size, "random")
+    values = {"gap": gap and gap.value, "above_random": over and over.value}
+    return rule.concluded(parts, measured, rule.say("control", accuracies=accuracies), values)
 
 
-def judge_unstable(rule: Rule, evidence: Evidence) -> Insight:
+def judge_unstable(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 10 by how attention and LayerNorm vary over seeds."""
-    transfer = evidence.transfer
-    if transfer is None:
-        return rule.missing()
     size, variants = transfer.sizes[0], ("attention", "layernorm")
     spread = next((spread for spread in transfer.spreads if spread.size == size), None)
     if spread is None:
@@ -115,14 +94,11 @@ def judge_unstable(rule: Rule, evidence: Evidence) -> Insight:
 
     diverge = rule.part("diverge", UNKNOWN, rule.say("not_reached"))
     if spread.tries:
-        text = rule.say("diverge", vars(spread))
-        diverge = rule.part("diverge", spread.more_bad, text)
+        diverge = rule.part("diverge", spread.more_bad, **vars(spread))
     wider = rule.part("spread", UNKNOWN, rule.say("no_spread"))
     if spread.ratio.value is not None:
         chance = "" if spread.learned else rule.say("chance")
-        wider = rule.part(
-            "spread", spread.ratio, rule.say("spread", ratio=spread.ratio, chance=chance)
-        )
+        wider = rule.part("spread", spread.ratio, ratio=spread.ratio, chance=chance)
         if not spread.learned and wider.verdict != FAILS:
             wider = rule.part("spread", UNKNOWN, wider.measured)
     # Either part is enough for the claim; against it both must speak.
@@ -168,21 +144,17 @@ def _unsettled(
 ) -> str:
     """Name the cells whose best learning rate is not known; empty where all are known."""
     starts = [(name, "pretrained") for name in variants] + [(name, "random") for name in random]
-    cells = [cell for start in starts if (cell := transfer.cell(*start, size)) is not None]
-    sentences = []
-    for optimum, text in (
-        ("edge", "The best learning rate lies at the edge of the grid that was searched"),
-        ("not searched", "No learning rate was searched for"),
-    ):
-        names = [
-            f"{_NAMES.get(cell.variant, cell.variant)}"
-            f"{' from random weights' if cell.weights == 'random' else ''} ({cell.rate:g})"
-            for cell in cells
-            if cell.optimum == optimum
-        ]
-        if names:
-            sentences.append(f"{text}: {', '.join(names)}.")
-    return " ".join(sentences)
+    texts = {
+        "edge": "The best learning rate lies at the edge of the grid that was searched",
+        "not searched": "No learning rate was searched for",
+    }
+    names: dict[str, list[str]] = {optimum: [] for optimum in texts}
+    for cell in (transfer.cell(*start, size) for start in starts):
+        if cell is not None and cell.optimum in texts:
+            where = " from random weights" if cell.weights == "random" else ""
+            name = f"{_NAMES.get(cell.variant, cell.variant)}{where} ({cell.rate:g})"
+            names[cell.optimum].append(name)
+    return " ".join(f"{texts[key]}: {', '.join(cells)}." for key, cells in names.items() if cells)
 
 
 def _runs_reached(transfer: TransferResult) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
@@ -10,28 +10,18 @@ from markupsafe import Markup
 from headscope.core.heads import Head
 
 Place = tuple[int, int]
-_EMPTY = Markup()
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: sentences, a paragraph each, then a table.
-
-    Every text is plain: the page escapes it. The title stands in the contents too, where it leads
-    to the anchor. There is no table without rows; its first column of numbers is ``numbers``.
-    ``body`` comes last: markup that the section itself made safe.
-    """
+    """A section of the page; its title stands in the contents, where it leads to the anchor."""
 
     anchor: str
     title: str
-    texts: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    numbers: int = 1
-    body: Markup = _EMPTY
-    more: Markup = _EMPTY  # What is folded up, under this caption.
+    body: Markup  # As ``headscope.show.page.template.body`` writes blocks
+    more: Markup | None = None  # What is folded up, under this caption
     fold: str = "All numbers"
-    wide: bool = False  # Whether it takes a whole row.
+    wide: bool = False  # Whether it takes a whole row
 
 
 @dataclass(frozen=True)

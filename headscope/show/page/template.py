@@ -43,20 +43,25 @@ def versions(result: Any, joint: str = ", ") -> str:
     )
 
 
+def proof(check: Any) -> str:
+    """Say in a few words whether our attention equals the model's."""
+    if check is None or check.passed is None:
+        return "not validated"
+    differs = f"\u2713 differs from the model by at most {tiny(check.max_abs_hidden)}"
+    return differs if check.passed else "\u2717 validation failed"
+
+
 def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
     """Write a page of one result alone: its answer, what shows it, then all the rest."""
     lead, figure, rest = answered(blocks)
-    model, check = result.provenance["model"], result.validation
-    error = "not validated"
-    if check.passed is not None:
-        error = f"\u2713 equals the model to {tiny(check.max_abs_hidden)}"
+    model = result.provenance["model"]
     return rendered(
         "alone.html.j2",
         "",
         ("pictures.js", "charts.js", "arrows.js"),
         name=visible(model_name(result)),
         size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
-        proof=error,
+        proof=proof(result.validation),
         title=title,
         headline=[(tidy(text.text), text.style == "failed") for text in lead],
         model_line=visible(model_line(result)),

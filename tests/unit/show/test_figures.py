@@ -23,7 +23,6 @@ from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
 from headscope.show.figures import figure_files, figures_of
-from headscope.show.style import FigureStyle, styled
 from headscope.show.view import view_of
 from headscope.stats.estimate import Estimate
 
@@ -302,23 +301,15 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
     plain = {"validate": False}
     asked = {"limit": 60, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
-    ranked = {"fresh": False, "control_seeds": 2, "share_projections": [8], **plain}
-    windows = {"length": 16, "sequences": 4, "efficient": True, **plain}
     few = {"methods": ["magnitude"], "repairs": ["none"], "step": 0.5, **plain}
     few |= {"limit": 8, "calibration_limit": 8}
-    task = {"task": "seq2seq", "data": path, "calibration": path, "ablation": False, **few}
     classified = with_relations(headscope.classify(loaded, **asked))
     found = {
         "classify": [classified, headscope.classify(both, path, **plain)],
-        "rank": [headscope.rank(loaded, **ranked)],
-        "spectrum": [headscope.spectrum(loaded, **windows)],
-        "symmetric": [headscope.symmetric(loaded, sentences=4, alone=True, **plain)],
-        "prune": [
-            headscope.prune(loaded, ablation=True, roles=classified, **few),
-            headscope.prune(both, **task),
-        ],
+        "prune": [headscope.prune(loaded, ablation=True, roles=classified, **few)],
     }
     as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
+    as_they_are += ("rank", "spectrum", "symmetric")
     known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
     return {**found, **known}
 
