@@ -16,8 +16,7 @@ from headscope.core.errors import CheckpointError, InputError
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.compact import removed_heads, with_shared
-from headscope.models.surgery.copies import random_twin
+from headscope.models.surgery.copies import random_twin, removed_heads, with_shared
 
 IDS, VALID = padded_batch()
 REAL = VALID.bool()

@@ -26,7 +26,7 @@ from headscope.models.run.intervene import gated, watch_inputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Rerun
 from headscope.models.run.routing import Router, routed
-from headscope.models.surgery.compact import removed_heads
+from headscope.models.surgery.copies import removed_heads
 from headscope.tasks.making import make_task
 
 #: Source and target, padded in different rows.

@@ -17,14 +17,12 @@ from transformers import AutoModel
 from transformers.pytorch_utils import Conv1D
 
 import headscope
-from headscope.artefacts.onnx_graph import write_graph
-from headscope.artefacts.onnx_session import Graph
+from headscope.artefacts.onnx_graph import Graph, write_graph
 from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.core.saved_config import as_spans, from_spans
 from headscope.models.anatomy.feed_forward import FeedForward
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.compact import removed_heads
-from headscope.models.surgery.copies import random_twin
+from headscope.models.surgery.copies import random_twin, removed_heads
 from headscope.models.surgery.layers import removed_layers
 from headscope.models.surgery.neurons import removed_neurons
 

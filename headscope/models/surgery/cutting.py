@@ -80,12 +80,6 @@ def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
 # --- stored tensors -------------------------------------------------------------------------------
 
 
-def head_rows(heads: Sequence[int], d_head: int) -> Tensor:
-    """Return the rows that heads own in a map of (n_heads * d_head) outputs, in their order."""
-    starts = torch.tensor(list(heads), dtype=torch.long) * d_head
-    return (starts[:, None] + torch.arange(d_head)).flatten()
-
-
 def remove_rows(stored: Iterable[HeadRows], there: Sequence[int], gone: Sequence[int]) -> None:
     """Take what some heads (or neurons) of those that are there own out of stored tensors."""
     for part in dict.fromkeys(stored):  # fused maps name theirs three times
@@ -126,17 +120,3 @@ def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.out_features, module.in_features = tensor.shape
     elif hasattr(module, "nf"):  # GPT-2's maps, which are kept transposed
         vars(module)["nx"], vars(module)["nf"] = tensor.shape
-
-
-def scale_heads(W_O: Tensor, factors: Tensor, d_head: int) -> None:
-    """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
-
-    Parameters
-    ----------
-    W_O : Tensor, (d_model, n_heads * d_head)
-        The output map as ``nn.Linear`` keeps it, or a view of it.
-    factors : Tensor, (n_heads,)
-        The gates.
-    """
-    with torch.no_grad():
-        W_O *= factors.to(W_O).repeat_interleave(d_head)
