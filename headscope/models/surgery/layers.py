@@ -59,7 +59,7 @@ class _Side:
     start: int  # Number of its first layer in the one row of all
     one_of_two: bool  # Whether the model has an encoder and a decoder
     part: nn.Module  # What they lie in
-    lists: dict[str, nn.ModuleList]  # Of equal length, by their names
+    lists: list[nn.ModuleList]  # Of equal length
     attentions: list[list[AttentionModule]]  # Of each layer
 
     @property
@@ -243,7 +243,7 @@ def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
     if any(stays):
         first, new = (side.attentions[place][0].module for place in (0, stays.index(True)))
         _move_table(first, new)
-    for layers in side.lists.values():
+    for layers in side.lists:
         for place in reversed(range(before)):
             if not stays[place]:
                 del layers[place]
@@ -297,13 +297,8 @@ def _sides(base: Any) -> list[_Side]:
     for (name, attentions), stack, part in zip(found.items(), _OF_SIDE, parts, strict=False):
         if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
             return []
-        parent = name.rpartition(".")[0]
-        beside = base.get_submodule(parent).named_children()
-        lists = {
-            f"{parent}.{own}".lstrip("."): child
-            for own, child in beside
-            if isinstance(child, nn.ModuleList) and len(child) == len(attentions)
-        }
+        beside = base.get_submodule(name.rpartition(".")[0]).children()
+        lists = [x for x in beside if isinstance(x, nn.ModuleList) and len(x) == len(attentions)]
         start = sum(vars(base).get(_BEFORE, {}).get(s.stack, s.n_layers) for s in sides)
         sides.append(_Side(stack, start, len(found) > 1, part, lists, attentions))
     return sides
@@ -328,7 +323,7 @@ def _as_bypassed(
 
     forwards = {}
     for side in sides:
-        for layers in side.lists.values():
+        for layers in side.lists:
             for layer in (x for x, n in zip(layers, side.numbers, strict=True) if n in gone):
                 # of lists side by side, norms return what they are given, the rest adds nothing
                 norm = len(side.lists) == 1 or isinstance(layer, nn.LayerNorm)
