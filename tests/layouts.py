@@ -397,8 +397,6 @@ SAME: dict[str, Layout] = {
     "the transformer alone": Layout(bare, pooling="mean", compared=False),
 }
 
-_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n"
-
 
 def _text(name: str, text: str) -> Change:
     def made(folder: Path) -> None:
@@ -434,29 +432,13 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
         tensors(lambda t: {**t, "pooler.dense.weight": torch.ones(2).to(torch.float8_e4m3fn)}),
         ("quantised weights", "F8_E4M3"),
     ),
-    "remote code": (
-        config(model_type="own", auto_map={"AutoModel": "modeling.Own"}),
-        ("auto_map", "never runs remote code", "Use a checkpoint of a family"),
-    ),
-    "an unknown family": (config(model_type="own"), ("'own'", "use a checkpoint of one")),
     "code beside a known family": (
         tensors(without("intermediate"), auto_map={"AutoModel": "modeling.Own"}),
         ("lacks 12", "code of its own (auto_map)"),
     ),
-    "a pointer of Git LFS": (_text(WEIGHTS, _POINTER), (WEIGHTS, "git lfs pull")),
-    "a tokenizer in Git LFS": (_text("tokenizer.json", _POINTER), ("git lfs pull",)),
     "of DataParallel": (tensors(prefixed("module.")), ("module.embeddings", "save_pretrained")),
     "of a wrapper": (tensors(prefixed("0.auto_model.")), ("0.auto_model.", "save_pretrained")),
-    "a missing shard": (
-        lambda folder: [sharded(folder), (folder / "model-00002-of-00002.safetensors").unlink()],
-        ("index.json", "model-00002-of-00002.safetensors", "download the model again"),
-    ),
     "TensorFlow alone": (both(_gone(WEIGHTS), _text("tf_model.h5", "x")), ("tf_model.h5",)),
-    "nothing": (lambda folder: [shutil.rmtree(folder), folder.mkdir()], ("no config.json",)),
-    "objects in a pickle": (
-        lambda folder: [pickled(folder), torch.save({"a": Path("x")}, folder / PICKLE)],
-        ("holds more than tensors", "safetensors"),
-    ),
     "a checkpoint of training": (
         lambda folder: [pickled(folder), torch.save({"model": demo_tensors()}, folder / PICKLE)],
         ("no table of tensors", "save_pretrained"),

@@ -34,7 +34,6 @@ from headscope.models.load.sentence_folder import (
     SentenceFiles,
     leads_out,
     lower_cases,
-    short,
     transformer_folder,
 )
 from headscope.models.run.loaded import LoadedModel
@@ -68,15 +67,9 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     if source is None or not (source / MODULES).is_file():
         return SentenceCopy([], {})
     files = SentenceFiles(source)
-    path = files.path("", MODULES)
-    modules: Any = read_json(path)
+    modules = files.listed()
     to_copy: dict[str, Path] = {}
-    for module in modules if isinstance(modules, list) else [None]:
-        values = module if isinstance(module, dict) else {}
-        if not all(isinstance(values.get(name), str) for name in ("type", "path")):
-            raise CheckpointError(
-                f"{path} has a module without type and path ({short(module)}); mend or delete it."
-            )
+    for values in modules:
         if values["type"].endswith("Transformer"):
             values["path"] = ""  # it is written into the root
         elif values["path"] not in ("", "."):

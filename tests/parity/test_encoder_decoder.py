@@ -1,6 +1,5 @@
 """Encoder-decoder models: certificate, views of a stack, wrong variants, found checkpoints."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -307,17 +306,3 @@ def test_a_tensor_that_is_really_missing(kind, task_head, tmp_path):
     name = NEEDED[kind] if task_head else NEEDED[kind].removeprefix("model.")
     with pytest.raises(CheckpointError, match=f"lacks 1 of the model's tensors.*{name}"):
         from_folder(tmp_path, task_head)
-
-
-def test_code_beside_a_family_that_transformers_has_is_not_run(tmp_path):
-    """Folders of the hub name code in auto_map that transformers has had itself for long."""
-    model = tiny("nomic_bert")
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
-    path.write_text(json.dumps(config))
-    (tmp_path / "own.py").write_text("raise RuntimeError('code of the folder was run')")
-    loaded = headscope.load(str(tmp_path), need_tokenizer=False)
-    assert type(loaded.model).__module__.startswith("transformers.")
-    assert headscope.validate(loaded).passed

@@ -189,11 +189,6 @@ def _pickled(folder: Path) -> None:
     torch.save({"linear.weight": torch.ones(4, D_MODEL)}, folder / "2_Dense/pytorch_model.bin")
 
 
-def _pickled_object(folder: Path) -> None:
-    _dense(folder)
-    torch.save({"linear.weight": Path("x")}, folder / "2_Dense/pytorch_model.bin")
-
-
 def _write(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
 
@@ -214,18 +209,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no json": (lambda f: _write(f, "modules.json", "["), "not valid JSON"),
     "deep": (lambda f: _write(f, "modules.json", "[" * 100_000), "not known"),
     "no list": (lambda f: _write(f, "modules.json", "{}"), "lists no modules"),
-    "own code": (lambda f: _module(f, 0, type="modeling.Net"), "code of its own (modeling.Net)"),
     "no transformer": (lambda f: _module(f, 0, type=OLD + "BoW"), "starts with BoW"),
     "unknown module": (lambda f: _module(f, 2, type=OLD + "CNN"), "CNN (2_Dense)"),
     "no pooling": (lambda f: _module(f, 1, type=OLD + "WordWeights"), "WordWeights (1_Pooling)"),
-    "up": (lambda f: _module(f, 1, path="../outside"), "outside of the folder"),
-    "absolute": (lambda f: _module(f, 1, path="/etc"), "outside of the folder"),
     "drive": (lambda f: _module(f, 1, path="C:\\x"), "outside of the folder"),
     "missing": (lambda f: _module(f, 1, path="9_Pooling"), "is not there"),
     "mode": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": "sum"}'), "mode sum"),
     "size": (lambda f: _write(f, "1_Pooling/config.json", '{"embedding_dimension": 7}'), "size 7"),
     "no weights": (_dense, "no weights"),
-    "pickle": (_pickled_object, "holds more than tensors"),
     "activation": (lambda f: _dense(f, activation_function="os.system"), "activation os.system"),
     "input": (lambda f: _dense(f, module_input_name="token_embeddings"), "token_embeddings"),
     "wide": (lambda f: _dense(f, wide=9, weights=torch.zeros(4, 9)), "takes 9"),

@@ -318,23 +318,30 @@ class SentenceFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def modules(self) -> list[tuple[str, str]]:
-        """Return (class, folder) of every module; the first one is the model itself."""
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what modules.json says of every module; its class and its folder are texts."""
         listed = read_json(path := self.path("", MODULES))
         if not isinstance(listed, list) or not listed:
             raise CheckpointError(f"{path} lists no modules.")
-        modules = []
         for item in listed:
             values = item if isinstance(item, Mapping) else {}
-            kind, folder = values.get("type"), values.get("path")
-            if not isinstance(kind, str) or not isinstance(folder, str):
-                raise CheckpointError(f"{path} has a module without type and path.")
-            package, _, name = kind.rpartition(".")
+            if not all(isinstance(values.get(name), str) for name in ("type", "path")):
+                raise CheckpointError(
+                    f"{path} has a module without type and path ({short(item)}); mend or delete it."
+                )
+        return listed
+
+    def modules(self) -> list[tuple[str, str]]:
+        """Return (class, folder) of every module; the first one is the model itself."""
+        modules = []
+        for values in self.listed():
+            package, _, name = values["type"].rpartition(".")
             if package.partition(".")[0] not in _PACKAGES:
                 raise CheckpointError(
-                    f"{path} asks for code of its own ({short(kind)}), which is never run."
+                    f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
+                    "which is never run."
                 )
-            modules.append((name, PureWindowsPath(folder).as_posix()))
+            modules.append((name, PureWindowsPath(values["path"]).as_posix()))
         return modules
 
     def path(self, module: str, name: str) -> Path:
