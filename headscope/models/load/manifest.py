@@ -130,7 +130,7 @@ def _from_manifest(path: Path) -> KeptParts | None:
     source, config = (value if isinstance(value, dict) else {} for value in objects)
     if form == COMPACT:
         named = [entry for entry in entries if isinstance(entry, dict)]
-        kept = {entry.get("module"): entry.get("kept") for entry in named}
+        kept = {str(entry.get("module")): entry.get("kept") for entry in named}
         if len(kept) != len(entries):
             raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
         return _parts(data, path, data.get("n_heads"), kept, source, config)
@@ -152,13 +152,13 @@ def _parts(
     data: Mapping[str, Any],
     path: Path,
     n_heads: object,
-    kept: Mapping[Any, object],
+    kept: Mapping[str, object],
     origin: dict[str, Any],
     config: dict[str, Any],
 ) -> KeptParts:
     """Check what a file says of heads, neurons and layers."""
     if not _is_count(n_heads) or n_heads == 0:
-        raise CheckpointError(f"{path} says {n_heads!r} where it should say how many heads.")
+        raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
     modules |= {str(name): _heads(path, heads, n_heads) for name, heads in kept.items()}
     return KeptParts(path, n_heads, modules, origin, config, **_neurons_and_layers(data, path))
