@@ -277,7 +277,7 @@ LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "head twice": (edited(1, kept=[0, 0, 1]), ("[0, 0, 1]",)),
     "other heads kept": (
         edited(1, kept=[0], removed=[1, 2, 3]),
-        ("wrong shape", "layer.1.attention"),
+        ("wrong shape", "layer.1"),
     ),
     "too many modules": (
         lambda folder: edited(

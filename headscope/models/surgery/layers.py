@@ -241,8 +241,7 @@ def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
         for item in side.attentions[place]:
             vars(item.module)[LAYER] = number - side.start
     if any(stays):
-        first, new = (side.attentions[place][0].module for place in (0, stays.index(True)))
-        _move_table(first, new)
+        _move_table(*(side.attentions[i][0].module for i in (0, stays.index(True))))
     for layers in side.lists:
         for place in reversed(range(before)):
             if not stays[place]:

@@ -76,7 +76,7 @@ def make_permanent(
         kept = [whole.head_ids.index(head) for head in site.head_ids]
         if site.row in maps:
             here = maps[site.row]
-            by_head = here.W.unflatten(0, (-1, site.d_head))
+            by_head = here.W.reshape(-1, site.d_head, here.W.shape[1])
             _fill(site, OutputMap(by_head[kept].flatten(0, 1), here.b))
         own = gates[site.row, kept].to(site.output_weight)
         with torch.no_grad():  # a gate made permanent
