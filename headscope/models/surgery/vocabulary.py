@@ -34,7 +34,7 @@ from headscope.data.frequencies import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.run.outputs import agree, outputs
-from headscope.models.surgery.output_rows import cut_outputs
+from headscope.models.surgery.cutting import cut_outputs
 from headscope.models.surgery.tokenizer_file import KINDS, TokenizerFile
 
 #: Attributes of an input embedding: the original numbers of its rows, and how many there were.
