@@ -322,7 +322,7 @@ class Layout:
     pooling: str = "mean, normalize"
     head: str | None = None
     rounded: torch.dtype | None = None  # the plain folder's weights are rounded to this type first
-    compared: bool = True  # with what sentence-transformers makes of it
+    compared: bool = False  # with what sentence-transformers makes of it
     says: tuple[str, ...] = ()
     remarks: int = 0
 
@@ -341,7 +341,7 @@ SAME: dict[str, Layout] = {
         says=("weights lack cls.predictions.transform",),
         remarks=1,
     ),
-    "keys with bert.": Layout(tensors(prefixed("bert."))),
+    "keys with bert.": Layout(tensors(prefixed("bert.")), compared=True),
     "gamma and beta": Layout(tensors(lambda t: prefixed("bert.")(old_names(t)))),
     "sharded": Layout(sharded),
     "float16": Layout(
@@ -349,36 +349,38 @@ SAME: dict[str, Layout] = {
     ),
     "pytorch_model.bin": Layout(pickled, says=("pickled (pytorch_model.bin)",), remarks=1),
     "pytorch_model.bin in parts": Layout(pickled_in_parts, remarks=1),
-    "no tokenizer.json": Layout(only_words),
+    "no tokenizer.json": Layout(only_words, compared=True),
     "links to files": Layout(file_links),
     "a link to the folder": Layout(folder_link),
-    "a link to a module": Layout(inner_folder_links),
+    "a link to a module": Layout(inner_folder_links, compared=True),
     "0_Transformer": Layout(
-        in_a_subfolder, pooling="mean", says=("cuts a text of this model at 256",)
+        in_a_subfolder, pooling="mean", says=("cuts a text of this model at 256",), compared=True
     ),
-    "of version 6": Layout(of_version_6),
-    "Dense and Normalize": Layout(with_dense, pooling="mean, dense 384x384 identity, normalize"),
+    "of version 6": Layout(of_version_6, compared=True),
+    "Dense and Normalize": Layout(
+        with_dense, pooling="mean, dense 384x384 identity, normalize", compared=True
+    ),
     "paths of Windows": Layout(
         modules(
             (OLD + "Transformer", ".\\"),
             (OLD + "Pooling", ".\\1_Pooling"),
             (OLD + "Normalize", "2_Normalize\\"),
         ),
-        compared=False,
     ),
     "prompts without a default": Layout(
         lambda folder: edit(folder, SETTINGS, prompts=_PROMPTS, similarity_fn_name="euclidean"),
         says=("query, passage is not the default", "by euclidean"),
+        compared=True,
     ),
     "shorter than its positions, lower case": Layout(
         lambda folder: write(folder, READING, {"max_seq_length": 12, "do_lower_case": True}),
         says=("at 12 tokens", "in lower case"),
+        compared=True,
     ),
     "keywords of the Transformer": Layout(
         lambda folder: write(
             folder, READING, {"tokenizer_args": {"model_max_length": 20}, "model_args": {"odd": 1}}
         ),
-        compared=False,
         says=("at 20 tokens", "gives its Transformer odd"),
     ),
     "ForPreTraining": Layout(
@@ -394,7 +396,7 @@ SAME: dict[str, Layout] = {
             )
         )
     ),
-    "the transformer alone": Layout(bare, pooling="mean", compared=False),
+    "the transformer alone": Layout(bare, pooling="mean"),
 }
 
 
