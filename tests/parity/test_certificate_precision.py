@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("fresh_certificate")
 
 Attention = Callable[..., Tensor]
 TYPES = ("float32", "bfloat16", "float16")
-#: Trained and random, wide and with scores of a few hundredths; float16 is slow on a CPU, and for tiny
-#: models alone.
+#: Trained and random, wide and with scores of a few hundredths; float16, which is slow on a CPU,
+#: for tiny models alone.
 CASES = [
     *(("demo", dtype) for dtype in TYPES[:2]),
     ("demo with random weights", "bfloat16"),
