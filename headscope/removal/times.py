@@ -28,7 +28,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, stdtrit
 
-from headscope.artefacts.onnx_session import RuntimeFile
+from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded

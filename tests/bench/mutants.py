@@ -112,7 +112,7 @@ permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
-onnx-segments | artefacts/onnx_session.py | a pair is run as one text
+onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/times.py @ 1 | times are multiplied
     spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]

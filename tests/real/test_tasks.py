@@ -92,7 +92,8 @@ def test_cross_attention_is_the_most_fragile(shared):
 
 
 def test_sts_b_as_a_small_retrieval(demo, shared):
-    data = read_retrieval(shared / "data/stsb-en-test.csv").pick(range(40))  # pairs scored 4 or more
+    # Pairs scored 4 or more
+    data = read_retrieval(shared / "data/stsb-en-test.csv").pick(range(40))
     places = sorted({p for grades in data.relevance for p in grades})
     few = data.with_documents([*places, *range(600, 720)])
     task = make_task("retrieval", few, demo)

@@ -356,45 +356,6 @@ def test_one_count_of_heads_without_a_role(made):
     assert legend(changed).split("; ") == shown
 
 
-def test_relations_have_one_definition(made):
-    """Terminal, figure, CSV and card say the held-out half's number, and labelled ones first."""
-    result = made["classify"][0]
-    bars = figures("classify", result)["relations"].axes[0]
-    names = [label.get_text().split() for label in bars.get_yticklabels()]
-    drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
-    with styled(FigureStyle(), verbose=True):
-        tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
-    table = next(part for part in tables if part.columns[0].header == "label")
-    cells = zip(*(column.cells for column in table.columns), strict=True)
-    shown = [
-        (head, label.removeprefix("syn "), score)
-        for label, head, score, *_ in cells
-        if label.startswith("syn ")
-    ]
-    labels = {
-        (head.name, label.detail, f"{label.score.value:.3f}")
-        for head in result.heads
-        for label in head.labels
-    }
-    assert shown
-    assert labels.issuperset(shown)
-    for head, detail, accuracy in shown:
-        width = drawn.get((*detail.split(), head))  # the figure has the best head alone
-        assert width is None or f"{width:.3f}" == accuracy
-    rows = {f"L{r.layer}H{r.head}": r for r in result.to_frame().itertuples()}
-    for card, one in zip(VIEW.facts(result, ()), result.heads, strict=True):
-        score, confirmed = one.best_relation
-        assert dict(card.facts)["Best relation"].startswith(
-            f"{score.relation} {score.direction} {confirmed.accuracy.value:.3f} on held-out"
-        )
-        assert rows[one.name].best_accuracy == confirmed.accuracy.value
-        labels = [label for label in card.labels if label[0] == "syntactic"]
-        assert not labels or labels[0][1:3] == [
-            f"{score.relation} {score.direction}",
-            f"{confirmed.accuracy.value:.3f}",
-        ]
-
-
 def test_a_log_axis_shows_all_of_a_collapse(documents):
     data = json.loads(json.dumps(documents["depth"]))
     data["variants"]["attention"][-2:] = [1e-10, 0.0]
