@@ -326,7 +326,7 @@ def _serve(options: ServeOptions) -> None:
             "pip install 'headscope[serve]'."
         )
     from headscope.live import server
-    from headscope.live.run import prepared
+    from headscope.live.answers import prepared
 
     token = secrets.token_urlsafe(16)
     with server.bound(options.port) as listening:

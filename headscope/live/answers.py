@@ -11,23 +11,30 @@ which says how likely it is for it; patterns are those of the model with heads o
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import headscope
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
+from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
+from headscope.reports.page import report_html
+from headscope.reports.reading import read_results
+from headscope.reports.result import ReportResult
+from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
 RANDOM = 5  # Sets of heads drawn at random, which the set that is off is held against
@@ -38,25 +45,9 @@ _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One thing that the model says, by the whole model and with heads off."""
-
-    name: str
-    full: str
-    off: str
-    random: str  # Smallest and largest of the random sets; empty where no head is off
-
-
-@dataclass(frozen=True)
-class ShownText:
-    """One text as the model reads it, and every head's pattern on it with the heads off."""
-
-    text: str
-    tokens: tuple[str, ...]
-    special: tuple[bool, ...]  # Tokens that the tokenizer added
-    target: dict[str, list[Any]]  # The same two of what a decoder reads; empty without one
-    patterns: dict[str, str]  # By head: per cent, a byte a weight, row by row, in base64
+#: One thing that the model says: its name, by the whole model, with heads off, and the smallest and
+#: largest of the random sets, empty where no head is off.
+Answer = dict[str, str]
 
 
 class Answers:
@@ -121,9 +112,9 @@ class Answers:
         else:
             answers = self._read(batch, rows, hidden, logits, copies)
         return {
-            "answers": [vars(answer) for answer in answers],
+            "answers": answers,
             "texts": [
-                vars(self._shown(text, row, {name: of[i] for name, of in patterns.items()}))
+                self._shown(text, row, {name: of[i] for name, of in patterns.items()})
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
@@ -176,34 +167,46 @@ class Answers:
 
     # --- what comes out ---------------------------------------------------------------------------
 
-    def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> ShownText:
-        tokenizer, content = self.model.tokenizer, set(row.content)
+    def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> dict[str, Any]:
+        """Lay out one text as the model reads it, and every head's pattern on it with heads off.
+
+        ``special`` are tokens that the tokenizer added, ``target`` the same two of what a decoder
+        reads, and a pattern is per cent, a byte a weight, row by row, in base64.
+        """
+
+        def tokens(ids: Sequence[int]) -> list[str]:
+            return list(map(visible, self.model.tokenizer.convert_ids_to_tokens(list(ids))))
+
         target: dict[str, list[Any]] = {}
         if isinstance(row, PairRow):
-            names = map(visible, tokenizer.convert_ids_to_tokens(list(row.decoder_ids)))
-            target = {"tokens": [*names], "special": [i == 0 for i in range(len(row.decoder_ids))]}
-        return ShownText(
-            text=visible(text),
-            tokens=tuple(map(visible, tokenizer.convert_ids_to_tokens(list(row.ids)))),
-            special=tuple(i not in content for i in range(len(row.ids))),
-            target=target,
-            patterns={
-                name: base64.b64encode(
-                    (100 * pattern.double()).round().to(torch.uint8).cpu().numpy().tobytes()
-                ).decode()
-                for name, pattern in patterns.items()
-            },
-        )
+            read = tokens(row.decoder_ids)
+            target = {"tokens": read, "special": [i == 0 for i in range(len(read))]}
+        percent = {
+            name: (100 * pattern.double()).round().to(torch.uint8).cpu().numpy().tobytes()
+            for name, pattern in patterns.items()
+        }
+        return {
+            "text": visible(text),
+            "tokens": tokens(row.ids),
+            "special": [i not in row.content for i in range(len(row.ids))],
+            "target": target,
+            "patterns": {name: base64.b64encode(of).decode() for name, of in percent.items()},
+        }
 
     def _read(
         self, batch: Padded, rows: Sequence[Row], hidden: Tensor, logits: Tensor | None, copies: int
     ) -> list[Answer]:
         """Say what each model of the batch makes of the texts."""
-        if logits is not None and self.model.task_head == "classification":
-            return self._classes(wide(logits))
-        if logits is not None and self.model.task_head == "mlm" and self._mask_id in rows[0].ids:
-            place = rows[0].ids.index(self._mask_id)
-            return self._ranked(F.softmax(wide(logits[:: len(rows), place]), dim=-1), self._token)
+        head, tokenizer = self.model.task_head, self.model.tokenizer
+        if logits is not None and head == "classification":
+            if logits.shape[-1] == 1:  # a reranker, a regression
+                return [_numbers("output", wide(logits)[:, 0].tolist())]
+            names = getattr(self.model.network.config, "id2label", None) or {}
+            return _ranked(logits, lambda i: names.get(i, i))
+        mask = getattr(tokenizer, "mask_token_id", None)
+        if logits is not None and head == "mlm" and mask in rows[0].ids:
+            place = rows[0].ids.index(mask)
+            return _ranked(logits[:: len(rows), place], tokenizer.convert_ids_to_tokens)
         if self.model.encoder_decoder:
             return []
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
@@ -218,26 +221,6 @@ class Answers:
             both = cosine(by_model[:, 0], by_model[:, 1])
             return [_numbers("similarity of the two sentences", both.tolist()), *answers]
         return answers
-
-    @property
-    def _mask_id(self) -> int | None:
-        return getattr(self.model.tokenizer, "mask_token_id", None)
-
-    def _classes(self, logits: Tensor) -> list[Answer]:
-        """Return the likeliest classes; of a single output (a reranker, a regression) its value."""
-        if logits.shape[-1] == 1:
-            return [_numbers("output", logits[:, 0].tolist())]
-        names = getattr(self.model.network.config, "id2label", None) or {}
-        return self._ranked(F.softmax(logits, dim=-1), lambda i: str(names.get(i, i)))
-
-    def _token(self, index: int) -> str:
-        return str(self.model.tokenizer.convert_ids_to_tokens(index))
-
-    def _ranked(self, shares: Tensor, name: Any) -> list[Answer]:
-        """List what the whole model and the one without heads think likeliest, (models, items)."""
-        likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
-        items = dict.fromkeys(likeliest.flatten().tolist())
-        return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
@@ -281,7 +264,7 @@ class Answers:
         for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
             by_model = said[i::n]
             off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])
-            yield Answer(f"{name}written", by_model[0], off, random)
+            yield _answer(f"{name}written", by_model[0], off, random)
             yield _numbers(f"{name}the whole model's text, probability of a token", likely[i::n])
 
 
@@ -290,9 +273,54 @@ def _tokens(row: Row, stack: str) -> int:
     return len(row.decoder_ids if isinstance(row, PairRow) and stack != "encoder" else row.ids)
 
 
+def _ranked(logits: Tensor, name: Callable[[int], object]) -> list[Answer]:
+    """List what the whole model and the one without heads think likeliest, (models, items)."""
+    shares = F.softmax(wide(logits), dim=-1)
+    likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
+    items = dict.fromkeys(likeliest.flatten().tolist())
+    return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
+
+
+def _answer(name: str, full: str, off: str, random: str) -> Answer:
+    return {"name": name, "full": full, "off": off, "random": random}
+
+
 def _numbers(name: str, values: Sequence[float]) -> Answer:
     """Write the values of the whole model, of that without heads, and of random sets."""
     full, off = values[0], values[min(1, len(values) - 1)]
     drawn = values[2:]
     random = f"{min(drawn):.3f} to {max(drawn):.3f}" if drawn else ""
-    return Answer(name, f"{full:.3f}", f"{off:.3f}", random)
+    return _answer(name, f"{full:.3f}", f"{off:.3f}", random)
+
+
+def prepared(
+    model: str, roles: Path | None, *, seed: int, command: str, progress: Progress | None
+) -> tuple[str, Answers]:
+    """Open and check a model; return the page about it and what answers the page's questions.
+
+    Without ``roles``, a file or folder with the result of ``classify``, the heads are classified
+    on the built-in sample. Raises InputError where that result is of another model.
+    """
+    loaded = open_for_tasks(model)
+    answers = Answers(loaded, seed=seed)
+    saved = None if roles is None else read_results(roles)
+    if saved is not None and saved.classify is None:
+        raise InputError(f"{visible(roles)} holds no result of headscope classify.")
+    only = ["validate"] if saved else ["validate", "classify"]
+    settings = {"classify": {"control": False, "ablate": False}}
+    report: ReportResult = headscope.report(
+        loaded, only=only, settings=settings, seed=seed, command=command, progress=progress
+    )
+    if report.validate is None or not report.validate.passed:
+        reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
+        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
+    if saved is not None and saved.classify is not None:
+        theirs = saved.classify.provenance["model"].get("weights_sha256")
+        ours = report.provenance["model"]["weights_sha256"]
+        if theirs != ours:
+            raise InputError(
+                f"{visible(roles)} is of other weights ({visible(theirs)[:12]}) than {loaded.name} "
+                f"({visible(ours)[:12]}); classify this model, or leave --roles out."
+            )
+        report = dataclasses.replace(report, classify=saved.classify)
+    return report_html(report, live=answers.heads), answers

@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, NoReturn
 
@@ -47,35 +48,26 @@ class Worker:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._waiting: queue.Queue[tuple[Any, ...]] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[tuple[Future[dict[str, Any]], list[str], list[str]]] = (
+            queue.Queue(WAITING)
+        )
         threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
 
     def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[dict[str, Any]]:
         """Return the answer to come; raises queue.Full where too many wait."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self._waiting.put_nowait((loop, future, texts, off))
-        return future
+        future = Future[dict[str, Any]]()
+        self._waiting.put_nowait((future, texts, off))
+        return asyncio.wrap_future(future)
 
     def _work(self) -> None:
         while True:
-            loop, future, texts, off = self._waiting.get()
-            if future.cancelled():  # its browser has gone
+            future, texts, off = self._waiting.get()
+            if not future.set_running_or_notify_cancel():  # its browser has gone
                 continue
             try:
-                result, error = self._ask(texts, off), None
-            except Exception as raised:
-                result, error = None, raised
-            loop.call_soon_threadsafe(_settle, future, result, error)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+                future.set_result(self._ask(texts, off))
+            except Exception as error:
+                future.set_exception(error)
 
 
 def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
-from headscope.core.errors import ArtefactError, HeadscopeError
+from headscope.core.errors import ArtefactError, HeadscopeError, reason
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
 from headscope.models.load.manifest import COMPACT

@@ -129,9 +129,9 @@ def distil(
     with ExitStack() as stack:
         stack.enter_context(fast_products(whole.network))
         parameters = stack.enter_context(_trained(network))
-        optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
         before = best = lesson.distance(held)
         rate = RATE if before > NEAR else RATE / 4
+        optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
         steps, share, nearest = 0, 0.0, copy.deepcopy(network.state_dict())
         if state is not None and (saved := state.read()) is not None:
             network.load_state_dict(saved["network"])

@@ -11,6 +11,43 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.analyses.explain import measure
+from headscope.analyses.linear.view import correlation_sentence
+from headscope.analyses.symmetric.view import whole_sentence
+from headscope.analyses.transfer.view import VIEW
+from headscope.core.serialise import from_dict
+from headscope.reports.registry import section_of
+from headscope.show.blocks import Table
+from headscope.stats.estimate import Estimate
+
+VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
+
+
+def test_every_variant_at_every_point(run, model, lines, tmp_path):
+    call = ("depth", model, "--text", lines, "--length", 32, "--log", "-o", tmp_path)
+    done = run(*call)
+    assert (done.code, done.stderr) == (0, "")
+    found = strict_json((tmp_path / "depth.json").read_text())
+    assert "--log" not in found["provenance"]["command"]
+    for curves in (found, found["control"]):
+        assert set(curves["variants"]) == set(curves["std"]) == VARIANTS
+        assert len({curves["variants"][name][0] for name in VARIANTS}) == 1  # the embeddings
+        assert {(p["part"], p["way"]) for p in curves["protected"]} == {
+            (part, way) for part in ("skip", "ffn", "layernorm") for way in ("removed", "added")
+        }
+        assert all(p["mean"][0] == 0 for p in curves["protected"])
+    assert (found["layer_norm"], found["length"]) == ("post", 32)
+    assert 10 <= found["sequences"] == found["available"] <= 20
+    assert 0 <= found["decomposition"]["max_abs"] <= found["decomposition"]["tolerance"]
+    # Another seed is another control of the same model.
+    other = run(*call, "--seed", 1, "--format", "csv").rows
+    assert len(other) == 2 * 6 * 3  # model and control, variants, points
+    assert {row["variant"] for row in other} == VARIANTS | {"attention-without-layernorm"}
+    for weights, same in (("model", True), ("control", False)):
+        full = [
+            float(r["ratio"]) for r in other if (r["weights"], r["variant"]) == (weights, "full")
+        ]
+        curves = found if weights == "model" else found["control"]
+        assert (full == curves["variants"]["full"]) is same
 
 
 def test_states_that_overflow_are_null(run, tmp_path, lines):
@@ -49,18 +86,15 @@ def test_removed_heads_and_long_models(run, tmp_path):
     whole = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
     cut = headscope.remove_heads(whole, [(0, 1), *((1, h) for h in range(4))])
     folder = headscope.save(cut, tmp_path / "cut")
-    refused(run("explain", folder, "a cat", "--layer", 0, "--head", 1), "was removed")
+    refused(run("explain", folder, "a cat", "--layer", 0, "--head", 1), "has no head 1")
     refused(run("explain", folder, "a cat", "--layer", 1), "Every head of layer 1")
     refused(run("explain", folder, "cat " * 70), "explain reads at most 64")
     assert run("explain", folder, "a cat").code == 0
 
 
 def test_a_step_that_differs_from_the_model_ends_with_exit_code_3(run, model, monkeypatch):
-    attend = measure.attend
-    monkeypatch.setattr(
-        measure, "attend", lambda *heads, scale, **more: attend(*heads, scale=2 * scale, **more)
-    )
-    refused(run("explain", model, SENTENCE), "Step 5 of explain", "tolerance", code=3)
+    monkeypatch.setattr(measure, "layer_norm", lambda x, norm: x)
+    refused(run("explain", model, SENTENCE), "Step 11 of explain", "tolerance", code=3)
 
 
 def test_a_report_explains_a_sentence_of_the_sample_or_that_of_its_table(run, model, tmp_path):

@@ -4,10 +4,12 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from families import Family
 from families import tiny as tiny_of
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import headscope
@@ -25,8 +27,8 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router
 
+Array = NDArray[np.float64]
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "hidden_act": "relu"}
-GROUPS = {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}
 #: (family, changes to its configuration, where its LayerNorms stand)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("bert", {}, "post"),
@@ -84,66 +86,39 @@ def weights_of(loaded: LoadedModel, layer: int) -> dict[str, Any]:
     return dict(zip(roles, map(block.get_submodule, NAMES[kind].split()), strict=True))
 
 
-def affine(linear: Any, x: list[float]) -> list[float]:
-    rows, bias = linear.weight.tolist(), linear.bias.tolist()
-    return [
-        sum(w * v for w, v in zip(row, x, strict=True)) + b
-        for row, b in zip(rows, bias, strict=True)
-    ]
+def affine(linear: Any, x: Array) -> Array:
+    return x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
 
 
-def normed(norm: Any, x: list[float]) -> list[float]:
-    mean = sum(x) / len(x)
-    variance = sum((v - mean) ** 2 for v in x) / len(x)
-    gains, biases, scale = norm.weight.tolist(), norm.bias.tolist(), math.sqrt(variance + norm.eps)
-    return [(v - mean) / scale * g + b for v, g, b in zip(x, gains, biases, strict=True)]
+def normed(norm: Any, x: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps)
+    return centred / scale * norm.weight.detach().numpy() + norm.bias.detach().numpy()
 
 
-def attended(w: dict[str, Any], xs: list[list[float]], n_heads: int) -> list[list[float]]:
-    """Head by head, query by query."""
-    q, k, v = ([affine(w[name], x) for x in xs] for name in "qkv")
-    d_head = len(q[0]) // n_heads
-    out = []
-    for i in range(len(xs)):
-        z: list[float] = []
-        for h in range(n_heads):
-            part = slice(h * d_head, (h + 1) * d_head)
-            scores = [
-                sum(a * b for a, b in zip(q[i][part], key[part], strict=True)) / math.sqrt(d_head)
-                for key in k
-            ]
-            exps = [math.exp(s - max(scores)) for s in scores]
-            z += [
-                sum(e * value[part][c] for e, value in zip(exps, v, strict=True)) / sum(exps)
-                for c in range(d_head)
-            ]
-        out.append(affine(w["o"], z))
-    return out
+def attended(w: dict[str, Any], x: Array, n_heads: int) -> Array:
+    """Head by head."""
+    q, k, v = (affine(w[name], x).reshape(len(x), n_heads, -1) for name in "qkv")
+    z = []
+    for h in range(n_heads):
+        exps = np.exp(q[:, h] @ k[:, h].T / math.sqrt(q.shape[-1]))
+        z.append(exps / exps.sum(-1, keepdims=True) @ v[:, h])
+    return affine(w["o"], np.concatenate(z, axis=-1))
 
 
-def add(x: list[float], y: list[float]) -> list[float]:
-    return [a + b for a, b in zip(x, y, strict=True)]
-
-
-def one_layer(
-    w: dict[str, Any], xs: list[list[float]], n_heads: int, variant: str, *, pre: bool
-) -> list[list[float]]:
+def one_layer(w: dict[str, Any], x: Array, n_heads: int, variant: str, *, pre: bool) -> Array:
     """What each variant of a layer is, spelt out."""
     full = variant.startswith("full")
     plain = "without-layernorm" in variant
     first, second = ((lambda x: x) if plain else partial(normed, w[name]) for name in ("n1", "n2"))
-    ys = attended(w, [first(x) for x in xs] if pre else xs, n_heads)
-    if full or "skip" in variant:
-        ys = [add(x, y) for x, y in zip(xs, ys, strict=True)]
-    if not pre:
-        ys = [first(y) for y in ys]
+    y = attended(w, first(x) if pre else x, n_heads)
+    y = x + y if full or "skip" in variant else y
+    y = y if pre else first(y)
     if not full and "ffn" not in variant:
-        return ys
-
-    def fed(y: list[float]) -> list[float]:
-        return affine(w["down"], [max(0.0, value) for value in affine(w["up"], y)])
-
-    return [add(y, fed(second(y))) if pre else second(add(y, fed(y))) for y in ys]
+        return y
+    read = second(y) if pre else y
+    y = y + affine(w["down"], np.maximum(affine(w["up"], read), 0.0))
+    return y if pre else second(y)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
@@ -155,10 +130,10 @@ def test_variant_is_a_plain_loop(family, variant):
     pre = FAMILIES[family][2] == "pre"
     with torch.no_grad():
         ours = list(run_variant(blocks, Router(loaded.sites), own, variant))
-        xs = own.states[0][1].tolist()
+        x = own.states[0][1].numpy()
         for layer in range(len(blocks)):
-            xs = one_layer(weights_of(loaded, layer), xs, 4, variant.name, pre=pre)
-            expected = torch.tensor(xs, dtype=torch.float64)
+            x = one_layer(weights_of(loaded, layer), x, 4, variant.name, pre=pre)
+            expected = torch.from_numpy(x)
             size = float(expected.abs().max())
             torch.testing.assert_close(ours[layer + 1][1], expected, rtol=0, atol=1e-10 * size)
 

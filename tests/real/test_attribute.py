@@ -6,8 +6,8 @@ import headscope
 
 
 def test_sts_b_pairs(demo, shared):
-    data, few = shared / "data/stsb-en-test.csv", {"resamples": 0, "validate": False}
-    found = headscope.attribute(demo, data=data, limit=36, removals=2, **few)
+    data = shared / "data/stsb-en-test.csv"
+    found = headscope.attribute(demo, data=data, limit=36, removals=5, resamples=0, validate=False)
     assert (found.kind, found.examples, found.skipped, len(found.heads)) == ("cosine", 36, 0, 72)
     assert found.check.error < 1e-12
     output = found.output.value
@@ -21,15 +21,15 @@ def test_sts_b_pairs(demo, shared):
     assert len(found.groups) == 6
     # No attention follows the last layer: what removal does there is the first order, once both
     # lengths are counted. The exact parts alone say little of it.
-    many = headscope.attribute(demo, data=data, limit=10, removals=10, **few)
-    last = many.layers[-1]
-    assert last.spearman_first_order > 0.9
+    last = found.layers[-1]
+    assert last.spearman_first_order > 0.8  # over five examples
     assert last.spearman < last.spearman_first_order - 0.2
-    assert all(layer.spearman_first_order < 0.8 for layer in many.layers[:-1])
+    assert all(layer.spearman_first_order < 0.8 for layer in found.layers[:-1])
 
 
 def test_a_classifier_and_a_masked_token(shared):
-    few = {"calibration": ["The cat sat.", "He saw a dog.", "It rained."], "validate": False}
+    lines = ["The cat sat.", "He saw a dog.", "It rained."]
+    few = {"calibration": lines, "resamples": 0, "validate": False}
     film = headscope.attribute(
         str(shared / "models/minilm-sst2"), "A dull and lifeless film.", **few
     )
@@ -49,7 +49,7 @@ def test_a_transliteration_by_its_letters(shared):
     few = {"calibration": pairs, "validate": False}
     # "Acheson", of seven letters: alef, teh, sheen, yeh, seen, waw, noon.
     found = headscope.attribute(
-        str(model), "آتشيسون", target="acheson", tokens=True, flip=True, draws=5, shuffles=1, **few
+        str(model), "آتشيسون", target="acheson", tokens=True, resamples=0, **few
     )
     assert (found.kind, len(found.heads)) == ("target", 3 * 6 * 8)
     assert found.check.error < 1e-12
@@ -59,9 +59,10 @@ def test_a_transliteration_by_its_letters(shared):
     for letter, source in zip("aeson", "آيسون", strict=True):
         assert max(table[letter], key=table[letter].get) == source
     assert table["c"]["ش"] + table["c"]["ت"] > 0.9 * sum(table["c"].values())
-    assert found.reversal.margins[0] > 0
     # A target whose source is another has lower logits, and less of them from cross-attention.
-    many = headscope.attribute(str(model), data=pairs, limit=30, removals=1, validate=False)
+    many = headscope.attribute(
+        str(model), data=pairs, limit=30, removals=1, resamples=0, validate=False
+    )
     assert many.shuffled.output.high < many.output.low
     assert many.check.error < 1e-12
 

@@ -33,62 +33,38 @@ def client(ask):
     return starlette.TestClient(app, base_url=PAGE)
 
 
-def cosine_by_transformers(model, tokenizer, removed):
-    """Remove heads from a plain copy by zeros in the output projection, and compare two texts."""
-    saved = {}
-    for layer, head in removed:
-        weight = model.encoder.layer[layer].attention.output.dense.weight
-        saved.setdefault(layer, weight.detach().clone())
-        weight.data[:, 32 * head : 32 * (head + 1)] = 0
-    embedded = []
-    for text in (A, B):
-        inputs = tokenizer(text, return_tensors="pt")
-        with torch.no_grad():
-            embedded.append(model(**inputs).last_hidden_state[0].mean(0))
-    for layer, weight in saved.items():
-        model.encoder.layer[layer].attention.output.dense.weight.data.copy_(weight)
-    return float(F.cosine_similarity(*embedded, dim=0))
-
-
-def test_the_similarity_is_that_of_transformers_with_zeros_in_the_output_projection(answers, demo):
+def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(answers, demo):
+    """Without them: zeros in the columns of a plain copy's output projection."""
     from transformers import AutoModel, AutoTokenizer
 
-    model, tokenizer = (kind.from_pretrained(demo.folder) for kind in (AutoModel, AutoTokenizer))
+    tokenizer = AutoTokenizer.from_pretrained(demo.folder)
     off = [(2, head) for head in range(12)] + [(0, 5), (5, 11)]
-    said = answers([A, B], [f"L{layer}H{head}" for layer, head in off])["answers"][0]
+    found = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
+    said, shown = found["answers"][0], found["texts"][0]
     assert said["name"] == "similarity of the two sentences"
-    assert float(said["full"]) == pytest.approx(
-        cosine_by_transformers(model, tokenizer, []), abs=6e-4
-    )
-    assert float(said["off"]) == pytest.approx(
-        cosine_by_transformers(model, tokenizer, off), abs=6e-4
-    )
+    for removed, which in (([], "full"), (off, "off")):
+        model = AutoModel.from_pretrained(demo.folder, attn_implementation="eager")
+        for layer, head in removed:
+            weight = model.encoder.layer[layer].attention.output.dense.weight
+            weight.data[:, 32 * head : 32 * (head + 1)] = 0
+        with torch.no_grad():
+            runs = [
+                model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
+                for text in (A, B)
+            ]
+        embedded = [run.last_hidden_state[0].mean(0) for run in runs]
+        similarity = float(F.cosine_similarity(*embedded, dim=0))
+        assert float(said[which]) == pytest.approx(similarity, abs=6e-4)
     low, high = map(float, said["random"].split(" to "))
     assert low < high
-
-
-def test_patterns_are_those_of_eager_attention_by_transformers(answers, demo):
-    from transformers import AutoModel, AutoTokenizer
-
-    model = AutoModel.from_pretrained(demo.folder, attn_implementation="eager")
-    inputs = AutoTokenizer.from_pretrained(demo.folder)(A, return_tensors="pt")
-    with torch.no_grad():
-        theirs = model(**inputs, output_attentions=True).attentions
-    shown = answers([A, B], [])["texts"][0]
+    # The patterns shown are those with the heads off.
     n = len(shown["tokens"])
     assert len(shown["patterns"]) == 72
     for name in ("L0H0", "L3H7", "L5H11"):
         layer, head = map(int, name[1:].split("H"))
         ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
-        own = 100 * theirs[layer][0, head].numpy()
+        own = 100 * runs[0].attentions[layer][0, head].numpy()
         assert np.abs(ours.reshape(n, n) - own).max() <= 0.51
-
-
-def test_patterns_of_later_layers_are_those_with_the_heads_off(answers):
-    whole = answers([A], [])["texts"][0]["patterns"]
-    off = answers([A], [f"L1H{head}" for head in range(12)])["texts"][0]["patterns"]
-    assert whole["L0H3"] == off["L0H3"]
-    assert whole["L2H3"] != off["L2H3"]
 
 
 def test_with_every_head_on_nothing_is_random(answers):
@@ -117,59 +93,47 @@ def transliteration(shared):
     return Answers(open_for_tasks(str(shared / "models/ar-en-transliteration")))
 
 
-def written_by_transformers(folder, text, removed, labels=None, attentions=False):
-    """Remove heads of an encoder-decoder by zeros in the output projections; write greedily.
-
-    With ``labels`` also return the mean log probability of these tokens, and the attentions.
-    """
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+def without_heads(folder, removed):
+    """Remove heads of an encoder-decoder by zeros in the output projections."""
+    from transformers import AutoModelForSeq2SeqLM
 
     options = {"attn_implementation": "eager", "dtype": torch.float32}
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).eval()
-    stacks = {
-        "encoder": [layer.self_attn for layer in model.model.encoder.layers],
-        "decoder": [layer.self_attn for layer in model.model.decoder.layers],
-        "cross": [layer.encoder_attn for layer in model.model.decoder.layers],
-    }
     for stack, layer, head in removed:
-        stacks[stack][layer].out_proj.weight.data[:, 4 * head : 4 * (head + 1)] = 0
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer(text, return_tensors="pt")
-    with torch.no_grad():
-        ids = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=60)[0]
-        out = None
-        if labels is not None:
-            out = model(**inputs, decoder_input_ids=labels[None, :-1], output_attentions=attentions)
-    return tokenizer.decode(ids, skip_special_tokens=True), ids, out
+        side = model.model.encoder if stack == "encoder" else model.model.decoder
+        module = "encoder_attn" if stack == "cross" else "self_attn"
+        out = getattr(side.layers[layer], module).out_proj
+        out.weight.data[:, 4 * head : 4 * (head + 1)] = 0
+    return model
 
 
-def test_what_an_encoder_decoder_writes_is_what_transformers_writes_without_the_heads(
+@torch.no_grad()
+def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_heads(
     transliteration, shared
 ):
+    from transformers import AutoTokenizer
+
     folder, text = shared / "models/ar-en-transliteration", "\u0645\u062d\u0645\u062f"
     off = [("cross", 5, head) for head in range(8)] + [("decoder", 0, 3), ("encoder", 2, 1)]
     names = [f"{'' if s == 'encoder' else s + ':'}L{layer}H{head}" for s, layer, head in off]
-    said = transliteration([text], names)
-    written, likely = said["answers"]
-    whole, ids, _ = written_by_transformers(folder, text, [])
-    without, *_ = written_by_transformers(folder, text, off)
-    assert (written["full"], written["off"]) == (whole, without)
-    assert whole != without
-    for removed, which in (([], "full"), (off, "off")):
-        *_, out = written_by_transformers(folder, text, removed, labels=ids)
-        logs = out.logits[0].log_softmax(-1).gather(1, ids[1:, None])
-        assert float(likely[which]) == pytest.approx(float(logs.mean().exp()), abs=6e-4)
+    said = transliteration([text, text + text], names)
+    written, likely = (answer for answer in said["answers"] if answer["name"].startswith("first"))
     assert len(transliteration.heads) == said["heads"] == 3 * 48
-
-
-def test_patterns_of_the_decoder_are_those_of_what_the_model_without_heads_wrote(
-    transliteration, shared
-):
-    folder, text = shared / "models/ar-en-transliteration", "\u0645\u062d\u0645\u062f"
-    shown = transliteration([text, text + text], ["cross:L0H2"])["texts"][0]
-    removed = [("cross", 0, 2)]
-    _, ids, _ = written_by_transformers(folder, text, removed)
-    *_, out = written_by_transformers(folder, text, removed, labels=ids, attentions=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(text, return_tensors="pt")
+    own = {"num_beams": 1, "do_sample": False, "max_new_tokens": 60}
+    models = {"full": without_heads(folder, []), "off": without_heads(folder, off)}
+    ids = {which: model.generate(**inputs, **own)[0] for which, model in models.items()}
+    for which, model in models.items():
+        assert written[which] == tokenizer.decode(ids[which], skip_special_tokens=True)
+        whole = ids["full"]
+        logs = model(**inputs, decoder_input_ids=whole[None, :-1]).logits[0].log_softmax(-1)
+        logs = logs.gather(1, whole[1:, None])
+        assert float(likely[which]) == pytest.approx(float(logs.mean().exp()), abs=6e-4)
+    assert written["full"] != written["off"]
+    # Patterns of the decoder are those of what the model without the heads wrote.
+    out = models["off"](**inputs, decoder_input_ids=ids["off"][None, :-1], output_attentions=True)
+    shown = said["texts"][0]
     source, target = len(shown["tokens"]), len(shown["target"]["tokens"])
     for name, theirs, shape in (
         ("L3H1", out.encoder_attentions[3][0, 1], (source, source)),
@@ -186,7 +150,6 @@ def test_patterns_of_the_decoder_are_those_of_what_the_model_without_heads_wrote
         ([" "], [], "at least one word"),
         ([A, "\ud800"], [], "half of a character"),
         (["word " * 200], [], f"more than the {LONGEST} tokens"),
-        ([A], ["L9H9"], "has no head L9H9"),
         ([A], ["<img src=x onerror=alert(1)>"], "has no head"),
     ],
 )
@@ -209,9 +172,7 @@ def test_the_page_needs_the_token(answers):
     "headers",
     [
         {"token": TOKEN},
-        {"origin": "http://evil.example", "token": TOKEN},
         {"origin": f"http://127.0.0.1:{PORT + 1}", "token": TOKEN},
-        {"origin": "null", "token": TOKEN},
         {"origin": PAGE},
         {"origin": PAGE, "token": "guess"},
     ],
@@ -221,7 +182,7 @@ def test_only_the_page_itself_is_answered(answers, headers):
     assert response.status_code == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "192.168.0.1", ""])
+@pytest.mark.parametrize("host", [f"evil.example:{PORT}", ""])
 def test_another_host_name_is_refused(answers, host):
     ask = client(answers)
     assert ask.get(f"/?token={TOKEN}", headers={"host": host}).status_code == 400
@@ -236,14 +197,11 @@ def test_a_question_is_answered(answers):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
         b"[]",
         b"\xff\xfe",
         b"[" * 5000,
         b'{"texts": "abc", "off": []}',
-        b'{"texts": [], "off": []}',
         b'{"texts": ["a", "b", "c"], "off": []}',
-        b'{"texts": [1], "off": []}',
         b'{"texts": ["a"], "off": [null]}',
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -144,20 +143,6 @@ class AttributeOptions(RunOptions):
         ),
     ] = None
     most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
-    draws: Annotated[
-        int,
-        Option(
-            help="Random sets of as many heads in the same layers, beside a set that was found.",
-            at_least=5,
-        ),
-    ] = 100
-    shuffles: Annotated[
-        int,
-        Option(
-            help="Other texts with the same margin (within 20%) on which the same search is run.",
-            at_least=1,
-        ),
-    ] = 5
     resamples: Annotated[
         int,
         Option(
@@ -208,16 +193,6 @@ class AttributeOptions(RunOptions):
     def judges(self) -> bool:
         """Whether rankings are judged."""
         return self.curves or self.circuit is not None or self.data is not None
-
-    def circuit_of(self, names: Sequence[str]) -> list[int]:
-        """Return where the heads of the circuit stand among the names of all heads."""
-        wanted = [name.strip() for name in (self.circuit or "").split(",") if name.strip()]
-        if unknown := [name for name in wanted if name not in names]:
-            raise InputError(
-                f"circuit names {unknown[0]!r}, and this model has the heads {names[0]} to "
-                f"{names[-1]}; separate names with commas."
-            )
-        return [names.index(name) for name in wanted]
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: the sum, the removals, the curves, the search and random weights."""

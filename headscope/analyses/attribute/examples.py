@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from headscope.analyses.attribute import AttributeOptions
-from headscope.analyses.attribute.measure import AT_ONCE, Example, select_read, spread, vectors
+from headscope.analyses.attribute.measure import Example, predicted, spread
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.batches import buckets
 from headscope.data.corpus import as_plain
 from headscope.data.examples import (
     Examples,
@@ -27,7 +24,6 @@ from headscope.data.examples import (
 )
 from headscope.data.files import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
-from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
 from headscope.tasks.seq2seq import decode_greedily
@@ -121,24 +117,25 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
 
 def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) -> None:
     """Refuse options that are for another output."""
-    if kind != "cosine" and options.against is not None:
+
+    def given(*names: str) -> str | None:
+        return next((name for name in names if getattr(options, name)), None)
+
+    if kind != "cosine" and given("against"):
         raise InputError(
             "against compares cosines; give two texts to a model without a classifier."
         )
-    for name in ("second", "label"):
-        if kind == "target" and getattr(options, name) is not None:
-            raise InputError(
-                f"{loaded.name} writes a target for one source: give what it writes as 'target', "
-                f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
-            )
-    for name in ("target", "at"):
-        if kind != "target" and getattr(options, name) is not None:
-            raise InputError(
-                f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
-                f"a {kind} here; leave it out."
-            )
-    if kind == "cosine" and (options.label is not None or options.flip):
-        name = "flip" if options.flip else "label"
+    if kind == "target" and (name := given("second", "label")):
+        raise InputError(
+            f"{loaded.name} writes a target for one source: give what it writes as 'target', "
+            f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
+        )
+    if kind != "target" and (name := given("target", "at")):
+        raise InputError(
+            f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
+            f"a {kind} here; leave it out."
+        )
+    if kind == "cosine" and (name := given("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 
 
@@ -214,37 +211,21 @@ def labelled(
     if kind == "cosine":
         return examples, ""
     if label is not None:
-        number = _label_id(loaded, kind, label)
-        return [replace(e, label=number) for e in examples], _label_name(loaded, kind, number)
-    labels: list[int] = []  # The shortest examples first
-    for part in buckets(examples, AT_ONCE):
-        batch = padded([e.rows[0] for e in part], loaded.pad_id, loaded.device)
-        with intervene(loaded) as router, torch.no_grad():
-            select = select_read(loaded, part)
-            hidden, logits = router.checked(loaded.run, *batch.inputs, select=select)
-        labels += vectors(loaded, kind, batch, hidden, logits).argmax(-1).tolist()
-    order = sorted(range(len(examples)), key=lambda i: len(examples[i]))
-    by_place = dict(zip(order, labels, strict=True))
-    examples = [replace(e, label=by_place[i]) for i, e in enumerate(examples)]
-    same = len(set(labels)) == 1
-    return examples, _label_name(loaded, kind, labels[0]) if same else ""
-
-
-def _label_id(loaded: LoadedModel, kind: str, label: str) -> int:
-    if kind == "class":
-        names = {int(n): str(name) for n, name in loaded.network.config.id2label.items()}
-        for number, name in names.items():
-            if label.lower() == name.lower() or label == str(number):
-                return number
-        raise InputError(
-            f"{loaded.name} has no class {label!r}; it knows {', '.join(names.values())}."
-        )
-    number = loaded.tokenizer.convert_tokens_to_ids(label)
-    if number is None or number == loaded.tokenizer.unk_token_id:
-        raise InputError(
-            f"{label!r} is no single token of {loaded.name}; give one of its vocabulary."
-        )
-    return int(number)
+        if kind == "class":
+            names = {int(n): str(name) for n, name in loaded.network.config.id2label.items()}
+            fits = [i for i, n in names.items() if label.lower() == n.lower() or label == str(i)]
+            known = f"{loaded.name} has no class {label!r}; it knows {', '.join(names.values())}."
+        else:
+            token = loaded.tokenizer.convert_tokens_to_ids(label)
+            fits = [] if token in (None, loaded.tokenizer.unk_token_id) else [int(token)]
+            known = f"{label!r} is no single token of {loaded.name}; give one of its vocabulary."
+        if not fits:
+            raise InputError(known)
+        return [replace(e, label=fits[0]) for e in examples], _label_name(loaded, kind, fits[0])
+    examples = predicted(loaded, examples)
+    first = examples[0].label
+    same = all(example.label == first for example in examples)
+    return examples, _label_name(loaded, kind, first) if same else ""
 
 
 def _label_name(loaded: LoadedModel, kind: str, number: int) -> str:
@@ -373,34 +354,28 @@ def _calibrate(
             f"{source.name} has fewer than two lines that fit {loaded.name}; give {give}."
         )
     counts = {"lines": len(rows), "dropped": unshared.dropped, "same": unshared.same}
-    return rows, {"name": source.name, "sha256": source.sha256, **counts}
+    tokens = sum(len(row.ids) for row in rows)
+    return rows, {"name": source.name, "sha256": source.sha256, **counts, "tokens": tokens}
 
 
 def _shuffled(
     loaded: LoadedModel, examples: Sequence[Example], rows: Sequence[Row]
 ) -> list[Example]:
     """Pair texts that do not belong together; exchange a single text for others."""
-    first = examples[0]
-    if len(examples) > 1:
-        pairs = [
-            (examples[i], examples[(i + 1) % len(examples)])
-            for i in spread(len(examples), SHUFFLED)
-        ]
-        if first.kind == "cosine":
-            return [replace(e, rows=(e.rows[0], other.rows[1])) for e, other in pairs]
-        if first.kind == "target":
-            return [_with_source(e, other.pair) for e, other in pairs]
-        return [replace(other, label=e.label) for e, other in pairs]
+    first, n = examples[0], len(examples)
+    following = [(examples[i], examples[(i + 1) % n]) for i in spread(n, SHUFFLED)]
+    if first.kind in ("class", "token"):
+        if n == 1:
+            return other_texts(loaded, first, rows)[:OTHERS]
+        return [replace(other, label=e.label) for e, other in following]
+    pairs = [(e, other.rows[-1]) for e, other in following]
+    if n == 1:
+        pairs = [(first, row) for row in rows if row.ids != first.rows[-1].ids][:OTHERS]
     if first.kind == "cosine":
-        return [replace(first, rows=(first.rows[0], row)) for row in rows[:OTHERS]]
-    if first.kind == "target":
-        return [_with_source(first, row) for row in rows if row.ids != first.pair.ids][:OTHERS]
-    return other_texts(loaded, first, rows)[:OTHERS]
-
-
-def _with_source(example: Example, other: Row) -> Example:
-    """Give a target a source that it does not belong to."""
-    return replace(example, rows=(replace(example.pair, ids=other.ids, content=other.content),))
+        return [replace(e, rows=(e.rows[0], row)) for e, row in pairs]
+    return [
+        replace(e, rows=(replace(e.pair, ids=row.ids, content=row.content),)) for e, row in pairs
+    ]
 
 
 def other_texts(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.integrate import trapezoid
 
 from headscope.analyses.attribute.measure import Example
-from headscope.analyses.attribute.removal import Heads, MeanZ, Versions
+from headscope.analyses.attribute.removal import Heads, Replacement, Versions
 from headscope.analyses.attribute.result import Faithfulness, RankingCurve
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
@@ -30,7 +30,7 @@ from headscope.core.rounding import ROUNDING, tied
 from headscope.data.token_rows import halve, sentences_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
-from headscope.stats.metrics import Metric, Outputs
+from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import interval_of
 
 #: Shares of the heads that are kept, rounded up to whole heads; none and all besides.
@@ -43,7 +43,7 @@ def judge_rankings(
     examples: Sequence[Example],
     heads: Heads,
     effects: Mapping[str, Array],
-    means: MeanZ,
+    means: Replacement,
     progress: Progress,
     *,
     beside: int,
@@ -60,7 +60,7 @@ def judge_rankings(
     if same := not (ranked and judged):
         ranked = judged = list(range(len(examples)))
     versions = [Versions(loaded, example) for example in examples]
-    ends = np.array([of.values([(), heads], means.at_tokens) for of in versions])
+    ends = np.array([of.measure([(), heads], means) for of in versions])
     change = ends[:, 0] - ends[:, 1]
     if not np.abs(change[judged]).sum() > ROUNDING * np.abs(ends[judged]).sum():
         return None
@@ -77,19 +77,29 @@ def judge_rankings(
     sets = [[heads[i] for i in sorted(of)] for of in removed]
     back = np.empty((len(judged), len(sets)))
     for place, i in enumerate(judged):
-        back[place] = direction[i] * (versions[i].values(sets, means.at_tokens) - ends[i, 1])
+        back[place] = direction[i] * (versions[i].measure(sets, means) - ends[i, 1])
         progress("rankings judged", place + 1, len(judged))
     of_set, whole = dict(zip(removed, back.T, strict=True)), np.abs(change[judged])
 
-    def outputs(order: Order) -> Outputs:
-        inner = [of_set[frozenset(order[k:])] for k in kept]
-        return {"change": whole, "back": np.stack([0 * whole, *inner, whole], 1)}
+    shares, ones = np.array([0, *kept, n]) / n, np.ones((1, len(judged)))
 
-    measured = partial(_curve, np.array([0, *kept, n]) / n, outputs, seed)
-    others = tuple(measured("random", order, order) for order in random)
+    def measured(
+        order: Order, area: Callable[[Array, Outputs, Array], Array]
+    ) -> tuple[tuple[float, ...], Estimate]:
+        """Return the faithfulness of an order, and its area with an interval over examples."""
+        inner = [of_set[frozenset(order[k:])] for k in kept]
+        outputs = {"change": whole, "back": np.stack([0 * whole, *inner, whole], 1)}
+        curve = tuple(_faithfulness(outputs, ones)[0].tolist())
+        return curve, interval_of(partial(area, shares), outputs, seed=seed).estimate()
+
+    def curve_of(name: str, signed: Order, absolute: Order) -> RankingCurve:
+        (first, cpr), (second, cmd) = measured(signed, _under), measured(absolute, _gap)
+        return RankingCurve(name, first, second, cpr, cmd)
+
+    others = tuple(curve_of("random", order, order) for order in random)
     curves = []
     for name, both in orders.items():
-        curve = measured(name, *both)
+        curve = curve_of(name, *both)
         better = (float(of.cpr) >= float(curve.cpr) for of in others)
         nearer = (float(of.cmd) <= float(curve.cmd) for of in others)
         p = [(1 + sum(as_good)) / (1 + beside) for as_good in (better, nearer)]
@@ -112,35 +122,18 @@ def _descending(scores: Array) -> Order:
     return tuple(np.argsort(-scores, kind="stable").tolist())
 
 
-def _curve(
-    shares: Array,
-    outputs: Callable[[Order], Outputs],
-    seed: int,
-    name: str,
-    signed: Order,
-    absolute: Order,
-) -> RankingCurve:
-    """Integrate the faithfulness of both orders of a ranking, with intervals over examples."""
+def _faithfulness(outputs: Outputs, counts: Array) -> Array:
+    """Return the share of the change that comes back, (resamples, kept)."""
+    change = np.maximum(counts @ outputs["change"], np.finfo(float).tiny)
+    return np.asarray((counts @ outputs["back"]) / change[:, None])
 
-    def faithfulness(of: Outputs, counts: Array) -> Array:
-        """Return the share of the change that comes back, (resamples, kept)."""
-        change = np.maximum(counts @ of["change"], np.finfo(float).tiny)
-        share: Array = (counts @ of["back"]) / change[:, None]
-        return share
 
-    def under(of: Outputs, counts: Array) -> Array:
-        return np.asarray(trapezoid(faithfulness(of, counts), shares, axis=1))
+def _under(shares: Array, outputs: Outputs, counts: Array) -> Array:
+    return np.asarray(trapezoid(_faithfulness(outputs, counts), shares, axis=1))
 
-    def gap(of: Outputs, counts: Array) -> Array:
-        return np.asarray(trapezoid(np.abs(1 - faithfulness(of, counts)), shares, axis=1))
 
-    def measured(order: Order, area: Metric) -> tuple[tuple[float, ...], Estimate]:
-        of = outputs(order)
-        curve = faithfulness(of, np.ones((1, len(of["change"]))))[0]
-        return tuple(curve.tolist()), interval_of(area, of, seed=seed)
-
-    (first, cpr), (second, cmd) = measured(signed, under), measured(absolute, gap)
-    return RankingCurve(name, first, second, cpr, cmd)
+def _gap(shares: Array, outputs: Outputs, counts: Array) -> Array:
+    return np.asarray(trapezoid(np.abs(1 - _faithfulness(outputs, counts)), shares, axis=1))
 
 
 def _roc(scores: Array, circuit: Sequence[int]) -> float | None:

@@ -15,15 +15,20 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
+from headscope.core.errors import ValidationFailedError
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Padded, PairRow, Row, padded
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.readout import Readout, embedding, task_head
 from headscope.models.anatomy.residual import Contributions, RecordedRun, record
+from headscope.models.run.intervene import Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
 from headscope.tasks.base import TOKEN_HEADS, one_position
 
+#: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
+#: that round to float32 inside (the norms of some families) 1e-7.
+TOLERANCE = 1e-6
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
 LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
@@ -147,21 +152,24 @@ def measure_parts(
     examples: Sequence[Example],
     progress: Callable[[int], None] = lambda done: None,
 ) -> Parts:
-    """Take the output of every example apart; ``progress`` gets how many are done."""
+    """Take the output of every example apart; ``progress`` gets how many are done.
+
+    Raises ValidationFailedError where the parts do not add up to the output.
+    """
     columns: dict[int, list[Array]] = {}  # By the place of the example
-    for indices, run, output, parts, lengths in _runs(loaded, anatomy, examples, patterns=False):
+    for indices, run, output, added, lengths in _runs(loaded, anatomy, examples, patterns=False):
 
         def by_example(values: Tensor, n: int = len(indices)) -> Tensor:
             """Add up the rows of each example."""
             return values.reshape(n, len(values) // n, *values.shape[1:]).sum(1)
 
-        heads = by_example(parts.heads.sum(-1))
+        heads = by_example(added.heads.sum(-1))
         batch = [
             output,
-            by_example(parts.embeddings.sum(-1)),
+            by_example(added.embeddings.sum(-1)),
             heads,
-            by_example(parts.feed_forward.sum(-1)),
-            by_example(parts.biases),
+            by_example(added.feed_forward.sum(-1)),
+            by_example(added.biases),
         ]
         if lengths is not None:  # in the sum, products of a head with the other text count half
             shorter = run.contributions(lengths).heads.sum(-1)
@@ -170,7 +178,14 @@ def measure_parts(
             columns[i] = [column[place].cpu().numpy() for column in batch]
         progress(len(columns))
     rows = (columns[i] for i in range(len(examples)))
-    return Parts(*(np.stack(values) for values in zip(*rows, strict=True)))
+    parts = Parts(*(np.stack(values) for values in zip(*rows, strict=True)))
+    if not (worst := float(parts.error.max())) <= TOLERANCE:
+        raise ValidationFailedError(
+            f"The parts of {loaded.name} do not add up to its output (they are off by {worst:.1e} "
+            f"of the sum of absolute parts, tolerance {TOLERANCE:.0e}), so nothing is reported: "
+            "something behind the layers of this model is not elementwise or a norm."
+        )
+    return parts
 
 
 def measure_tokens(
@@ -206,6 +221,19 @@ def measure_tokens(
     return float(output[0]), parts, None if table is None else table.cpu().numpy()
 
 
+def batches(
+    loaded: LoadedModel, examples: Sequence[Example]
+) -> Iterator[tuple[list[int], list[Example], Padded]]:
+    """Yield some examples at a time, the shortest first: their indices, and their rows padded."""
+    cosine, target = (examples[0].kind == kind for kind in ("cosine", "target"))
+    most = min(AT_ONCE, LOGITS // loaded.vocab_size) if target else AT_ONCE
+    shortest_first = iter(sorted(range(len(examples)), key=lambda i: len(examples[i])))
+    for part in buckets(examples, most):
+        rows = [row for example in part for row in example.rows[: 2 if cosine else 1]]
+        indices = [next(shortest_first) for _ in part]
+        yield indices, part, padded(rows, loaded.pad_id, loaded.device)
+
+
 def _runs(
     loaded: LoadedModel, anatomy: Anatomy, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions, Tensor | None]]:
@@ -215,15 +243,8 @@ def _runs(
     cosine times a / |a|^2, by which a part of a changes the cosine through the length of a.
     """
     kind = examples[0].kind
-    most = AT_ONCE if kind != "target" else min(AT_ONCE, LOGITS // loaded.vocab_size)
-    shortest_first = sorted(range(len(examples)), key=lambda i: len(examples[i]))
     lengths: Tensor | None = None
-    done = 0
-    for part in buckets(examples, most):
-        indices = shortest_first[done : done + len(part)]
-        done += len(part)
-        rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
-        batch = padded(rows, loaded.pad_id, loaded.device)
+    for indices, part, batch in batches(loaded, examples):
         decoder, select = batch.decoder_inputs or None, select_read(loaded, part)
         run = record(
             loaded, anatomy, *batch.inputs, decoder=decoder, patterns=patterns, select=select
@@ -236,41 +257,47 @@ def _runs(
             output = (pairs[:, 0] * pairs[:, 1]).sum(-1) / length[:, 0, 0]
             square = (pairs * pairs).sum(-1, keepdim=True).clamp(min=1e-300)
             lengths, _ = readout.of((output[:, None, None] * pairs / square).flatten(0, 1))
-        elif kind == "target":
-            read = partial(_mean_logit, part)
-            function = task_head(loaded, anatomy.end, *batch.inputs, decoder=decoder, read=read)
+        else:
+            read = partial(_values, part)
+            function = task_head(
+                loaded, anatomy.end, *batch.inputs, select, decoder=decoder, read=read
+            )
             readout = Readout(function, run.hidden)
             weights = torch.ones_like(readout.value)
             assert run.logits is not None
             output = read(run.logits)[:, 0]
-        else:
-            function = task_head(loaded, anatomy.end, *batch.inputs, select)
-            readout = Readout(function, run.hidden)
-            labels = torch.tensor([example.label for example in part], device=loaded.device)
-            weights = torch.zeros_like(readout.value).scatter(1, labels[:, None], 1.0)
-            assert run.logits is not None
-            logits = run.logits if select is None else run.logits[:, 0]
-            output = logits.gather(1, labels[:, None])[:, 0]
         g, constant = readout.of(weights)
         parts = run.contributions(g, by_source=patterns)
         yield indices, run, output, replace(parts, biases=parts.biases + constant), lengths
 
 
-def _mean_logit(examples: Sequence[Example], logits: Tensor) -> Tensor:
-    """Return the mean logit of each target's tokens, (batch, 1), from (batch, pos, vocabulary)."""
-    rows, positions, labels, weights = zip(
-        *(
-            (i, position, example.pair.labels[position], 1 / len(example.positions))
-            for i, example in enumerate(examples)
-            for position in example.positions
-        ),
-        strict=True,
-    )
-    counted = logits[list(rows), list(positions), list(labels)]
-    mean = logits.new_zeros(len(examples)).index_add(
-        0, torch.tensor(rows, device=logits.device), counted * counted.new_tensor(weights)
-    )
-    return mean[:, None]
+def _values(examples: Sequence[Example], logits: Tensor) -> Tensor:
+    """Read each example's output from its own row of logits (batch, pos, classes): (batch, 1)."""
+    values = []
+    for example, own in zip(examples, logits, strict=True):
+        own = own[: len(example.pair.labels)] if example.kind == "target" else own
+        values.append(value_of(example, own.flatten()[None]))
+    return torch.stack(values)[:, None]
+
+
+def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]:
+    """Give each example the class or token that the model predicts, or those of its target.
+
+    A target is read itself where its next token is predicted (teacher forcing).
+    """
+    found = dict(enumerate(examples))
+    for indices, part, batch in batches(loaded, examples):
+        run: Run = partial(loaded.run, select=select_read(loaded, part))
+        with intervene(loaded) as router, torch.no_grad():
+            logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)[1]
+        assert logits is not None
+        for i, example, own in zip(indices, part, logits, strict=True):
+            if example.kind == "target":
+                labels = tuple(own[: len(example.pair.labels)].argmax(-1).tolist())
+                found[i] = replace(example, rows=(replace(example.pair, labels=labels),))
+            else:
+                found[i] = replace(example, label=int(own.argmax()))
+    return list(found.values())
 
 
 def spread(n: int, most: int) -> list[int]:

@@ -138,7 +138,6 @@ class AttributeControl:
     agreement: float | None
     #: Spearman's correlation of direct part and effect of removal; None where none was removed.
     spearman: float | None = None
-    seed: int | None = None  # Of random weights
 
 
 @dataclass(frozen=True)
@@ -270,30 +269,39 @@ class AttributeResult(Measured):
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
         import pandas as pd
 
-        found = self.faithfulness
-        rows = [
-            (curve.ranking, order, heads, share)
-            for curve in ((*found.rankings, *found.random) if found else ())
-            for order in ("signed", "absolute")
-            for heads, share in zip(found.kept if found else (), getattr(curve, order), strict=True)
-        ]
-        return pd.DataFrame(rows, columns=["ranking", "order", "kept", "faithfulness"])
+        columns, found = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
+        rows = (
+            []
+            if found is None
+            else [
+                (curve.ranking, order, heads, share)
+                for curve in (*found.rankings, *found.random)
+                for order in ("signed", "absolute")
+                for heads, share in zip(found.kept, getattr(curve, order), strict=True)
+            ]
+        )
+        return pd.DataFrame(rows, columns=columns)
 
     def parts_frame(self) -> pandas.DataFrame:
         """One row per kind of part and layer, of the model and of the controls (pandas)."""
         import pandas as pd
 
-        every = [("model", self.output, self.parts), *self._controls()]
+        sums = {"model": (self.output, self.parts)}
+        for name, control in (("other texts", self.shuffled), ("random weights", self.control)):
+            if control is not None:
+                sums[name] = (control.output, control.parts)
         rows = [
-            {"of": of, "part": part, "layer": "", **estimated_columns("direct", value)}
-            for of, output, parts in every
+            (name, part, "", value)
+            for name, (output, parts) in sums.items()
             for part, value in [("output", output), *((p.kind, p.direct) for p in parts)]
         ]
         for layer in self.layers:
-            for part, value in (("heads", layer.heads), ("feed-forward", layer.feed_forward)):
-                columns = estimated_columns("direct", value)
-                rows.append({"of": "model", "part": part, "layer": layer.name, **columns})
-        return pd.DataFrame(rows)
+            rows.append(("model", "heads", layer.name, layer.heads))
+            rows.append(("model", "feed-forward", layer.name, layer.feed_forward))
+        return pd.DataFrame(
+            {"of": of, "part": part, "layer": layer, **estimated_columns("direct", value)}
+            for of, part, layer, value in rows
+        )
 
     def tokens_frame(self) -> pandas.DataFrame:
         """One row per token (pandas); none unless tokens were asked for."""
@@ -314,7 +322,3 @@ class AttributeResult(Measured):
         ]
         columns = ["first_pos", "first", "second_pos", "second", "contribution"]
         return pd.DataFrame(rows, columns=columns)
-
-    def _controls(self) -> list[tuple[str, Estimate, tuple[PartSum, ...]]]:
-        named = (("other texts", self.shuffled), ("random weights", self.control))
-        return [(name, c.output, c.parts) for name, c in named if c is not None]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,27 +17,27 @@ import numpy as np
 import torch
 
 from headscope.analyses.attribute import AttributeOptions
-from headscope.analyses.attribute.examples import labelled, other_texts, target_of
-from headscope.analyses.attribute.measure import Example
+from headscope.analyses.attribute.examples import other_texts, target_of
+from headscope.analyses.attribute.measure import Example, margin_of, predicted
 from headscope.analyses.attribute.removal import (
     TOGETHER,
-    Donors,
-    MeanZ,
     Place,
+    Replacement,
     Versions,
-    read_alone,
 )
 from headscope.analyses.attribute.result import OtherSearch, Reversal
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.progress import Progress
-from headscope.data.token_rows import PairRow, Row, encode_rows, padded
-from headscope.models.run.intervene import intervene
+from headscope.core.widest import exact
+from headscope.data.token_rows import PairRow, Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
 NEAR = 0.2  # Relative difference up to which another text's margin counts as the same.
+DRAWS = 100  # Random sets of as many heads in the same layers, beside a set that was found.
 TRIED = 20  # Random sets that are drawn for each that is wanted, since some come up again.
+SEARCHES = 5  # Other texts with the same margin on which the same search is run.
 
 
 class Search(NamedTuple):
@@ -64,7 +63,7 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
     put back, the first chosen first, as long as the margin stays below zero without the others.
     """
     chosen: list[Place] = []
-    margins = [float(versions.margins([()])[0])]
+    margins = [float(versions.measure([()])[0])]
     lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
     while margins[-1] >= 0 and lowers and len(chosen) < most:
         order = sorted(lowers, key=lambda head: -lowers[head])
@@ -73,21 +72,21 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
             once = len(order) if not chosen else TOGETHER
             part = order[len(tried) : len(tried) + once]
             tried += part
-            without = versions.margins([(*chosen, head) for head in part], chosen)
+            without = versions.measure([(*chosen, head) for head in part], base=chosen)
             lowers.update(zip(part, (margins[-1] - without).tolist(), strict=True))
             best = max(best, *(lowers[head] for head in part))
         chosen.append(max(tried, key=lambda head: lowers[head]))
         del lowers[chosen[-1]]
         # Measured again in a complete run of its own: this number decides.
-        margins.append(float(versions.margins([chosen], chosen)[0]))
+        margins.append(float(versions.measure([chosen], base=chosen)[0]))
     needed, margin, put_back = list(chosen), margins[-1], np.zeros(0)
     while margin < 0:
-        put_back = versions.margins([[h for h in needed if h != head] for head in needed])
+        put_back = versions.measure([[h for h in needed if h != head] for head in needed])
         spare = [head for head, of in zip(needed, put_back, strict=True) if of < 0]
         if not spare:
             break
         needed.remove(spare[0])
-        margin = float(versions.margins([needed], needed)[0])
+        margin = float(versions.measure([needed], base=needed)[0])
     back = tuple(put_back.tolist())
     return Search(tuple(chosen), tuple(needed), tuple(margins), back, margin)
 
@@ -119,8 +118,8 @@ def find_reversal(
     example: Example,
     rows: Sequence[Row],
     heads: Sequence[Place],
-    means: MeanZ,
-    others: Donors,
+    means: Replacement,
+    draws: Sequence[Replacement],
     options: AttributeOptions,
     progress: Progress,
 ) -> Reversal:
@@ -128,26 +127,23 @@ def find_reversal(
 
     ``rows`` are other texts, from which those of the same margin are taken.
     """
-    versions = Versions(loaded, example)
-    swapped = example.kind == "cosine" and float(versions.margins([()])[0]) < 0
+    versions = Versions(loaded, example, margin_of)
+    swapped = example.kind == "cosine" and float(versions.measure([()])[0]) < 0
     if swapped:
         first, second, third = example.rows
         example = replace(example, rows=(first, third, second))
-        versions = Versions(loaded, example)
-    most, total = options.most, 1 + options.shuffles
+        versions = Versions(loaded, example, margin_of)
+    most, total = options.most, 1 + SEARCHES
     found = search(versions, heads, most)
     progress("search", 1, total)
-    sets = matched_sets(found.heads, heads, options.draws, options.seed) if found.reversed else []
-    random = versions.margins(sets) if sets else np.zeros(0)
-    at_mean = versions.margins([found.heads], left=means.at_tokens)
-    resampled = [
-        float(versions.margins([found.heads], left=others.drawn(draw))[0])
-        for draw in range(options.resamples)
-    ]
+    sets = matched_sets(found.heads, heads, DRAWS, options.seed) if found.reversed else []
+    random = versions.measure(sets) if sets else np.zeros(0)
+    at_mean = versions.measure([found.heads], means)
+    resampled = [float(versions.measure([found.heads], draw)[0]) for draw in draws]
     searches = []
     candidates = _of_margin(loaded, rows, example, found.margins[0], options)
-    for i, other in enumerate(islice(candidates, options.shuffles), 2):
-        same = search(Versions(loaded, other), heads, most)
+    for i, other in enumerate(islice(candidates, SEARCHES), 2):
+        same = search(Versions(loaded, other, margin_of), heads, most)
         needed = len(same.heads) if same.reversed else None
         searches.append(OtherSearch(same.margins[0], needed))
         progress("search", i, total)
@@ -178,31 +174,16 @@ def find_reversal(
 
 
 def searched(loaded: LoadedModel, example: Example, options: AttributeOptions) -> Example | None:
-    """Return what is searched: the example with the third text, or with the predicted label.
+    """Return what is searched: the example with the third text, or with what is predicted.
 
-    Of a target it reads the target itself (teacher forcing). None where no search is asked for.
+    None where no search is asked for.
     """
-    if options.against is None and not options.flip:
-        return None
-    if example.kind == "target":
-        return _predicted_target(loaded, example)
     if options.against is None:
-        return labelled(loaded, example.kind, [example], None)[0][0]
+        return predicted(loaded, [example])[0] if options.flip else None
     third = next(encode_rows(loaded, [loaded.pooling.prompt + options.against], None))
     if third is None or not third.content:
         raise InputError(f"The text of against does not fit {loaded.name}; give another.")
     return replace(example, rows=(*example.rows, third))
-
-
-def _predicted_target(loaded: LoadedModel, example: Example) -> Example:
-    """Replace a target's labels by what the model predicts where it reads the target itself."""
-    batch = padded([example.pair], loaded.pad_id, loaded.device)
-    with intervene(loaded) as router, torch.no_grad():
-        run = partial(loaded.run, select=None)
-        logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)[1]
-    assert logits is not None
-    labels = tuple(logits[0].argmax(-1).tolist())
-    return replace(example, rows=(replace(example.pair, labels=labels),))
 
 
 def _of_margin(
@@ -223,7 +204,7 @@ def _of_margin(
         return sum(sizes) / len(sizes)
 
     near = sorted(rows, key=lambda row: abs(length([row]) - length(example.rows)))
-    near = near[: max(3 * options.shuffles, len(rows) // 2)]
+    near = near[: max(3 * SEARCHES, len(rows) // 2)]
     order = np.random.default_rng(abs(options.seed)).permutation(len(near))
     near = [near[i] for i in order]
 
@@ -232,7 +213,8 @@ def _of_margin(
 
     if example.kind == "cosine":
         # Every text read alone, as a search reads it: the cosines of a triple are read from these.
-        embedded = read_alone(loaded, example, near)
+        alone = (Versions(loaded, replace(example, rows=(row,))) for row in near)
+        embedded = exact(torch.cat([of.vectors() for of in alone])).cpu().numpy()
         cosines = embedded @ embedded.T
         margins = cosines[:, :, None] - cosines[:, None, :]
         places = np.argwhere(same(margins))
@@ -241,12 +223,11 @@ def _of_margin(
                 yield replace(example, rows=tuple(near[j] for j in triple))
         return
     if example.kind == "target":
-        targets = [target_of(row) for row in near if isinstance(row, PairRow)]
+        others = [target_of(row) for row in near if isinstance(row, PairRow)]
         if options.at is not None:
-            targets = [replace(e, positions=e.positions[: options.at][-1:]) for e in targets]
-        candidates = [_predicted_target(loaded, e) for e in targets]
+            others = [replace(e, positions=e.positions[: options.at][-1:]) for e in others]
     else:
-        candidates = labelled(loaded, example.kind, other_texts(loaded, example, near), None)[0]
-    for other in candidates:
-        if same(float(Versions(loaded, other).margins([()])[0])):
+        others = other_texts(loaded, example, near)
+    for other in predicted(loaded, others):
+        if same(float(Versions(loaded, other, margin_of).measure([()])[0])):
             yield other

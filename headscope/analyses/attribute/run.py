@@ -14,6 +14,7 @@ from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import Opened, open_examples
 from headscope.analyses.attribute.faithfulness import judge_rankings
 from headscope.analyses.attribute.measure import (
+    TOLERANCE,
     Example,
     Parts,
     measure_parts,
@@ -41,8 +42,8 @@ from headscope.analyses.attribute.result import (
 from headscope.analyses.attribute.reversal import find_reversal, searched
 from headscope.analyses.classify.known_roles import classification_of, find_roles
 from headscope.core.accumulator import Array
-from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.core.heads import head_name, layer_name
+from headscope.core.errors import UnsupportedModelError
+from headscope.core.heads import layer_name
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
@@ -56,10 +57,7 @@ from headscope.session.validate import require_valid
 from headscope.stats.estimate import JOINTLY_UNKNOWN, UNKNOWN, Estimate, JointEstimate
 from headscope.stats.metrics import spearman, value_of
 from headscope.stats.statistics import joint_mean, t_half_width
-
-#: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
-#: that round to float32 inside (the norms of some families) 1e-7.
-TOLERANCE = 1e-6
+from headscope.tasks.units import parse_heads
 
 #: Heads of one output that are resampled too: those whose removal changes it most. A run that
 #: judges rankings resamples all.
@@ -78,8 +76,11 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     if not heads:
         raise UnsupportedModelError(f"{loaded.name} has no attention head that headscope knows.")
     of_sites = [(loaded.sites[row], i) for row, i in heads]
-    names = [head_name(site.layer, site.head_ids[i], site.stack) for site, i in of_sites]
-    circuit = options.circuit_of(names)
+    names = [(site.stack, site.layer, site.head_ids[i]) for site, i in of_sites]
+    circuit: list[int] = []  # Where the heads that are known to make the output stand among all
+    if options.circuit is not None:
+        numbers = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
+        circuit = [names.index(head) for head in parse_heads(options.circuit, numbers)]
     to_reverse = searched(loaded, opened.examples[0], options)
     classified = classification_of(loaded, options.roles, None)
     roles: dict[Place, str] = {}
@@ -95,21 +96,17 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     examples, shuffled_examples = opened.examples, opened.shuffled
     n, total = len(examples), len(examples) + len(shuffled_examples)
     step = partial(progress, "parts", total=total)
-    parts = _checked(exact, measure_parts(exact, anatomy, examples, step))
+    parts = measure_parts(exact, anatomy, examples, step)
     shuffled = measure_parts(exact, anatomy, shuffled_examples, lambda done: step(n + done))
     means = mean_outputs(loaded, opened.calibration_rows)
-    others = donors(loaded, opened.calibration_rows, seed)
     chosen = spread(n, options.removals)
     removed_from = [examples[i] for i in chosen]
-    ways: dict[str, list[Replacement | None]] = {
-        "removed": [None],
-        "removed_mean": [means.at_tokens],
-    }
+    ways: dict[str, list[Replacement | None]] = {"removed": [None], "removed_mean": [means]}
     # So many draws of each head, or more, over all examples
-    n_draws = -(-options.resamples // len(chosen))
-    draws: list[Replacement | None] = [others.drawn(number) for number in range(n_draws)]
+    drawn = donors(loaded, opened.calibration_rows, seed)
+    draws = [drawn(number) for number in range(-(-options.resamples // len(chosen)))]
     if draws and options.judges:
-        ways["resampled"] = draws
+        ways["resampled"] = [*draws]
     effects = remove_each(loaded, removed_from, heads, ways, progress)
     if draws and not options.judges:  # no ranking needs every head
         sizes = np.abs([effects["removed"], effects["removed_mean"]]).max((0, 1))
@@ -119,10 +116,11 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             loaded, removed_from, [heads[j] for j in largest], {"resampled": draws}, progress
         )["resampled"]
     tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
-    of_heads = _of_heads(parts.heads, heads)
-    lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
-    zero = effects["removed"]
-    written = {"direct": of_heads} | ({} if lengths is None else {"first_order": lengths})
+    at = (slice(None), *np.array(heads).T)
+    zero, of_heads = effects["removed"], parts.heads[at]
+    written = {"direct": of_heads}
+    if parts.first_order is not None:
+        written["first_order"] = parts.first_order[at]
     faithfulness = None
     if options.judges:
         rankings = {name: table[chosen] for name, table in written.items()} | effects
@@ -132,18 +130,26 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             circuit=circuit,
             seed=seed,
         )
+    reversal = control = None
+    if to_reverse is not None:
+        calibration = opened.calibration_rows
+        reversal = find_reversal(
+            loaded, to_reverse, calibration, heads, means, draws, options, progress
+        )
+    if options.control:
+        control = _control(loaded, opened, chosen, heads, direct, of_heads, seed, progress)
+    tables = {**written, **effects, "removed_size": np.abs(zero)}
+    unknown = np.full_like(of_heads, np.nan)
 
-    def joint(table: Array | None, j: int) -> JointEstimate:
-        """Average the column of a head over examples."""
-        if table is None or np.isnan(table[:, j]).any():
-            return JOINTLY_UNKNOWN
-        return _joint(table[:, j], len(heads))
+    def averages(j: int) -> dict[str, JointEstimate]:
+        """Average every number of a head over examples."""
+        known = {**tables, "direct": of_heads if j in direct else unknown}
+        return {name: _joint(table[:, j], len(heads)) for name, table in known.items()}
 
     def agreement_in_layer(row: int) -> Iterator[float | None]:
         """Yield a layer's correlation with removal: of direct parts, and with lengths counted."""
         in_layer = [j for j in direct if heads[j][0] == row]
-        for table in (of_heads, lengths):
-            yield None if table is None else _agreement(table[chosen], zero, in_layer)
+        return (_agreement(table[chosen], zero, in_layer) for table in written.values())
 
     return AttributeResult(
         schema=SCHEMA,
@@ -162,12 +168,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             AttributedHead(
                 site.layer,
                 site.head_ids[i],
-                direct=joint(of_heads if site.row in rows else None, j),
-                first_order=joint(lengths, j),
-                removed=joint(zero, j),
-                removed_mean=joint(effects["removed_mean"], j),
-                resampled=joint(effects.get("resampled"), j),
-                removed_size=joint(np.abs(zero), j),
+                **averages(j),
                 role=roles.get(heads[j], ""),
                 stack=site.stack,
             )
@@ -190,19 +191,13 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             output=_mean(shuffled.output),
             parts=_sums(loaded, shuffled, opened.kind),
             examples=len(shuffled_examples),
-            agreement=_agreement(of_heads, _of_heads(shuffled.heads, heads), direct),
+            agreement=_agreement(of_heads, shuffled.heads[at], direct),
         ),
-        calibration={**opened.calibration, "tokens": means.tokens},
+        calibration=opened.calibration,
         tokens=tokens,
         pairs=pairs,
-        reversal=find_reversal(
-            loaded, to_reverse, opened.calibration_rows, heads, means, others, options, progress
-        )
-        if to_reverse is not None
-        else None,
-        control=_control(loaded, opened, chosen, heads, direct, of_heads, seed, progress)
-        if options.control
-        else None,
+        reversal=reversal,
+        control=control,
         faithfulness=faithfulness,
     )
 
@@ -216,31 +211,14 @@ def _exact(loaded: LoadedModel) -> LoadedModel:
     return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 
 
-def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
-    """Refuse parts that do not add up to the output."""
-    worst = float(parts.error.max())
-    if not worst <= TOLERANCE:
-        raise ValidationFailedError(
-            f"The parts of {loaded.name} do not add up to its output (they are off by {worst:.1e} "
-            f"of the sum of absolute parts, tolerance {TOLERANCE:.0e}), so nothing is reported: "
-            "something behind the layers of this model is not elementwise or a norm."
-        )
-    return parts
-
-
 # --- means over examples --------------------------------------------------------------------------
-
-
-def _of_heads(table: Array, heads: Sequence[Place]) -> Array:
-    """Pick some heads of a table (examples, n_layers, n_heads): (examples, heads)."""
-    rows, indices = np.array(heads).T
-    picked: Array = table[:, rows, indices]
-    return picked
 
 
 def _joint(values: Array, of: int) -> JointEstimate:
     """Return one of ``of`` means over examples with Student's t intervals; one example has none."""
     n = len(values)
+    if np.isnan(values).any():
+        return JOINTLY_UNKNOWN
     error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
     half = [float(t_half_width(error, np.array(n)))]
     return joint_mean([float(values.mean())], half, half, of=of, n=n)
@@ -360,8 +338,8 @@ def _control(
         setattr(network, network.base_model_prefix, twin.model)
         twin = replace(wrap(network, loaded.tokenizer, name=twin.name), pooling=loaded.pooling)
     exact = _exact(twin)
-    random = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
-    of_random = _of_heads(random.heads, heads)
+    random = measure_parts(exact, find_stream(exact), opened.examples)
+    of_random = random.heads[(slice(None), *np.array(heads).T)]
     examples = [opened.examples[i] for i in chosen]
     effects = remove_each(twin, examples, heads, {"removed": [None]}, silent)
     progress("control", 1, 1)
@@ -371,5 +349,4 @@ def _control(
         examples=len(opened.examples),
         agreement=_agreement(of_heads, of_random, direct),
         spearman=_agreement(of_random[chosen], effects["removed"], direct),
-        seed=seed,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from headscope.analyses.attribute.rankings_view import faithfulness
 from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
 from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural, tiny
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -18,24 +17,33 @@ from headscope.show.view import KeyNumber, next_step, view
 _TOP = 8  # Heads in the table of the largest effects.
 _BARS = 24  # Heads in the figure of bars.
 _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
+#: What rankings are called, and their colours.
+_RANKINGS = {
+    "direct": ("direct part", b.ORANGE),
+    "first_order": ("lengths counted", b.GREEN),
+    "removed": ("removed", b.BLUE),
+    "removed_mean": ("mean left", b.VERMILION),
+    "resampled": ("resampled", b.PURPLE),
+}
 
 
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
-    named = joined([f"\u201c{visible(text)}\u201d" for text in result.texts[:2]])
     summed = sum_sentence(result)
     yield b.Text(summed, "lead", b.TERMINAL)
-    yield b.Text(f"{named}: {summed[0].lower()}{summed[1:]}" if named else summed, "lead", b.PAGE)
-    text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
-    each = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
     if result.texts:
+        named = joined([f"\u201c{visible(text)}\u201d" for text in result.texts[:2]])
+        summed = f"{named}: {summed[0].lower()}{summed[1:]}"
+        text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
+        each = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
         lines = "\n".join(f"{name}: {visible(text)}" for name, text in each)
         yield b.Text(lines, "soft", b.TERMINAL)
+    yield b.Text(summed, "lead", b.PAGE)
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     yield from _largest(result)
     yield b.Text(agreement_sentence(result))
-    yield from faithfulness(result)
+    yield from _faithfulness(result)
     if result.reversal is not None:
         yield b.Text(reversal_sentence(result.reversal))
         yield b.Text(_other_searches(result.reversal), "control")
@@ -43,8 +51,7 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     if result.control is not None:
         yield b.Text(_random(result), "control")
     yield from _tokens(result)
-    yield from _groups(result)
-    yield from _figures(result)
+    yield from _groups_and_figures(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     yield _next(result)
 
@@ -54,13 +61,12 @@ def _largest(result: AttributeResult) -> Iterator[b.Block]:
     many, n, heads = result.examples > 1, len(result.heads), _named(result)
     if many:
         at_once = f"that holds for all {n} heads at once ({result.removals} examples)"
-        text = f"No single head changes {_of(result)} on average beyond an interval {at_once}."
-        if heads:
-            text = (
-                f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on "
-                f"average: zero lies outside the interval {at_once}."
-            )
-        yield b.Text(text)
+        yield b.Text(
+            f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on average: "
+            f"zero lies outside the interval {at_once}."
+            if heads
+            else f"No single head changes {_of(result)} on average beyond an interval {at_once}."
+        )
     columns: list[b.Column] = [
         ("heads", "name", str),
         ("removed", "removed.joint", 3),
@@ -129,6 +135,79 @@ def agreement_sentence(result: AttributeResult) -> str:
             f"{' with lengths counted' if counted else ''}"
         )
     return f"{text}."
+
+
+def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
+    """Show what the first heads of each ranking do alone, beside random rankings."""
+    found = result.faithfulness
+    if found is None:
+        return
+    random, n = len(found.random), found.kept[-1]
+    tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
+    few = found.kept[tenth]
+    curves = {curve.ranking: curve for curve in found.rankings}
+    by_mean = curves["removed_mean"].signed[tenth]
+    chance = [of.signed[tenth] for of in found.random]
+    by_chance = f"{mean_of(chance):.0%} ({min(chance):.0%} to {max(chance):.0%})"
+    examples = f"{found.judged} {plural(found.judged, 'example')}"
+    by = "they are ranked on it too" if found.same else f"ranked on {found.ranked} others"
+    yield b.Text(
+        f"Do rankings name the heads that matter? The {few} of {n} heads with the largest effects "
+        f"of removal (mean left), alone with all others at their mean, bring back "
+        f"{by_mean:.0%} of the output's change from {decimal(found.ablated)} (no head) to "
+        f"{decimal(found.output)} (all). Random ones bring back {by_chance}; {examples}, {by}."
+    )
+    if any(curve.roc is not None for curve in found.rankings):
+        roc = [f"{_RANKINGS[of.ranking][0]} {decimal(of.roc, 2)}" for of in found.rankings]
+        yield b.Text(f"Area under the ROC curve of the circuit, by |effect|: {joined(roc)}.")
+    for name, area, meaning in (
+        ("CPR", "cpr", "under the share that comes back, largest effects first; more is better"),
+        ("CMD", "cmd", "between that share and 1, largest sizes first; 0 is the whole model"),
+    ):
+        each = [
+            f"{_RANKINGS[curve.ranking][0]} {ranged(getattr(curve, area), 2)}"
+            for curve in found.rankings
+        ]
+        areas = [float(getattr(curve, area)) for curve in found.random]
+        yield b.Text(
+            f"{name} (area {meaning}): {joined(each)}; {random} random rankings "
+            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.",
+            "control",
+        )
+    shares = [k / n for k in found.kept]
+    panels = []
+    for title, order in (
+        ("CPR: largest effects first", "signed"),
+        ("CMD: largest sizes first", "absolute"),
+    ):
+        beside = list(zip(*(getattr(curve, order) for curve in found.random), strict=True))
+        band = [(min(at), max(at)) for at in beside]
+        means = [mean_of(at) for at in beside]
+        name = f"{random} random rankings, mean and range"
+        series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
+        for curve in found.rankings:
+            name, colour = _RANKINGS[curve.ranking]
+            series.append(b.Series(name, shares, getattr(curve, order), colour=colour, marker="."))
+        panels.append(
+            b.Chart(
+                title,
+                "heads that stay",
+                "share of the change that comes back",
+                series,
+                x_scale="percent",
+                levels={"the whole model": 1.0},
+            )
+        )
+    yield b.Panels(
+        f"What the first heads of each ranking do alone, {model_name(result)}",
+        panels,
+        "attribute_curves",
+        across=2,
+        size=(9.0, 4.6),
+        alt="The share of the output's change that the first heads of each ranking bring back, "
+        "beside random rankings; the numbers are in attribute_curves.csv.",
+        on=b.PAGE,
+    )
 
 
 def reversal_sentence(reversal: Reversal) -> str:
@@ -255,7 +334,7 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
         )
 
 
-def _groups(result: AttributeResult) -> Iterator[b.Block]:
+def _groups_and_figures(result: AttributeResult) -> Iterator[b.Block]:
     columns: list[b.Column] = [
         ("role" if any(head.role for head in result.heads) else "layer", "name", str),
         ("heads", lambda group: str(group.heads), str),
@@ -271,12 +350,16 @@ def _groups(result: AttributeResult) -> Iterator[b.Block]:
         *([("lengths counted", "spearman_first_order", 2)] if result.kind == "cosine" else []),
     ]
     yield b.Table(layers, result.layers, "Direct parts by layer", on=b.VERBOSE | b.PAGE)
-
-
-def _figures(result: AttributeResult) -> Iterator[b.Block]:
-    for name, field, on in (
-        ("What removing each head changes", "removed", b.TERMINAL),
-        ("Each head's direct part", "direct", b.VERBOSE),
+    heads, panels = _named(result)[:_BARS], list[b.Chart]()
+    for name, title, field, colour, on in (
+        (
+            "What removing each head changes",
+            "lost when it is removed",
+            "removed",
+            b.BLUE,
+            b.TERMINAL,
+        ),
+        ("Each head's direct part", "direct part", "direct", b.ORANGE, b.VERBOSE),
     ):
         values = {(h.layer_name, h.head): getattr(h, field).value for h in result.heads}
         yield b.HeadMap(
@@ -287,26 +370,20 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
             file=f"attribute_{field}",
             on=on,
         )
-    if not (heads := _named(result)[:_BARS]):
-        return
-    panels: list[b.Chart] = []
-    for title, field, colour in (
-        ("lost when it is removed", "removed", b.BLUE),
-        ("direct part", "direct", b.ORANGE),
-    ):
         bars = [getattr(head, field).joint for head in heads]
         series = b.Series(title, [head.name for head in heads], bars, "bars", colour)
         panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
-    yield b.Panels(
-        f"The heads that change {_of(result)} most when removed, {model_name(result)}",
-        panels,
-        "attribute_heads",
-        across=2,
-        size=(9.0, 5.6),
-        alt="What is lost without each head, and its direct part; the numbers are in "
-        "attribute.csv.",
-        on=b.PAGE,
-    )
+    if heads:
+        yield b.Panels(
+            f"The heads that change {_of(result)} most when removed, {model_name(result)}",
+            panels,
+            "attribute_heads",
+            across=2,
+            size=(9.0, 5.6),
+            alt="What is lost without each head, and its direct part; the numbers are in "
+            "attribute.csv.",
+            on=b.PAGE,
+        )
 
 
 def _size(head: AttributedHead) -> float:

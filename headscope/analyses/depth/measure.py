@@ -24,9 +24,6 @@ attention-without-layernorm   a(x)                                    the same
 ============================  ======================================  =========================
 
 Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
-equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm.
-
-Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
 equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm. A
 norm that is missing, or an RMSNorm in place of LayerNorm, changes nothing in this table. Every run
 compares the full variant with the model's own states. Other inputs of attention, such as a bias by
@@ -77,7 +74,6 @@ from headscope.models.run.products import fast_products
 from headscope.models.run.recording import Softmaxes
 from headscope.models.run.routing import Router, use_implementation
 from headscope.models.run.watched import Place, kept
-from headscope.stats.metrics import RunningMoments
 from headscope.stats.statistics import finite, t_half_width
 
 COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
@@ -244,74 +240,60 @@ def residual_ratio(hidden: Tensor) -> Tensor:
     return composite_norm(residual) / composite_norm(hidden)
 
 
-class DepthSums(RunningMoments):
-    """Mean and spread over windows of every variant's ratio, of shares and of trends.
+def curves_of(ratios: Array, floor: float) -> DepthCurves:
+    """Average ratios (len(VARIANTS), n_layers + 1, windows), shares and trends over windows.
 
-    The rows are those of VARIANTS (ratios), COMPARISONS (shares) and TRENDS, the columns the points
-    0 .. n_layers.
+    With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
+    rows differ only by the rounding of the dtype.
     """
-
-    def __init__(self, n_layers: int, floor: float = 0.0) -> None:
-        super().__init__((len(VARIANTS) + len(COMPARISONS) + len(TRENDS), n_layers + 1))
-        self._floor = floor
-
-    def update(self, ratios: Array) -> None:
-        """Add a batch of windows; ``ratios`` (len(VARIANTS), n_layers + 1, windows)."""
-        full = ratios[_INDEX["full"]]
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            shares = np.stack(
-                [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
-            )
-            trends, counted = _trends(ratios, self._floor)
-            always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
-            values = np.concatenate([ratios, shares, trends])
-            self.add(values, np.concatenate([always, counted]))
-
-    def curves(self) -> DepthCurves:
-        """Return means over windows, with standard deviations and 95% intervals (Student's t)."""
-        n, mean, std = self.counts, self.means(), self.std()
+    full = ratios[_INDEX["full"]]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        shares = np.stack(
+            [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
+        )
+        trends, counted = _trends(ratios, floor)
+        always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
+        values, counts = np.concatenate([ratios, shares, trends]), np.concatenate([always, counted])
+        n = counts.sum(axis=-1)
+        mean = np.where(counts, values, 0.0).sum(axis=-1) / n
+        squares = np.where(counts, values - mean[..., None], 0.0) ** 2
         # One window says nothing about the next: no standard deviation, no interval.
-        half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
-        means, stds, lows, highs = (
-            [tuple(map(finite, row)) for row in table]
-            for table in (mean, std, mean - half, mean + half)
-        )
-        *names, bare = (variant.name for variant in VARIANTS)
-        shares = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
-        trends = range(shares.stop, len(means))
-        return DepthCurves(
-            variants=dict(zip(names, means, strict=False)),
-            std=dict(zip(names, stds, strict=False)),
-            attention_without_layernorm=means[_INDEX[bare]],
-            attention_without_layernorm_std=stds[_INDEX[bare]],
-            protected=tuple(
-                Protection(*comparison, means[i], stds[i], lows[i], highs[i])
-                for i, comparison in zip(shares, COMPARISONS, strict=True)
-            ),
-            collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
-            trends={
-                name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
-                for i, name in zip(trends, TRENDS, strict=True)
-            },
-        )
+        std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
+        half = np.where(n > 1, t_half_width(std / np.sqrt(n), n), np.nan)
+    tables = (mean, std, mean - half, mean + half)
+    means, stds, lows, highs = ([tuple(map(finite, row)) for row in table] for table in tables)
+    *names, bare = (variant.name for variant in VARIANTS)
+    shown = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+    return DepthCurves(
+        variants=dict(zip(names, means, strict=False)),
+        std=dict(zip(names, stds, strict=False)),
+        attention_without_layernorm=means[_INDEX[bare]],
+        attention_without_layernorm_std=stds[_INDEX[bare]],
+        protected=tuple(
+            Protection(*comparison, means[i], stds[i], lows[i], highs[i])
+            for i, comparison in zip(shown, COMPARISONS, strict=True)
+        ),
+        collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
+        trends={
+            name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
+            for i, name in enumerate(TRENDS, shown.stop)
+        },
+    )
 
 
 def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
     """Return trends (len(TRENDS), n_layers + 1, windows), and which of them count."""
     names = ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
     alone, skip, ffn, bare = (ratios[_INDEX[name]] for name in names)
-    start = alone[:1]
-    factor = alone[1:] / alone[:-1]
     step = np.full_like(alone, np.nan)
-    step[2:] = factor[1:] - factor[:-1]
+    step[2:] = np.diff(alone[1:] / alone[:-1], axis=0)
     least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
     gain = np.log(np.maximum(ffn, least) / np.maximum(alone, least))
-    trends = np.stack([alone / start, skip / start, (alone - bare) / start, gain, step])
+    trends = np.stack([alone / alone[:1], skip / alone[:1], (alone - bare) / alone[:1], gain, step])
     counted = np.ones(trends.shape, dtype=bool)
-    counted[TRENDS.index("ffn_gain")] = np.maximum(alone, ffn) > floor
-    steps = counted[TRENDS.index("step_change")]
-    steps[:2] = False
-    steps[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
+    counted[3] = np.maximum(alone, ffn) > floor
+    counted[4, :2] = False
+    counted[4, 2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
     return trends, counted
 
 

@@ -61,6 +61,16 @@ class DepthCurves:
     #: alone, minus that of the layer before. The last two leave out windows that are rounding.
     trends: dict[str, Trend] = field(default_factory=dict, kw_only=True)
 
+    def ratios(self) -> dict[str, tuple[Curve, Curve]]:
+        """Return mean and standard deviation of every variant, that without LayerNorm last."""
+        bare = (self.attention_without_layernorm, self.attention_without_layernorm_std)
+        of_names = {name: (mean, self.std[name]) for name, mean in self.variants.items()}
+        return {**of_names, "attention-without-layernorm": bare}
+
+    def protection(self, part: str, way: str) -> Protection:
+        """Return what a part protects, removed or added."""
+        return next(p for p in self.protected if (p.part, p.way) == (part, way))
+
 
 @dataclass(frozen=True)
 class DepthControl(DepthCurves):
@@ -98,29 +108,26 @@ class DepthResult(Measured, DepthCurves):
         """One row per model, variant and point (pandas)."""
         import pandas as pd
 
-        bare = "attention-without-layernorm"
-        rows = []
-        for weights, curves in self._models():
-            means = {**curves.variants, bare: curves.attention_without_layernorm}
-            stds = {**curves.std, bare: curves.attention_without_layernorm_std}
-            for name, ratios in means.items():
-                for point, (mean, std) in enumerate(zip(ratios, stds[name], strict=True)):
-                    place = {"weights": weights, "variant": name, "layers": point}
-                    rows.append({**place, "ratio": mean, "std": std})
-        return pd.DataFrame(rows)
+        rows = [
+            (weights, name, point, mean, std)
+            for weights, curves in self._models()
+            for name, (means, stds) in curves.ratios().items()
+            for point, (mean, std) in enumerate(zip(means, stds, strict=True))
+        ]
+        return pd.DataFrame(rows, columns=["weights", "variant", "layers", "ratio", "std"])
 
     def protected_frame(self) -> pandas.DataFrame:
         """One row per model, part, way and point (pandas)."""
         import pandas as pd
 
-        rows = []
-        for weights, curves in self._models():
-            for p in curves.protected:
-                for point, numbers in enumerate(zip(p.mean, p.std, p.low, p.high, strict=True)):
-                    place = {"weights": weights, "part": p.part, "way": p.way, "layers": point}
-                    names = ("share", "std", "low", "high")
-                    rows.append({**place, **dict(zip(names, numbers, strict=True))})
-        return pd.DataFrame(rows)
+        rows = [
+            (weights, p.part, p.way, point, *numbers)
+            for weights, curves in self._models()
+            for p in curves.protected
+            for point, numbers in enumerate(zip(p.mean, p.std, p.low, p.high, strict=True))
+        ]
+        columns = ["weights", "part", "way", "layers", "share", "std", "low", "high"]
+        return pd.DataFrame(rows, columns=columns)
 
     def _models(self) -> list[tuple[str, DepthCurves]]:
         return [("model", self), *([("control", self.control)] if self.control else [])]

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from headscope.analyses.depth import LARGE, WINDOWS, DepthOptions
-from headscope.analyses.depth.measure import DepthSums, measure_ratios, own_run
+from headscope.analyses.depth.measure import curves_of, measure_ratios, own_run
 from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
@@ -77,11 +78,8 @@ def _measure(
     progress: Progress,
     name: str,
 ) -> tuple[DepthCurves, float]:
-    """Run the windows through every variant; also say how far the full one is from the model.
-
-    ``floor`` is the ratio up to which rows differ only by the rounding of the dtype.
-    """
-    sums, worst, done = DepthSums(loaded.n_layers, floor), 0.0, 0
+    """Run the windows through every variant; also say how far the full one is from the model."""
+    measured, worst, done = list[Array](), 0.0, 0
     at_once = max(1, BATCH_TOKENS // windows.length)
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
@@ -95,13 +93,12 @@ def _measure(
 
         yield run
 
-    measured = side_by_side(loaded, batches, running)
-    for batch, (ratios, gap) in zip(batches, measured, strict=True):
-        worst, done = max(worst, gap), done + len(batch)
+    for ratios, gap in side_by_side(loaded, batches, running):
+        worst, done = max(worst, gap), done + ratios.shape[-1]
         check_decomposition(loaded, worst)
-        sums.update(ratios)
+        measured.append(ratios)
         progress(name, done, len(chosen))
-    return sums.curves(), worst
+    return curves_of(np.concatenate(measured, axis=-1), floor), worst
 
 
 def check_decomposition(loaded: LoadedModel, gap: float) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.core.heads import layer_numbers
@@ -85,21 +84,17 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
 def _table(
     title: str,
     result: DepthResult,
-    columns: Mapping[str, Callable[[DepthCurves, int], str]],
+    cells: Mapping[str, Callable[[DepthCurves, int], str]],
     first: int = 0,
 ) -> b.Table:
     """Make a table with a row per point, and one for the last point of random weights."""
-    rows: list[tuple[str, DepthCurves, int]] = [
-        (name, result, point) for point, name in enumerate(_points(result)) if point >= first
-    ]
+    points = [*enumerate(_points(result))][first:]
+    places: list[tuple[str, DepthCurves, int]] = [(name, result, point) for point, name in points]
     if result.control is not None:
-        rows.append(("random weights", result.control, -1))
-
-    def column(cell: Callable[[DepthCurves, int], str]) -> Callable[[Any], str]:
-        return lambda row: cell(row[1], row[2])
-
-    cells: list[b.Column] = [(name, column(cell), str) for name, cell in columns.items()]
-    return b.Table([("after layer", 0, str), *cells], rows, title)
+        places.append(("random weights", result.control, -1))
+    rows = [(name, *(cell(at, point) for cell in cells.values())) for name, at, point in places]
+    columns: list[b.Column] = [(name, i, str) for i, name in enumerate(("after layer", *cells))]
+    return b.Table(columns, rows, title)
 
 
 def _points(result: DepthResult) -> list[str]:
@@ -115,12 +110,12 @@ def _ratio(name: str, curves: DepthCurves, point: int) -> str:
 
 
 def _share(part: str, way: str, curves: DepthCurves, point: int) -> str:
-    p = next(p for p in curves.protected if (p.part, p.way) == (part, way))
-    mean, low, high = p.mean[point], p.low[point], p.high[point]
-    if mean is None:
+    p = curves.protection(part, way)
+    share = Estimate(p.mean[point], p.low[point], p.high[point])
+    if share.value is None:
         return "-"
-    half = None if low is None or high is None else (high - low) / 2
-    return plus_minus(f"{mean:z.1%}", half, ".1%")  # z: no minus before a rounded zero
+    # z: no minus before a rounded zero
+    return plus_minus(f"{share.value:z.1%}", share.half_width, ".1%")
 
 
 def _ratios(result: DepthResult, log: bool) -> b.Chart:
@@ -157,16 +152,14 @@ def _protected(result: DepthResult) -> b.Panels:
     for way, title in WAYS.items():
         series = []
         for i, (part, (name, _, colour)) in enumerate(PARTS.items()):
-            for curves in (result, *([result.control] if result.control else [])):
-                p = next(p for p in curves.protected if (p.part, p.way) == (part, way))
-                x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
-                if curves is result:
-                    rows = zip(p.mean, p.low, p.high, strict=True)
-                    y = [Estimate(*row) for row in rows]
-                    series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
-                else:
-                    random = "random weights" if part == "skip" else ""
-                    series.append(b.Series(random, x, p.mean, "line", colour, "", "--"))
+            p = result.protection(part, way)
+            x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
+            y = [Estimate(*row) for row in zip(p.mean, p.low, p.high, strict=True)]
+            series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
+            if result.control is not None:
+                random = "random weights" if part == "skip" else ""
+                mean = result.control.protection(part, way).mean
+                series.append(b.Series(random, x, mean, "line", colour, "", "--"))
         panels.append(
             b.Chart(
                 title,

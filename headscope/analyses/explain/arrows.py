@@ -20,8 +20,20 @@ _LONGEST = 13  # Characters of a token that fit beside the arrows.
 
 
 def arrows(result: ExplainResult, names: list[str]) -> Markup:
-    """Draw the explained head; the page's script draws the others when they are chosen."""
+    """Lay out the sentence; the page's script draws the arrows of the head that is chosen."""
     height = _TOP + _ROW * len(names)
+    model = shlex.quote(visible(str(result.provenance["model"]["id"])))
+    data = {  # what the script draws with; weights in percent
+        "head": result.name,
+        "command": f"headscope explain {model} {shlex.quote(visible(result.sentence))} --head",
+        "tokens": names,
+        "special": result.special,
+        "patterns": {
+            name: [round(100 * weight) for row in pattern for weight in row]
+            for name, pattern in result.patterns.items()
+        },
+        **{"row": _ROW, "top": _TOP, "left": _LEFT, "right": _RIGHT, "least": _LEAST},
+    }
     return Markup(
         '<figure class="arrows"><div class="tools">'
         '<span class="pair"><label class="soft" for="arrows-head">Head</label>'
@@ -30,7 +42,7 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         '<svg class="links" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" '
         'markerHeight="5" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
-        '{captions}{tokens}<g class="weights">{lines}</g></svg>'
+        '{captions}{tokens}<g class="weights"></g></svg>'
         '<figcaption class="soft">Queries left, keys right; the darker an arrow, the more weight. '
         'Weights below {least} have none. <span class="pointer">Point at a token on the left to '
         "see its arrows alone.</span>"
@@ -45,9 +57,8 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         captions=_text(_LEFT - 8, 20, "end", "column", "token (query)")
         + _text(_RIGHT + 8, 20, "start", "column", "looks at (key)"),
         tokens=Markup("").join(_tokens(names)),
-        lines=Markup("").join(_lines(result, names)),
         least=_LEAST,
-        data=page_json(_data(result, names)),
+        data=page_json(data),
     )
 
 
@@ -69,32 +80,3 @@ def _text(x: int, y: int, anchor: str, kind: str, text: str, more: str = "") -> 
     return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}"{}>{}</text>').format(
         kind, x, y, anchor, more, text
     )
-
-
-def _lines(result: ExplainResult, names: list[str]) -> Iterator[Markup]:
-    pattern = result.patterns[result.name]
-    pairs = [(w, i, j) for i, row in enumerate(pattern) for j, w in enumerate(row) if w >= _LEAST]
-    for weight, i, j in sorted(pairs):  # the strongest lie on top
-        yield Markup(
-            '<line x1="{}" y1="{}" x2="{}" y2="{}" opacity="{:.2f}" marker-end="url(#tip)" '
-            'data-query="{}"><title>{} \u2192 {}: {:.2f}</title></line>'
-        ).format(
-            *(_LEFT, _TOP + _ROW * i, _RIGHT, _TOP + _ROW * j),
-            *(weight, i, names[i], names[j], weight),
-        )
-
-
-def _data(result: ExplainResult, names: list[str]) -> dict[str, object]:
-    """Return what the script draws with; weights in percent."""
-    model = shlex.quote(visible(str(result.provenance["model"]["id"])))
-    return {
-        "head": result.name,
-        "command": f"headscope explain {model} {shlex.quote(visible(result.sentence))} --head",
-        "tokens": names,
-        "special": result.special,
-        "patterns": {
-            name: [round(100 * weight) for row in pattern for weight in row]
-            for name, pattern in result.patterns.items()
-        },
-        **{"row": _ROW, "top": _TOP, "left": _LEFT, "right": _RIGHT, "least": _LEAST},
-    }

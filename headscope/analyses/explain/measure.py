@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,43 +32,6 @@ CORNER = 8  # Rows and columns that are kept of a learned matrix.
 # --- the mechanism --------------------------------------------------------------------------------
 
 
-class Attended(NamedTuple):
-    """What all heads of a layer make of a sentence."""
-
-    #: (n_heads, query_pos, key_pos): before the scale; with scale and bias; after mask and softmax.
-    products: Tensor
-    scores: Tensor
-    pattern: Tensor
-    z: Tensor  # (n_heads, query_pos, d_head): weighted sums of values
-
-
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, bias: Tensor | None, allowed: Tensor
-) -> Attended:
-    """Run attention step by step.
-
-    Shapes: ``q``, ``k``, ``v`` (n_heads, pos, d_head), ``bias`` (n_heads, query_pos, key_pos),
-    ``allowed`` (query_pos, key_pos).
-    """
-    products = q @ k.transpose(-1, -2)
-    scores = products * scale
-    if bias is not None:
-        scores = scores + bias
-    pattern = masked_softmax(scores, allowed)
-    return Attended(products, scores, pattern, pattern @ v)
-
-
-def mix(z: Tensor, weights: AttentionWeights, convolved: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Map each head's z back by its W_O, and add everything up.
-
-    Shapes: ``z`` (n_heads, pos, d_head), ``convolved`` (pos, d_model), what some families send
-    through W_O besides; returns (n_heads, pos, d_model), (pos, d_model).
-    """
-    parts = z @ weights.W_O
-    out = parts.sum(0) + weights.b_O
-    return parts, out if convolved is None else out + convolved
-
-
 def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return (x - mean) / sqrt(variance + epsilon) * gain + shift of each token on its own."""
     gain, shift = (weight.detach().to(x.dtype) for weight in gain_and_shift(norm))
@@ -87,8 +49,12 @@ class Computed:
     placed: Heads  # the same with positions in them
     bias: Tensor | None  # (n_heads, query_pos, key_pos): what the family adds to the scores
     scale: float
-    attended: Attended
-    convolved: Tensor | None  # (pos, d_model): what goes through W_O besides the heads' z
+    #: (n_heads, query_pos, key_pos): before the scale; with scale and bias; after mask and softmax.
+    products: Tensor
+    scores: Tensor
+    pattern: Tensor
+    z: Tensor  # (n_heads, query_pos, d_head): weighted sums of values
+    convolved: Tensor | None  # (pos, d_model): what some families send through W_O besides z
     parts: Tensor  # (n_heads, pos, d_model): what each head adds
     out: Tensor  # (pos, d_model): the sum of all
 
@@ -99,20 +65,25 @@ class Computed:
 
 
 def compute(run: SentenceRun) -> Computed:
-    """Compute one layer from what it was called with and from its weights alone."""
+    """Compute one layer, step by step, from what it was called with and from its weights alone."""
     site, layout, weights = run.site, run.site.layout, run.site.weights()
     heads = site.canonical(run.inputs, weights)
     placed = layout.place(site, heads, run.inputs)
     bias = layout.bias(site, placed, run.inputs)
     if bias is not None:
         bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
-    scale = default_scale(site.d_head) if site.scale is None else site.scale
     heads, placed = (Heads(*(t[0] for t in each)) for each in (heads, placed))
-    attended = attend(*placed, scale=scale, bias=bias, allowed=run.allowed[0])
-    beside = beside_heads(site, run.record.z)
+    products = placed.q @ placed.k.transpose(-1, -2)
+    scale = default_scale(site.d_head) if site.scale is None else site.scale
+    scores = products * scale if bias is None else products * scale + bias
+    pattern = masked_softmax(scores, run.allowed[0])
+    z = pattern @ placed.v
+    parts = z @ weights.W_O
+    out, beside = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
     convolved = None if beside is None else beside[0]
-    parts, out = mix(attended.z, weights, convolved)
-    return Computed(weights, heads, placed, bias, scale, attended, convolved, parts, out)
+    out = out if convolved is None else out + convolved
+    steps = (products, scores, pattern, z)
+    return Computed(weights, heads, placed, bias, scale, *steps, convolved, parts, out)
 
 
 # --- what the numbers say -------------------------------------------------------------------------
@@ -240,8 +211,7 @@ def steps(trace: Trace) -> list[ExplainStep]:
 
 
 def _input(trace: Trace) -> _Made:
-    n, d_model = trace.x.shape
-    return {"tokens": n, "d_model": d_model}, [trace.matrix("x", trace.x)], []
+    return {}, [trace.matrix("x", trace.x)], []
 
 
 def _weights(trace: Trace) -> _Made:
@@ -273,7 +243,6 @@ def _parameters(run: SentenceRun) -> int:
 
 def _qkv(trace: Trace) -> _Made:
     h, heads, placed = trace.head, trace.ours.heads, trace.ours.placed
-    numbers: Numbers = {f"length_{name}": _length(getattr(heads, name)[h]) for name in "qkv"}
     matrices = [trace.matrix(name, getattr(heads, name)[h]) for name in "qkv"]
     if trace.ours.rotated:
         matrices += [trace.matrix(f"{name} rotated", getattr(placed, name)[h]) for name in "qk"]
@@ -285,7 +254,7 @@ def _qkv(trace: Trace) -> _Made:
         trace.check(f"{name} of all heads", getattr(heads, name), theirs)
         for name, theirs in zip("qkv", (q, k, v), strict=True)
     ]
-    return numbers, matrices, checks
+    return {}, matrices, checks
 
 
 def _heads(trace: Trace) -> _Made:
@@ -313,8 +282,8 @@ def _heads(trace: Trace) -> _Made:
 
 def _scores(trace: Trace) -> _Made:
     ours, h, seen = trace.ours, trace.head, trace.run.allowed[0]
-    products, scores = ours.attended.products[h], ours.attended.scores[h]
-    pattern, by_length = ours.attended.pattern[h], len(trace.tokens) ** -0.5
+    products, scores = ours.products[h], ours.scores[h]
+    pattern, by_length = ours.pattern[h], len(trace.tokens) ** -0.5
     wrong = products * by_length
     if ours.bias is not None:
         wrong = wrong + ours.bias[h]
@@ -333,27 +302,25 @@ def _scores(trace: Trace) -> _Made:
     if ours.bias is not None:
         shown["bias"] = ours.bias[h]
     matrices = [trace.matrix(name, t, trace.tokens, known=seen) for name, t in shown.items()]
-    every, theirs = ours.attended.scores, trace.run.record.scores
+    every, theirs = ours.scores, trace.run.record.scores
     theirs = None if theirs is None else theirs.expand_as(every[None])[..., seen]
     return numbers, matrices, [trace.check("scores of all heads", every[:, seen], theirs)]
 
 
 def _mask(trace: Trace) -> _Made:
     """Show what padding changes, and what hiding later tokens (or seeing them) would change."""
-    ours, h, n = trace.ours.attended, trace.head, len(trace.tokens)
+    ours, h, n = trace.ours, trace.head, len(trace.tokens)
     later = torch.ones(n, n, dtype=torch.bool, device=trace.x.device).triu(1)
     other = masked_softmax(ours.scores[h], None if trace.run.site.causal else ~later)
-    pattern = widest(ours.pattern[h])
     numbers: Numbers = {
-        "moved_by_other_direction": rounded(moved(pattern, other).mean()),
-        "weight_on_later": rounded((pattern * later).sum(-1).mean()),
+        "moved_by_other_direction": rounded(moved(ours.pattern[h], other).mean()),
         "pads": 0,
     }
     direction = trace.matrix("other direction", other, trace.tokens)
     if trace.padded is None:
         return numbers, [direction], []
     padded = trace.padded
-    with_pads, pads = compute(padded).attended, padded.allowed.shape[-1] - n
+    with_pads, pads = compute(padded), padded.allowed.shape[-1] - n
     unmasked, theirs = masked_softmax(with_pads.scores[h]), padded.record.pattern
     numbers |= {
         "pads": pads,
@@ -369,7 +336,7 @@ def _mask(trace: Trace) -> _Made:
 
 
 def _softmax(trace: Trace) -> _Made:
-    every = trace.ours.attended.pattern
+    every = trace.ours.pattern
     pattern = widest(every[trace.head])
     columns = pattern.sum(0)
     numbers: Numbers = {
@@ -385,7 +352,7 @@ def _softmax(trace: Trace) -> _Made:
 
 
 def _z(trace: Trace) -> _Made:
-    z, theirs, site = trace.ours.attended.z, trace.run.record.z, trace.run.site
+    z, theirs, site = trace.ours.z, trace.run.record.z, trace.run.site
     if theirs is not None:
         theirs = site.by_head(theirs[..., : site.n_heads * site.d_head])
     check = trace.check("z of all heads", z, theirs)
@@ -407,11 +374,10 @@ def _mix(trace: Trace) -> _Made:
     share = (added * whole).sum((-1, -2)) / whole.square().sum()
     size = added.norm(dim=(-1, -2)) / whole.norm()
     names = [*(head_name(site.layer, head, site.stack) for head in site.head_ids), *others]
-    at_once = ours.attended.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
+    at_once = ours.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
     at_once = at_once + sum(others.values())
     numbers: Numbers = {
         "share": rounded(share[trace.head]),
-        "size": rounded(size[trace.head]),
         "even_share": rounded(1 / site.n_heads),
     }
     both = torch.stack([share, size], dim=1)
@@ -448,11 +414,9 @@ def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str
     yield "skip", (lengths, [trace.matrix("x + attention", summed)], [check])
     spread = widest(summed).std(-1, correction=0)
     spreads: Numbers = {
-        "spread_before": rounded(spread.mean()),
         "spread_after": rounded(widest(normed).std(-1, correction=0).mean()),
         "spread_before_low": rounded(spread.min()),
         "spread_before_high": rounded(spread.max()),
-        "epsilon": theirs.norm.eps,
     }
     check = trace.check("after LayerNorm", normed, theirs.normed, "hidden")
     yield "layernorm", (spreads, [trace.matrix("LayerNorm", normed)], [check])
@@ -460,8 +424,6 @@ def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str
         "d_ff": hidden.shape[-1],
         "parameters": W_1.numel() + W_2.numel(),
         "active": rounded(widest(hidden > 0).mean()),
-        "length_ffn": _length(network),
-        "length_out": _length(after),
     }
     check = trace.check("the layer's output", after, theirs.layer_out, "hidden")
     yield "ffn", (units, [trace.matrix("layer output", after)], [check])

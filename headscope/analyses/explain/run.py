@@ -34,11 +34,11 @@ from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.recording import Probe
-from headscope.models.surgery.layers import numbered_layers
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences
 from headscope.session.validate import require_valid
+from headscope.tasks.units import parse_heads
 
 LONGEST = 64  # Tokens of a sentence that can still be looked at as a matrix.
 PADS = 2  # Positions of padding that the step on masks puts behind the sentence.
@@ -51,12 +51,30 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     need_tokenizer(loaded, "explain")
     if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
-    sentence = _chosen(loaded, options.sentence)
+    text = options.sentence
+    if text is None:  # the first that a report's page shows
+        handy = handy_sentences(loaded, 1)
+        if not handy or len(handy[0][1]) > LONGEST:
+            raise UnsupportedModelError(
+                f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
+                f"{loaded.name}, so explain has none of its own to show; give it one."
+            )
+        text = handy[0][0]
+    sentence = read_sentence(loaded, text, "explain")
     validation = require_valid(loaded, options.validate)
-    _check_head(loaded, layer, head)
-    by_layer = {site.layer: site for site in loaded.sites}
-    first = next(site.layer for site in loaded.sites if site.n_heads)
-    site = by_layer[first if layer is None else layer]
+    by_layer = {site.layer: site for site in loaded.sites if site.n_heads}
+    if not by_layer:
+        raise UnsupportedModelError(
+            f"{loaded.name} has no attention head that headscope recognises, so there is none to "
+            "explain."
+        )
+    if layer is not None:
+        numbers = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
+        if not parse_heads(f"L{layer}H{'*' if head is None else head}", numbers):
+            raise InputError(
+                f"Every head of layer {layer} was removed from {loaded.name}; take another."
+            )
+    site = next(iter(by_layer.values())) if layer is None else by_layer[layer]
     ids = sentence.ids
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", MaskedRowWarning)  # rows of padding are never read
@@ -70,8 +88,8 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
         pads = min(PADS, loaded.max_length - len(ids))
         padded = run_sentence(loaded, site, ids, pads) if pads > 0 else None
         index = site.head_ids.index(chosen.head)
-        tolerance, ours = TOLERANCES[loaded.dtype], compute(run)
-        trace = Trace(sentence.tokens, run, padded, index, tolerance, ours)
+        ours = compute(run)
+        trace = Trace(sentence.tokens, run, padded, index, TOLERANCES[loaded.dtype], ours)
         made = tuple(steps(trace))
     for step in made:
         for check in step.checks:
@@ -123,19 +141,6 @@ class ReadSentence:
     special: tuple[bool, ...]
 
 
-def _chosen(loaded: LoadedModel, sentence: str | None) -> ReadSentence:
-    """Read a sentence; without one, the first that a report's page shows."""
-    if sentence is None:
-        handy = handy_sentences(loaded, 1)
-        if not handy or len(handy[0][1]) > LONGEST:
-            raise UnsupportedModelError(
-                f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
-                f"{loaded.name}, so explain has none of its own to show; give it one."
-            )
-        sentence = handy[0][0]
-    return read_sentence(loaded, sentence, "explain")
-
-
 def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSentence:
     """Tokenise a sentence that is shown as a matrix.
 
@@ -162,36 +167,6 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
             )
     tokens = tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(ids)))
     return ReadSentence(sentence, ids, tokens, special)
-
-
-def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> None:
-    if not any(site.n_heads for site in loaded.sites):
-        raise UnsupportedModelError(
-            f"{loaded.name} has no attention head that headscope recognises, so there is none to "
-            "explain."
-        )
-    if layer is None:
-        return
-    site = next((site for site in loaded.sites if site.layer == layer), None)
-    if site is None:
-        raise InputError(
-            f"{loaded.name} has no layer {layer}; it has {numbered_layers(loaded.sites)}."
-        )
-    if not site.n_heads:
-        raise InputError(
-            f"Every head of layer {layer} was removed from {loaded.name}; take another."
-        )
-    if head is None or head in site.head_ids:
-        return
-    if 0 <= head < site.heads_before:
-        raise InputError(
-            f"{head_name(layer, head)} was removed from {loaded.name}; layer {layer} still has the "
-            f"heads {', '.join(map(str, site.head_ids))}."
-        )
-    raise InputError(
-        f"Layer {layer} of {loaded.name} has no head {head}; its heads are 0 to "
-        f"{site.heads_before - 1}."
-    )
 
 
 def _every_head(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from functools import partial
 
 from headscope.analyses.explain.arrows import arrows
 from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix
@@ -35,16 +35,18 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
     chosen = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
     chosen += f": each word gives its favourite {link:.2f} more attention than other words give it."
-    pattern = next(step for step in result.steps if step.key == "softmax").matrix("pattern")
     yield b.Text(chosen, "lead")
-    title = f"Attention of {result.name}"
-    yield replace(_square(result, pattern, tokens), title=title, on=b.TERMINAL)
+    steps = {step.key: step for step in result.steps}
+    pattern = _square(result, steps["softmax"].matrix("pattern"), tokens)
+    yield replace(pattern, title=f"Attention of {result.name}", on=b.TERMINAL)
     yield b.Text("\n".join([model_line(result).plain, f"Text    {sentence}"]), on=b.TERMINAL)
     yield b.Text(f"The sentence: \u201c{sentence}\u201d", on=b.PAGE)
     yield b.Custom(html=arrows(result, tokens), on=b.PAGE)
     for step in result.steps:
-        title = f"{step.number}. {_STEPS[step.key][0]}"
-        yield b.Details(title, list(_step(result, step, tokens)), b.VERBOSE | b.PAGE)
+        title, formula, *sentences = _STEPS[step.key](result, step)
+        said = [b.Text(formula, "formula"), *map(b.Text, sentences)]
+        details = [*said, *_numbers(result, step, tokens)]
+        yield b.Details(f"{step.number}. {title}", details, b.VERBOSE | b.PAGE)
     yield from map(b.Text, result.left_out)
     checks = [check for step in result.steps for check in step.checks]
     worst = max(check.max_abs for check in checks)
@@ -55,13 +57,26 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
     command = f"explain {{}} {quoted} --verbose"
     yield next_step(result, f"{why}:", command)
-    yield _figure(result, tokens)
+    shown = (("scores", "scores"), ("mask", "other direction"))
+    scores, other = (_square(result, steps[key].matrix(name), tokens) for key, name in shown)
+    heads = steps["mix"].matrix("heads")
+    shares = b.Series(
+        "share",
+        heads.rows,
+        [100 * (row[0] or 0.0) for row in heads.values],
+        "bars",
+        [b.ORANGE if name == result.name else b.SKY for name in heads.rows],
+    )
+    levels = {"even shares": 100 / result.n_heads}
+    label = "share of the layer's attention output, %"
+    bars = b.Chart("what each head adds", label, "", [shares], levels=levels)
+    title = f"{result.name} of {model_name(result)} on one sentence"
+    panels: list[b.Chart | b.Matrix] = [scores, pattern, other, bars]
+    yield b.Panels(title, panels, "explain", across=2, size=(11.0, 9.5))
 
 
-def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterator[b.Block]:
-    _, formula, sentences = _STEPS[step.key]
-    yield b.Text(formula, "formula")
-    yield from map(b.Text, sentences(result, step))
+def _numbers(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterator[b.Block]:
+    """Show a step's tables and matrices, and how far it is from the model's own numbers."""
     if step.key == "weights":
         columns: list[b.Column] = [
             ("matrix", "name", str),
@@ -71,13 +86,12 @@ def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterat
         yield b.Table(columns, step.matrices)
     if step.key == "heads":
         cost = step.matrix("cost")
-        counted = [
-            {**dict(zip(cost.columns, values, strict=True)), "heads": f"{name} wide"}
-            for name, values in cost.named_rows()
+        columns = [("heads", lambda row: f"{row[0]} wide", str)]
+        columns += [
+            (title, partial(_cost, cost.columns.index(name)), _count)
+            for name, title in _COST.items()
         ]
-        columns = [("heads", itemgetter("heads"), str)]
-        columns += [(title, itemgetter(name), _count) for name, title in _COST.items()]
-        yield b.Table(columns, counted, "What this sentence costs")
+        yield b.Table(columns, cost.named_rows(), "What this sentence costs")
     if step.key == "mix":
         columns = [
             ("adds", lambda row: row[0], str),
@@ -111,28 +125,8 @@ def _square(result: ExplainResult, matrix: Matrix, tokens: list[str]) -> b.Matri
     return b.Matrix(title, matrix.values, tokens, tokens, matrix.shape, weights)
 
 
-def _figure(result: ExplainResult, tokens: list[str]) -> b.Panels:
-    """The explained head's matrices, queries down and keys across, and the heads' shares."""
-    steps = {step.key: step for step in result.steps}
-    shown = (("scores", "scores"), ("softmax", "pattern"), ("mask", "other direction"))
-    squares = [_square(result, steps[key].matrix(name), tokens) for key, name in shown]
-    heads = steps["mix"].matrix("heads")
-    shares = b.Series(
-        "share",
-        heads.rows,
-        [100 * (row[0] or 0.0) for row in heads.values],
-        "bars",
-        [b.ORANGE if name == result.name else b.SKY for name in heads.rows],
-    )
-    bars = b.Chart(
-        "what each head adds",
-        "share of the layer's attention output, %",
-        "",
-        [shares],
-        levels={"even shares": 100 / result.n_heads},
-    )
-    title = f"{result.name} of {model_name(result)} on one sentence"
-    return b.Panels(title, [*squares, bars], "explain", across=2, size=(11.0, 9.5))
+def _cost(place: int, row: tuple[str, Sequence[float | None]]) -> float | None:
+    return row[1][place]
 
 
 def _count(value: float | None) -> str:
@@ -146,75 +140,82 @@ def _percent(value: float | None) -> str:
     return "less than 0.1%" if 0 < abs(value) < 0.0005 else f"{value:.1%}"
 
 
-def _input(result: ExplainResult, step: ExplainStep) -> list[str]:
+# --- what is said of each step: its title, its formula, and then sentences ------------------------
+
+
+def _input(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Input: one row of numbers per token"
+    yield "x"
     n = len(result.tokens)
     source = "the embeddings" if result.layer == 0 else f"what layer {result.layer - 1} returns"
     if result.layer_norm == "pre":
         source += ", after a LayerNorm (pre-LN: it stands before each sublayer)"
-    added = [visible(t) for t, s in zip(result.tokens, result.special, strict=True) if s]
-    texts = [
+    yield (
         f"The sentence becomes {n} {plural(n, 'token')}, and each token a row of {result.d_model} "
         f"numbers: x has shape {n} x {result.d_model}. Layer {result.layer} reads {source}."
-    ]
+    )
+    added = [visible(t) for t, s in zip(result.tokens, result.special, strict=True) if s]
     if added:
-        texts.append(f"The tokenizer added {joined(list(dict.fromkeys(added)))}.")
-    return texts
+        yield f"The tokenizer added {joined(list(dict.fromkeys(added)))}."
 
 
-def _weights(result: ExplainResult, step: ExplainStep) -> list[str]:
-    n = step.numbers
-    rows, wide = step.matrix("W_Q").shape
-    texts = [
+def _weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Learned matrices"
+    yield "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O"
+    n, (rows, wide) = step.numbers, step.matrix("W_Q").shape
+    yield (
         f"Learned once, the same for every sentence. This head: W_Q {rows} x {wide}, "
         f"{_count(n['parameters_head'])} numbers with W_K, W_V and W_O; all "
         f"{result.n_heads} heads of layer {result.layer}: {_count(n['parameters_layer'])}."
         + ("" if n["biases"] else " This model has no biases here: every b is zero.")
-    ]
-    if n["reads"] == rows:
-        texts.append(
-            f'Often said: "each head sees a slice of the embedding". No: W_Q has {rows} rows, so '
-            f"the head reads all {rows} numbers of each token. Only q, k and v are narrow."
-        )
-    else:
-        texts.append(
-            f"An exception: the maps of this family are cut into groups, so this head reads only "
-            f"{_count(n['reads'])} of the {rows} numbers of a token. Heads usually read all."
-        )
-    return texts
+    )
+    yield (
+        f'Often said: "each head sees a slice of the embedding". No: W_Q has {rows} rows, so '
+        f"the head reads all {rows} numbers of each token. Only q, k and v are narrow."
+        if n["reads"] == rows
+        else "An exception: the maps of this family are cut into groups, so this head reads only "
+        f"{_count(n['reads'])} of the {rows} numbers of a token. Heads usually read all."
+    )
 
 
-def _qkv(result: ExplainResult, step: ExplainStep) -> list[str]:
-    texts = [
+def _qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Queries, keys and values"
+    yield "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V"
+    yield (
         "A query says what a token looks for, a key what it offers to be found by, a value what it "
         f"hands over: three rows of {result.d_head} numbers for each token."
-    ]
+    )
     if result.positions == "rotated":
-        texts.append(
+        yield (
             "This family then turns q and k by an angle that grows with the position; the scores "
             "are made of the rotated ones."
         )
-    return texts
 
 
-def _heads(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Split into heads"
+    yield "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]"
     width, shared = result.n_heads * result.d_head, step.numbers["key_heads"]
-    texts = [
+    yield (
         f"The heads lie side by side in one matrix. x is multiplied once, and the {width} results "
         f"of each token are cut into {result.n_heads} {plural(result.n_heads, 'head')} of "
-        f"{result.d_head}: the same numbers as head by head.",
+        f"{result.d_head}: the same numbers as head by head."
+    )
+    yield (
         f"So the number of heads costs nothing: {width} numbers cut into 1 head or into "
         f"{result.n_heads} need as many parameters and multiplications. Only the exponentials of "
-        "the softmax grow.",
-    ]
+        "the softmax grow."
+    )
     if shared != result.n_heads:
-        texts.append(
+        yield (
             f"Here {result.n_heads} heads share {_count(shared)} heads of keys and values, so W_K "
             "and W_V are narrower than W_Q."
         )
-    return texts
 
 
-def _scores(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Scores"
+    yield "scores = q k^T * scale"
     n, tokens, d_head = step.numbers, len(result.tokens), result.d_head
     scale, root = n["scale"] or 0.0, n["root_d_head"] or 0.0
     own = (
@@ -223,121 +224,139 @@ def _scores(result: ExplainResult, step: ExplainStep) -> list[str]:
         else f"in this family (1/sqrt(d_head) would be {root:.4f}; the rest is in its weights, or "
         "it has more terms)"
     )
-    texts = [
+    yield (
         "One number per pair of tokens: how well the query of the row fits the key of the column. "
         f"The scale is {scale:.4f} {own}, whatever the length of the sentence: products of "
         f"{d_head} numbers spread by {n['spread_products']:.2f} here, scores by "
         f"{n['spread_scores']:.2f} (standard deviations)."
-    ]
+    )
     if result.positions == "bias":
-        texts.append(
+        yield (
             "This family adds terms by relative position to the scaled products: the matrix "
             '"bias", in the model\'s own numbers.'
         )
-    texts.append(
+    yield (
         f'Often said: "divide by the square root of the sequence length". No: with '
         f"1/sqrt({tokens}) = {n['root_tokens']:.4f} this head would move "
         f"{_percent(n['moved_by_sequence_scale'])} of its weight (entropy "
         f"{n['entropy_sequence_scale']:.2f} instead of {n['entropy']:.2f} bits), and another "
         "amount in a sentence of another length."
     )
-    return texts
 
 
-def _mask(result: ExplainResult, step: ExplainStep) -> list[str]:
-    n, texts = step.numbers, []
+def _mask(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Mask"
+    yield "scores of hidden keys = -infinity"
+    n, moved = step.numbers, _percent(step.numbers["moved_by_other_direction"])
     if n["pads"]:
-        texts.append(
+        yield (
             f"Sentences of one batch are padded to one length. With {_count(n['pads'])} positions "
             "of padding behind this sentence, the mask leaves them a weight of "
             f"{_percent(n['weight_on_pads'])}; without it they would draw "
             f"{_percent(n['weight_on_pads_without_mask'])}."
         )
-    moved = _percent(n["moved_by_other_direction"])
-    if result.causal:
-        texts.append(
-            "This model hides the future: no token sees a later one. If it could, "
-            f"{moved} of the weight would lie elsewhere (below)."
-        )
-    else:
-        texts.append(
-            "Nothing else is hidden: each token sees those before and after it. If the future were "
-            f"hidden, as in a decoder (below), {moved} of the weight would lie elsewhere."
-        )
-    return texts
+    yield (
+        "This model hides the future: no token sees a later one. If it could, "
+        f"{moved} of the weight would lie elsewhere (below)."
+        if result.causal
+        else "Nothing else is hidden: each token sees those before and after it. If the future "
+        f"were hidden, as in a decoder (below), {moved} of the weight would lie elsewhere."
+    )
 
 
-def _softmax(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _softmax(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Softmax: the pattern"
+    yield "pattern = exp(scores) / sum over keys of exp(scores)"
     n = step.numbers
-    return [
+    yield (
         f"Every row sums to 1 (to {tiny(n['row_sum_error'])}). The sum runs over the keys, not "
         f"over the queries: columns sum to anything, here {n['column_sum_low']:.2f} to "
-        f"{n['column_sum_high']:.2f}.",
+        f"{n['column_sum_high']:.2f}."
+    )
+    yield (
         f"Entropy {n['entropy']:.2f} bits, mean over rows; spread evenly it would be "
-        f"{n['even']:.2f}. The largest weight is {n['strongest']:.2f}.",
+        f"{n['even']:.2f}. The largest weight is {n['strongest']:.2f}."
+    )
+    yield (
         'Often said: "attention explains the output". It says what a head reads, not what the '
-        "output depends on: headscope classify --ablate takes heads out and measures that.",
-    ]
+        "output depends on: headscope classify --ablate takes heads out and measures that."
+    )
 
 
-def _z(result: ExplainResult, step: ExplainStep) -> list[str]:
-    return [
+def _z(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Head output z"
+    yield "z = pattern v"
+    yield (
         "Each token's row of the pattern weighs the values of all tokens: their mean, weighted, is "
         f"its z of {result.d_head} numbers (mean length {step.numbers['length']:.2f})."
-    ]
+    )
 
 
-def _mix(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _mix(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Concatenate, and mix by W_O"
+    yield "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O"
     n, width = step.numbers, result.n_heads * result.d_head
     shares = {name: row[0] for name, row in step.matrix("heads").named_rows()}
-    bias = shares.get("b_O") or 0.0
-    texts = [
+    yield (
         f"The heads' z side by side are {width} numbers for each token; W_O mixes them into "
         f"{result.d_model}. Multiplying head by head and adding gives the same, so every head "
-        "writes to all numbers of the output: none has a part of its own.",
+        "writes to all numbers of the output: none has a part of its own."
+    )
+    yield (
         f"{result.name} makes up {_percent(n['share'])} of the output (evenly "
-        f"{_percent(n['even_share'])}), b_O {_percent(bias)}. Shares are projections on the "
-        "output and add up to 100%; below 0 a head works against the others.",
-    ]
+        f"{_percent(n['even_share'])}), b_O {_percent(shares.get('b_O') or 0.0)}. Shares are "
+        "projections on the output and add up to 100%; below 0 a head works against the others."
+    )
     if "beside attention" in shares:
-        texts.append("This family sends a convolution through W_O as well, beside the heads.")
-    return texts
+        yield "This family sends a convolution through W_O as well, beside the heads."
 
 
-def _skip(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _skip(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Skip connection"
+    yield "y = x + output"
     n = step.numbers
-    return [
+    yield (
         "The layer does not replace its input, it adds to it. Mean length of a token's row: "
         f"{n['length_skip']:.2f} in the input, {n['length_attention']:.2f} in what attention adds, "
         f"{n['length_sum']:.2f} in the sum."
-    ]
+    )
 
 
-def _layernorm(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _layernorm(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "LayerNorm"
+    yield "(y - mean) / standard deviation * gain + shift"
     n = step.numbers
     where = (
         "Pre-LN: only what the feed-forward network reads is normalised, the sum itself goes on"
         if result.layer_norm == "pre"
         else "Post-LN: the sum itself is normalised"
     )
-    return [
+    yield (
         f"{where}. Each token on its own: rows spread by {n['spread_before_low']:.2f} to "
         f"{n['spread_before_high']:.2f} before (standard deviation) and by "
         f"{n['spread_after']:.2f} on average after, where the learned gain has acted too."
-    ]
+    )
 
 
-def _ffn(result: ExplainResult, step: ExplainStep) -> list[str]:
+def _ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield "Feed-forward network"
+    yield "f(y) = activation(y W_1 + b_1) W_2 + b_2"
     n, wide = step.numbers, _count(step.numbers["d_ff"])
     weights = result.step("weights")
     own = (weights.numbers["parameters_layer"] if weights else None) or 1.0
     end = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
-    return [
+    yield (
         f"Each token on its own again: {result.d_model} -> {wide} -> {result.d_model} numbers, "
         f"{_count(n['parameters'])} weights ({(n['parameters'] or 0.0) / own:.1f} times those of "
         f"attention); {_percent(n['active'])} of the {wide} units are above 0. With {end} this is "
         f"the layer's output."
-    ]
+    )
+
+
+_WRITERS: tuple[Callable[[ExplainResult, ExplainStep], Iterator[str]], ...] = (
+    *(_input, _weights, _qkv, _heads, _scores, _mask, _softmax, _z, _mix, _skip, _layernorm, _ffn),
+)
+_STEPS = {writer.__name__[1:]: writer for writer in _WRITERS}
 
 
 def _cards(result: ExplainResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -360,37 +379,6 @@ def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
         )
 
 
-#: Title and formula of each step, and what writes its sentences.
-_STEPS: dict[str, tuple[str, str, Callable[[ExplainResult, ExplainStep], list[str]]]] = {
-    "input": ("Input: one row of numbers per token", "x", _input),
-    "weights": ("Learned matrices", "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O", _weights),
-    "qkv": (
-        "Queries, keys and values",
-        "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V",
-        _qkv,
-    ),
-    "heads": (
-        "Split into heads",
-        "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]",
-        _heads,
-    ),
-    "scores": ("Scores", "scores = q k^T * scale", _scores),
-    "mask": ("Mask", "scores of hidden keys = -infinity", _mask),
-    "softmax": (
-        "Softmax: the pattern",
-        "pattern = exp(scores) / sum over keys of exp(scores)",
-        _softmax,
-    ),
-    "z": ("Head output z", "z = pattern v", _z),
-    "mix": (
-        "Concatenate, and mix by W_O",
-        "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O",
-        _mix,
-    ),
-    "skip": ("Skip connection", "y = x + output", _skip),
-    "layernorm": ("LayerNorm", "(y - mean) / standard deviation * gain + shift", _layernorm),
-    "ffn": ("Feed-forward network", "f(y) = activation(y W_1 + b_1) W_2 + b_2", _ffn),
-}
 VIEW = view(
     "One sentence, step by step",
     blocks,

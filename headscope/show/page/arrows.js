@@ -37,7 +37,7 @@
     }
 
     choice.addEventListener("change", draw);
-    describe(data.patterns[choice.value]);
+    draw();
     special.addEventListener("change", draw);
     asking.forEach((text, i) => {
       for (const kind of ["mouseenter", "focus"]) text.addEventListener(kind, () => only(i));

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headscope.analyses.depth.measure import VARIANTS, DepthSums, collapsed_after
+from headscope.analyses.depth.measure import VARIANTS, collapsed_after, curves_of
 from headscope.analyses.depth.result import Decomposition, DepthResult
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.rule import Evidence
@@ -39,14 +39,12 @@ def depth_result(
     noise = 1 + spread * np.random.default_rng(0).standard_normal((len(VARIANTS), n, windows))
     noise[:, 0] = 1.0
     means = np.array([curves.get(v.name, [1.0, *[0.9] * (n - 1)]) for v in VARIANTS])
-    sums = DepthSums(n - 1, floor)
-    sums.update(means[..., None] * noise)
     variants = {v.name: tuple(row.tolist()) for v, row in zip(VARIANTS, means, strict=True)}
     without = variants.pop("attention-without-layernorm")
     return DepthResult(
         variants=variants,
         std=dict.fromkeys(variants, (0.0,) * n),
-        trends=sums.curves().trends,
+        trends=curves_of(means[..., None] * noise, floor).trends,
         attention_without_layernorm=without,
         attention_without_layernorm_std=(0.0,) * n,
         protected=(),
