@@ -55,9 +55,7 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["albert, two groups", "deberta-v2, as v3", "xlm, causal", "t5", "bart"]
-)
+@pytest.mark.parametrize("name", ["deberta-v2, as v3", "xlm, causal", "bart"])
 def test_both_commands_run_on_families_of_every_kind(name):
     loaded = covered(name)
     symmetric = headscope.symmetric(loaded, LINES)
@@ -68,7 +66,7 @@ def test_both_commands_run_on_families_of_every_kind(name):
         whole = headscope.symmetric(opened(name, "float32"), LINES)
         assert whole.left_out == ("decoder", "cross")
         assert {head.stack for head in whole.heads} == {"encoder"}
-    assert linear.bias_left_out == (name in ("t5", "deberta-v2, as v3"))
+    assert linear.bias_left_out == (name == "deberta-v2, as v3")
     n = sum(site.n_heads for site in loaded.sites)
     assert len(symmetric.heads) == len(linear.heads) == n
     assert 0 < symmetric.whole["symmetric"].cosine.value < 1
@@ -175,23 +173,6 @@ def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
     assert found.whole["removed"].cosine.value < 0.999
 
 
-@torch.no_grad()
-def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
-    """Of scores so small, the softmax is a straight line: z = (1 + S - mean S) v / n."""
-    loaded = opened(num_hidden_layers=1)
-    attention = loaded.model.encoder.layer[0].attention.self
-    for part in (attention.query, attention.key):
-        part.weight.mul_(0.02)
-        part.bias.zero_()
-    found = headscope.linear(loaded, LINES, control=False)
-    for head in found.heads:
-        error = head.error("linear")
-        assert error.error.value > error.scaled.value > head.error("even").scaled.value
-        # Even attention is what such a softmax gives.
-        assert head.error("even").error.value < 0.2
-        assert head.entropy.value > 0.999
-
-
 def test_single_heads_and_sets_are_what_effects_measure():
     loaded = opened()
     found = headscope.symmetric(loaded, LINES, alone=True)
@@ -233,17 +214,13 @@ def test_a_task_stands_beside_the_cosine(tmp_path):
     assert linear.mean_output.metric < 1
 
 
-def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval():
+def test_another_seed_draws_anew_and_one_line_has_no_interval():
     loaded = opened(dtype="float32")
-    symmetric = headscope.symmetric(loaded, LINES[:1])
-    assert symmetric.whole["symmetric"].cosine.interval is None
-    assert headscope.linear(loaded, LINES[:1]).heads[0].coherence.interval is None
-    for command in (headscope.symmetric, headscope.linear):
-        one, two = (command(loaded, LINES[:2], seed=3) for _ in range(2))
-        assert one.to_frame().equals(two.to_frame())
-        other = command(loaded, LINES[:2], seed=4)
-        pick = "sets" if command is headscope.symmetric else "control"
-        assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
+    one, same, other = (headscope.symmetric(loaded, LINES[:1], seed=seed) for seed in (3, 3, 4))
+    assert one.whole["symmetric"].cosine.interval is None
+    assert one.sets == same.sets != other.sets
+    one = headscope.linear(loaded, LINES[:1], control=False)
+    assert one.heads[0].coherence.interval is None
 
 
 def test_what_cannot_be_measured_is_refused():
