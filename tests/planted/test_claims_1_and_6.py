@@ -226,12 +226,3 @@ def test_parts_of_claim_6(model, verdict, parts, small):
         assert expected in (None, part.verdict), part
     assert (found.form("first-order").mean.error.value < 1e-3) == small
     assert found.form("linear").mean.error.value > 0.5
-
-
-def test_three_layers_are_too_few():
-    found = headscope.linear(wrapped(of_keys(3)), mixed_lines(8), validate=False)
-    first = found.correlations[0]
-    assert (first.layers, first.spearman.interval, first.p) == (3, None, None)
-    assert first.spearman.value > 0.9
-    judged = decide("interference", Evidence(linear=found))
-    assert [part.verdict for part in judged.parts] == ["not measured", YES, YES]

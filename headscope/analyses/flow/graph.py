@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -142,7 +143,7 @@ class Clustered:
         return cls(value, influence)
 
     @classmethod
-    def mean_of(cls, rows: Sequence[Array], n: int) -> Clustered:
+    def mean_of(cls, rows: Sequence[ArrayLike], n: int) -> Clustered:
         """Average (n,) numbers of every sentence; there may be no sentence."""
         return cls.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
 

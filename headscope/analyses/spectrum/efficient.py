@@ -36,7 +36,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -87,7 +86,7 @@ class CheapForms:
         special: tuple[int, ...],
         seed: int,
         pool: MatrixPool,
-        masks: Mapping[int, Mask] = MappingProxyType({}),
+        masks: Mapping[int, Mask] | None = None,
     ) -> None:
         """``masks`` are those of a sequence without padding, by the row of its layer."""
         self.length = length
@@ -97,8 +96,8 @@ class CheapForms:
         self._every = torch.ones(length, length, dtype=torch.bool)
         #: (n, n). By layer, which keys a query may see, where these are not all.
         self._seen: dict[int, Tensor] = {}
-        self._layers, biased = [*masks], False
-        for layer, mask in masks.items():
+        self._layers, biased = [*(masks or {})], False
+        for layer, mask in (masks or {}).items():
             if mask is not None:
                 seen = visible(mask)
                 biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
@@ -252,7 +251,7 @@ def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPoo
     Shapes: ``matrix`` (..., n, m), ``v`` (..., m, d_head); returns (..., n, d_head or m) each, in
     the matrix's dtype and device.
     """
-    vectors = torch.from_numpy(pool(right_vectors, matrix).copy())
+    vectors = torch.from_numpy(pool(right_vectors, matrix))
     left = matrix.cpu().double() @ vectors  # (..., n, m)
     right = vectors.mT if v is None else vectors.mT @ v.cpu().double()
     return [

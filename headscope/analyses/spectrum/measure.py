@@ -151,7 +151,7 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     uniform, previous = np.zeros(length), np.ones(length)
     uniform[0] = 1.0
     previous[0], previous[-1] = np.sqrt(2.0), 0.0
-    generator, drawn = np.random.default_rng(seed % 2**64), []
+    generator, drawn = np.random.default_rng(seed % 2**64), list[Array]()
     for _ in range(DRAWS):
         weights = np.exp(generator.standard_normal((length, length)))
         drawn.append(singular_values(weights / weights.sum(axis=-1, keepdims=True)))

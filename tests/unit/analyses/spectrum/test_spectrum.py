@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 import torch
 from hand_made import activations
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy import stats
 from scipy.special import softmax
 
@@ -72,25 +69,11 @@ def test_controls_are_what_the_svd_of_their_patterns_says(n):
         assert (control.share_at_k, control.draws) == (control.curve[1], len(patterns))
 
 
-weights = hnp.arrays(
-    np.float64,
-    st.tuples(st.integers(1, 3), st.just(9), st.just(9)),
-    elements=st.floats(0.0, 1.0, width=32),
-)
-
-
-@settings(max_examples=25, deadline=None)
-@given(weights)
-def test_singular_values_equal_numpys(matrices):
-    expected = np.linalg.svd(matrices, compute_uv=False)
-    error = np.abs(singular_values(matrices) - expected)
-    assert (error <= 1e-7 * expected[:, :1] + 1e-300).all()
-
-
 @pytest.mark.parametrize("sharpness", [0.0, 16.0])
 def test_shares_of_any_sharpness(sharpness):
     pattern = random_softmax(128, 0, sharpness).astype(np.float32).astype(np.float64)
     sigma = np.linalg.svd(pattern, compute_uv=False)
+    np.testing.assert_allclose(singular_values(pattern), sigma, atol=1e-7 * sigma[0])
     found = shares(singular_values(pattern))
     np.testing.assert_allclose(found, np.cumsum(sigma) / sigma.sum(), atol=1e-6)
     u, s, vt = np.linalg.svd(pattern)
