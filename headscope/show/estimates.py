@@ -20,6 +20,17 @@ def ranged(number: Estimate | None, digits: int = 3) -> str:
     return f"{text} [{low}, {high}]"
 
 
+def compared(gap: Estimate | None, other: str) -> str:
+    """Say on which side of another number one lies, by the interval of their difference."""
+    if gap is None or gap.value is None or gap.interval is None:
+        return f"no interval of the difference to {other}"
+    low, high = gap.interval
+    if low <= 0 <= high:
+        return f"no different from {other}"
+    side = "above" if low > 0 else "below"
+    return f"{side} {other} by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
+
+
 def cosine_text(effect: Effect | None, digits: int = 4) -> str:
     """Write the mean cosine of an effect, or a dash."""
     return "-" if effect is None else decimal(effect.cosine.value, digits)

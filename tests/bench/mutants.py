@@ -86,7 +86,7 @@ flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
     z_square - 2 * z_mean + n * => z_square + 0 * n *
-noise-size | analyses/symmetric/measure.py | noise of another size
+noise-size | analyses/symmetric/run.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
 tango-sides | stats/statistics.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper

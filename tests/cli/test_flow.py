@@ -112,30 +112,21 @@ def test_a_decoder_has_no_trees_and_looks_back_only():
     assert found.heads[0].recovery.whole.value is not None
 
 
-def test_batches_side_by_side_add_up_to_what_they_do_alone(monkeypatch):
-    """Several small batches, on one thread and on two."""
+def test_small_batches_add_up_to_what_one_batch_does(flowed, monkeypatch):
     monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 64)
-    model, before, found = loaded("bert"), torch.get_num_threads(), []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        try:
-            found.append(headscope.flow(model, sentences(), seed=3))
-        finally:
-            torch.set_num_threads(before)
-    alone, together = found
-    assert alone.sentences == together.sentences
-    assert alone.trees == together.trees
-    assert alone.graph == together.graph
-    for one, other in zip(alone.heads, together.heads, strict=True):
+    found = headscope.flow(loaded("bert"), sentences(), seed=3, control=False)
+    assert (found.sentences, found.graph) == (flowed.sentences, flowed.graph)
+    assert found.trees.best == flowed.trees.best
+    for one, other in zip(found.heads, flowed.heads, strict=True):
         assert one.trees == other.trees
         for target, r2 in vars(one.recovery).items():
-            assert r2.value == pytest.approx(getattr(other.recovery, target).value, rel=1e-9)
+            assert r2.value == pytest.approx(getattr(other.recovery, target).value, rel=1e-6)
 
 
 def test_pruned_models_keep_the_names_of_their_heads():
     removed = [(0, 1), *((1, head) for head in range(4)), (2, 3)]
     small = headscope.remove_heads(loaded("distilbert"), removed)
-    found = headscope.flow(small, sentences())
+    found = headscope.flow(small, sentences(20))
     assert [head.name for head in found.heads] == [
         *("L0H0", "L0H2", "L0H3", "L2H0", "L2H1", "L2H2"),
     ]
@@ -144,23 +135,23 @@ def test_pruned_models_keep_the_names_of_their_heads():
 
 @pytest.mark.parametrize(
     ("asked", "first", "last", "n"),
-    [({}, 0, 399, 192), ({"limit": 100}, 0, 99, 100), ({"full": True}, 0, 399, 400)],
+    [({}, 0, 59, 20), ({"limit": 30}, 0, 29, 30), ({"full": True}, 0, 59, 60)],
 )
 def test_a_long_corpus_is_read_evenly_up_to_a_limit_or_whole(asked, first, last, n, monkeypatch):
     corpus = [
-        Sentence((f"the {i}", "dog", "saw"), (-1, 0, 1), ("root", "dep", "dep")) for i in range(400)
+        Sentence((f"the {i}", "dog", "saw"), (-1, 0, 1), ("root", "dep", "dep")) for i in range(60)
     ]
     read: list[int] = []
+    monkeypatch.setattr("headscope.analyses.flow.run.SENTENCES", 20)
     monkeypatch.setattr(
         "headscope.analyses.flow.passes.placed",
         lambda chosen: placed([read.append(int(s.words[0][4:])) or s for s in chosen]),
     )
-    result = headscope.flow(loaded("bert"), corpus, control=False, **asked)
+    headscope.flow(loaded("bert"), corpus, control=False, **asked)
     of_one_pass = read[: len(read) // 2]
     assert len(of_one_pass) == len(set(of_one_pass)) == n
     assert of_one_pass[0] == first
     assert last - 2 <= of_one_pass[-1] <= last
-    assert result.sentences.chosen_on + result.sentences.repeated > 0
 
 
 def test_the_whole_corpus_and_a_limit_exclude_each_other():

@@ -41,23 +41,6 @@ def parsed(run: Command, *arguments: str | Path) -> Any:
     return run("spectrum", *arguments, "--format", "json").json
 
 
-def test_curves_shares_and_controls(run, model, text):
-    data = parsed(run, model, "--text", text, "--length", "16", "--sequences", "6")
-    assert (data["length"], data["sequences"], data["k"]) == (16, 6, 4)
-    for head in data["heads"]:
-        for name in ("curve", "curve_sq"):
-            assert len(head[name]) == 16
-            assert head[name] == sorted(head[name])
-            assert head[name][-1] == pytest.approx(1.0)
-        share = head["share_at_k"]
-        assert share["value"] == head["curve"][3]
-        half = stats.t.ppf(0.975, 5) * head["curve_sem"][3]
-        assert share["high"] - share["value"] == pytest.approx(half)
-    assert set(data["controls"]) == {"uniform", "identity", "previous-token", "random-logits"}
-    assert data["controls"]["identity"]["share_at_k"] == 0.25
-    assert data["efficient"] is None
-
-
 def test_defaults_shortest_length_and_any_k(run, model, text):
     data = parsed(run, model)  # the built-in sample, and the model's limit where it is below 128
     assert (data["length"], data["k"]) == (64, 16)
@@ -99,8 +82,6 @@ def test_random_weights_stand_beside_the_shares(run, model, text, tmp_path):
     assert random["share_at_k"] == pytest.approx(expected)
     assert random["curve"][3] == pytest.approx(random["share_at_k"]["value"])
     assert "control: random weights" in shown.flat
-    again = parsed(run, *arguments, "--control")
-    assert again["random_weights"] == random
     # The model's own numbers are the same with and without its control.
     assert parsed(run, *arguments)["heads"] == data["heads"]
 

@@ -55,7 +55,7 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["albert, two groups", "deberta-v2, as v3", "xlm, causal", "bart"])
+@pytest.mark.parametrize("name", ["deberta-v2, as v3", "xlm, causal", "bart"])
 def test_both_commands_run_on_families_of_every_kind(name):
     loaded = covered(name)
     symmetric = headscope.symmetric(loaded, LINES)
@@ -144,17 +144,43 @@ def test_all_heads_changed_is_the_model_written_out_in_loops():
 
 
 @torch.no_grad()
-def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
+def test_tied_queries_and_keys_are_as_good_as_no_head_removed():
     loaded = opened()
     for layer in loaded.model.encoder.layer:
         layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
-    found = headscope.symmetric(loaded, LINES, alone=True)
-    for name in ("symmetric", "pairs", "noise"):
-        assert found.whole[name].cosine.value == pytest.approx(1, abs=1e-9), name
+    found = headscope.symmetric(loaded, LINES)
+    assert found.whole["removed"].cosine.value < 0.999
     assert found.equivalent_heads.value == pytest.approx(0, abs=1e-6)
     assert all(head.asymmetry.value < 1e-9 for head in found.heads)
-    assert all(head.symmetric.cosine.value > 1 - 1e-9 for head in found.heads)
-    assert found.whole["removed"].cosine.value < 0.999
+
+
+def test_single_heads_and_sets_are_what_effects_measure():
+    loaded = opened()
+    found = headscope.symmetric(loaded, LINES, alone=True)
+    effects = Effects(loaded, as_plain(LINES))
+    cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
+    head = next(h for h in found.heads if h.name == "L1H2")
+    assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
+    assert [chosen.heads for chosen in found.sets] == [4, 8]
+    assert all(chosen.removed.draws == 5 for chosen in found.sets)
+    assert found.whole["symmetric"].draws == 1
+    assert found.whole["symmetric"].cosine_std is None
+    assert found.whole["noise"].draws == 5
+    # Fewer than 8 lines tell no interval.
+    assert found.heads[0].symmetric.cosine.low is None
+    low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
+    assert 0.9 < low < 0.945 < high < 0.99
+
+
+def test_a_model_without_some_heads_keeps_their_numbers(tmp_path):
+    loaded = headscope.load(str(tiny_bert(tmp_path / "m", layers=3)))
+    gone = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
+    smaller = headscope.remove_heads(loaded, gone)
+    names = ["L0H1", "L0H3", "L2H0", "L2H1", "L2H2", "L2H3"]
+    assert [h.name for h in headscope.symmetric(smaller, LINES).heads] == names
+    found = headscope.linear(smaller, LINES)
+    assert [h.name for h in found.heads] == names
+    assert found.control is not None
 
 
 def test_a_task_stands_beside_the_cosine(tmp_path):
@@ -169,17 +195,13 @@ def test_a_task_stands_beside_the_cosine(tmp_path):
     assert linear.mean_output.metric < 1
 
 
-def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval():
+def test_another_seed_draws_anew_and_one_line_has_no_interval():
     loaded = opened(dtype="float32")
-    symmetric = headscope.symmetric(loaded, LINES[:1])
-    assert symmetric.whole["symmetric"].cosine.interval is None
-    assert headscope.linear(loaded, LINES[:1]).heads[0].coherence.interval is None
-    for command in (headscope.symmetric, headscope.linear):
-        one, two = (command(loaded, LINES[:2], seed=3) for _ in range(2))
-        assert one.to_frame().equals(two.to_frame())
-        other = command(loaded, LINES[:2], seed=4)
-        pick = "sets" if command is headscope.symmetric else "control"
-        assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
+    one, same, other = (headscope.symmetric(loaded, LINES[:1], seed=seed) for seed in (3, 3, 4))
+    assert one.whole["symmetric"].cosine.interval is None
+    assert one.sets == same.sets != other.sets
+    one = headscope.linear(loaded, LINES[:1], control=False)
+    assert one.heads[0].coherence.interval is None
 
 
 def test_what_cannot_be_measured_is_refused():

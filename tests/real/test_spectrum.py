@@ -27,7 +27,7 @@ def result(demo):
 @pytest.fixture(scope="module")
 def little():
     """A text of some thousand tokens, in memory."""
-    return list(itertools.islice(as_plain(None).lines(), 150))
+    return list(itertools.islice(as_plain(None).lines(), 60))
 
 
 def test_equals_a_script_on_output_attentions(demo, result):
@@ -99,7 +99,7 @@ def test_random_weights_are_of_low_rank_too(demo):
     assert "below that" in text
 
 
-def test_adaptive_mode_stops_when_precise(demo):
+def test_adaptive_mode_stops_when_precise_or_says_that_the_text_ended(demo, little):
     result = headscope.spectrum(demo, length=32, precision=0.05)
     sampling = result.sampling
     assert (sampling.mode, sampling.reached) == ("adaptive", True)
@@ -107,23 +107,13 @@ def test_adaptive_mode_stops_when_precise(demo):
     widest = max(h.share_at_k.half_width for h in result.heads)
     assert widest == pytest.approx(sampling.half_width)
     assert sampling.half_width < 0.05
-    other = headscope.spectrum(demo, length=32, precision=0.05, seed=1)
-    assert other.heads != result.heads  # another random order
-    assert headscope.spectrum(demo, length=32, precision=0.05).heads == result.heads
-
-
-def test_a_text_that_ends_before_it_is_precise_says_so(demo, little):
-    result = headscope.spectrum(demo, little, length=64, precision=0.001)
-    assert result.sampling.reached is False
-    assert result.sequences == result.sampling.windows
-
-
-def test_all_windows_in_any_order_give_the_same_means(demo, little):
-    all_of_them = headscope.spectrum(demo, little, length=64, sequences=10**6)
-    shuffled = headscope.spectrum(demo, little, length=64, precision=1e-6)
-    for one, other in zip(all_of_them.heads, shuffled.heads, strict=True):
+    # All windows, in a random order that the seed decides or in their own: the same means.
+    ended = headscope.spectrum(demo, little, length=32, precision=1e-6, seed=1)
+    assert ended.sampling.reached is False
+    assert ended.sequences == ended.sampling.windows
+    fixed = headscope.spectrum(demo, little, length=32, sequences=10**6)
+    for one, other in zip(ended.heads, fixed.heads, strict=True):
         assert one.share_at_k.value == pytest.approx(other.share_at_k.value, abs=1e-5)
-    assert all_of_them.sampling.requested == 10**6
 
 
 def test_layers_may_have_lost_heads(demo, little, monkeypatch):
@@ -141,15 +131,3 @@ def test_layers_may_have_lost_heads(demo, little, monkeypatch):
     assert {h.head for h in result.efficient.heads if h.layer == 1} == {0, 8}
     assert view_of("spectrum").files(result)["spectrum_map.png"]
     assert " heads are low rank" in verdict_sentence(result)
-
-
-def test_minilm_mlm_has_positional_exceptions_too(shared):
-    result = headscope.spectrum(
-        str(shared / "models" / "minilm-mlm"),
-        shared / "data" / "wikitext-2-test.txt",
-        length=128,
-        sequences=16,
-    )
-    exceptions = [h for h in result.heads if h.name in result.verdict.not_low_rank]
-    assert exceptions
-    assert max(h.offset_mass for h in exceptions) > 0.5

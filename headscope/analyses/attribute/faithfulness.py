@@ -90,7 +90,7 @@ def judge_rankings(
         inner = [of_set[frozenset(order[k:])] for k in kept]
         outputs = {"change": whole, "back": np.stack([0 * whole, *inner, whole], 1)}
         curve = tuple(_faithfulness(outputs, ones)[0].tolist())
-        return curve, interval_of(partial(area, shares), outputs, seed=seed).estimate()
+        return curve, interval_of(partial(area, shares), outputs, seed=seed)
 
     def curve_of(name: str, signed: Order, absolute: Order) -> RankingCurve:
         (first, cpr), (second, cmd) = measured(signed, _under), measured(absolute, _gap)

@@ -1,9 +1,81 @@
 """What heads read and pass on."""
 
-from headscope.analyses.flow.options import FlowOptions
-from headscope.analyses.flow.result import FlowResult
-from headscope.session.entry import entry
+from __future__ import annotations
 
-__all__ = ["FlowResult", "flow"]
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, ClassVar
+
+from headscope.analyses.flow.result import FlowResult
+from headscope.core.errors import UnusedOptionError
+from headscope.core.options import Option, Usual
+from headscope.session.entry import entry
+from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
+
+__all__ = ["FlowOptions", "FlowResult", "flow"]
+
+#: Sentences by default: the intervals of so many tell a model from its control.
+SENTENCES = 192
+
+
+@dataclass(frozen=True)
+class FlowOptions(RunOptions):
+    """Say how much of what heads read they pass on; hubs and trees in their attention.
+
+    Spectra of W_V and W_V W_O, what z holds of the states it was made from, which words are hubs,
+    and how well the largest tree of each head fits gold trees.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.flow("demo", limit=24, control=False)
+    >>> len(result.heads), result.heads[0].d_head
+    (72, 32)
+    """
+
+    held: ClassVar[tuple[float, float]] = (1.8, 150.0)
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope flow demo",
+        "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
+        "headscope flow demo --text lines.txt --no-control --format json",
+    )
+    corpus: Annotated[
+        AnyCorpus,
+        Option(
+            help="A .conllu treebank or a text file, sentences in memory, or None for the built-in "
+            "sample; of pairs the sources are read. Trees are measured where there are gold ones.",
+            spelled=CorpusFlags,
+        ),
+    ] = None
+    _: KW_ONLY
+    control: Annotated[bool, Usual(help="Measure random weights beside the model.")] = True
+    control_seeds: Annotated[
+        int,
+        Option(
+            help="Draws of Gaussian factors beside the spectra.",
+            at_least=2,
+            why="fewer tell no spread",
+        ),
+    ] = 5
+    limit: Annotated[
+        int | None,
+        Usual(
+            help=f"Only the first sentences. Default: {SENTENCES}, spread evenly over the corpus.",
+            at_least=1,
+            unit="sentence",
+        ),
+    ] = None
+    full: Annotated[bool, Usual(help="Read the whole corpus.")] = False
+
+    def check(self) -> None:
+        """Refuse a limit where the whole corpus is asked for."""
+        super().check()
+        if self.full and self.limit is not None:
+            raise UnusedOptionError("full reads the whole corpus; leave limit out, or full.")
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: two passes of the model, and two of its random twin."""
+        models = ("model", "control") if self.control else ("model",)
+        return tuple(f"{model}, {name}" for model in models for name in ("choosing", "measuring"))
+
 
 flow = entry(FlowOptions, FlowResult, "headscope.analyses.flow.run")

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -22,7 +23,8 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import above, first_largest, tied
 from headscope.core.widest import widest
 from headscope.data.pieces import EncodedSentence
-from headscope.stats.statistics import Z95, ratio_error
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import Z95, finite, ratio, t_half_width
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,14 @@ class WordNodes:
         return self.share[rows, None] @ (pattern @ self.belongs[rows, None])
 
     @cached_property
-    def even_pattern(self) -> Tensor:
-        """Attention that is spread evenly over the tokens in sight, (batch, pos, pos)."""
+    def even(self) -> Tensor:
+        """Weights between nodes where attention is spread evenly, (batch, nodes, nodes)."""
         real = self.node >= 0
         visible = (real[:, None, :] & real[:, :, None]).float()
         if self.causal:
             visible = visible.tril()
-        return visible / visible.sum(-1, keepdim=True).clamp(min=1)
-
-    @cached_property
-    def even(self) -> Tensor:
-        """Weights between nodes where attention is spread evenly, (batch, nodes, nodes)."""
-        return self.fold(self.even_pattern[:, None])[:, 0]
+        pattern = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        return self.fold(pattern[:, None])[:, 0]
 
 
 def nodes_of(
@@ -120,6 +118,77 @@ def nodes_of(
     return WordNodes(padded(nodes, -1), content, padded(others, 0), tuple(names), causal)
 
 
+@dataclass(frozen=True)
+class Clustered:
+    """Numbers that are smooth functions of sums over sentences."""
+
+    value: Array  # (n,). The numbers; NaN where nothing was counted.
+    #: (sentences, n). How much each sentence pulls at each number, in units of a mean over
+    #: sentences: the standard error of a number is that of the mean of its column. Columns of
+    #: numbers that were measured on the same sentences may be added and subtracted, row by row.
+    influence: Array
+
+    @classmethod
+    def ratio(cls, part: Array, total: Array) -> Clustered:
+        """Make sum(part) / sum(total) over sentences, both (sentences, n) or broadcast to it.
+
+        Cochran 1977, Sampling Techniques, section 6.4.
+        """
+        part, total = np.broadcast_arrays(
+            np.asarray(part, dtype=float), np.asarray(total, dtype=float)
+        )
+        value = ratio(part.sum(0), total.sum(0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            influence = (part - value * total) / (total.sum(0) / max(1, len(total)))
+        return cls(value, influence)
+
+    @classmethod
+    def mean_of(cls, rows: Sequence[ArrayLike], n: int) -> Clustered:
+        """Average (n,) numbers of every sentence; there may be no sentence."""
+        return cls.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
+
+    def rest(self) -> Clustered:
+        """Return 1 minus each number."""
+        return Clustered(1.0 - self.value, -self.influence)
+
+    def unknown(self) -> Clustered:
+        """Return numbers in their place that are not known."""
+        return Clustered(self.value * np.nan, self.influence * np.nan)
+
+    def mean(self) -> Clustered:
+        """Return the mean of the finite numbers, as one number."""
+        known = np.isfinite(self.value)
+        if not known.any():
+            return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
+        return Clustered(
+            self.value[known].mean(keepdims=True), self.influence[:, known].mean(1, keepdims=True)
+        )
+
+    def __sub__(self, other: Clustered) -> Clustered:
+        return Clustered(self.value - other.value, self.influence - other.influence)
+
+    def error(self) -> Array:
+        """Return each number's standard error; infinite where there is one sentence."""
+        n = len(self.influence)
+        if n < 2:
+            return np.full(len(self.value), np.inf)
+        return np.asarray(self.influence.std(axis=0, ddof=1) / np.sqrt(n))
+
+    def half_width(self) -> Array:
+        """Return half of each 95% interval (Student's t over sentences)."""
+        return t_half_width(self.error(), np.array(len(self.influence)))
+
+    def estimates(self) -> list[Estimate]:
+        """Return each number with its interval; what is not finite is None."""
+        pairs = zip(self.value, self.half_width(), strict=True)
+        return [Estimate.around(finite(value), finite(half)) for value, half in pairs]
+
+    def estimate(self) -> Estimate:
+        """Return the only number with its interval."""
+        (only,) = self.estimates()
+        return only
+
+
 #: The share of a sentence's nodes whose part of the attention is counted, rounded up to a node.
 TOP = 0.1
 
@@ -148,45 +217,43 @@ def top_share(received: Tensor, sizes: Tensor) -> Tensor:
 
 
 class HubSums:
-    """What nodes of each name receive, the largest hub of each head, and the share of the top."""
+    """What the nodes of every sentence receive, each head's hub, and the share of the top."""
 
-    def __init__(self, hubs: list[str] | None = None) -> None:
-        self._hubs = hubs  # of each head, chosen before; None while they are chosen
-        self._winners: list[Counter[str]] = []
-        #: By name, of each sentence: in-degree (mean over heads), even, occurrences.
-        self._names: dict[str, list[Array]] = {}
+    def __init__(self) -> None:
+        self._sentences: list[tuple[str, ...]] = []  # The names of each one's nodes,
+        self._hubs: list[list[str]] = []  # and of those the one that receives most, by head.
         #: Of every sentence: (n_heads,), and one number of even attention.
         self.top: list[Array] = []
         self.even: list[Array] = []
-        self.hit: list[Array] = []
-        self.chance: list[Array] = []
+        #: By name and number of the sentence: in-degree (mean over heads), even, occurrences.
+        self._names: dict[str, dict[int, Array]] = {}
 
     def update(self, graph: Tensor, nodes: WordNodes) -> None:
         """Add one batch."""
         received, even = in_degree(graph, nodes)
         sizes = torch.tensor(list(map(len, nodes.names)), device=graph.device)
         self.top += list(numpy(top_share(received, sizes)))
-        self.even += list(numpy(top_share(even[:, None], sizes))[:, 0])
+        self.even += list(numpy(top_share(even[:, None], sizes)))
         largest = numpy(first_largest(received)[1])  # (batch, n_heads)
-        self._winners = self._winners or [Counter() for _ in range(largest.shape[1])]
         mean, fair = numpy(received.mean(1)), numpy(even)
         for row, names in enumerate(nodes.names):
-            here: dict[str, Array] = {}
             for name, x, y in zip(names, mean[row], fair[row], strict=False):
-                here[name] = here.get(name, np.zeros(3)) + np.array([x, y, 1.0])
-            for name, numbers in here.items():
-                self._names.setdefault(name, []).append(numbers)
-            won = [names[i] for i in largest[row]]
-            for counter, name in zip(self._winners, won, strict=True):
-                counter[name] += 1
-            if self._hubs is not None:
-                hits = [name == hub for name, hub in zip(won, self._hubs, strict=True)]
-                self.hit.append(np.array(hits, dtype=float))
-                self.chance.append(np.array([names.count(h) / len(names) for h in self._hubs]))
+                of_name = self._names.setdefault(name, {})
+                before = of_name.get(len(self._sentences), np.zeros(3))
+                of_name[len(self._sentences)] = before + np.array([x, y, 1.0])
+            self._hubs.append([names[i] for i in largest[row]])
+            self._sentences.append(names)
 
     def most_frequent(self) -> list[str]:
         """Return the node that is most often each head's hub; ties go to the first by name."""
-        return [min(c, key=lambda name: (-c[name], name)) for c in self._winners]
+        counts = map(Counter, zip(*self._hubs, strict=True))
+        return [min(c, key=lambda name: (-c[name], name)) for c in counts]
+
+    def rates(self, hubs: Sequence[str]) -> tuple[Clustered, Clustered]:
+        """Say how often these, one of each head, are its hub, and a node drawn at random."""
+        hit = [np.equal(own, hubs) for own in self._hubs]
+        chance = [[names.count(hub) / len(names) for hub in hubs] for names in self._sentences]
+        return Clustered.mean_of(hit, len(hubs)), Clustered.mean_of(chance, len(hubs))
 
     def most(self, count: int, least: int) -> list[str]:
         """Name the nodes that clearly receive more than even attention gives them, most first.
@@ -196,21 +263,23 @@ class HubSums:
         """
         lowest = {}
         for name, sentences in self._names.items():
-            if len(sentences) >= least:
-                _, _, value, error, _ = self.of(name)
-                lowest[name] = value - Z95 * error
+            if len(sentences) >= least and (found := self.of(name)):
+                ratio = found[2]
+                lowest[name] = float((ratio.value - Z95 * ratio.error())[0])
         names = sorted(name for name, low in lowest.items() if above(low, 1.0))
         order = np.argsort(-tied([lowest[name] for name in names]), kind="stable")
         return [names[i] for i in order[:count]]
 
-    def of(self, name: str) -> tuple[float, float, float, float, int]:
-        """Return (in-degree, even, their ratio, its standard error, occurrences) of a name.
+    def of(self, name: str) -> tuple[float, float, Clustered, int] | None:
+        """Return (in-degree, even, their ratio, occurrences) of a name, the first two a mean each.
 
-        The first two are means over occurrences; all are NaN for a name that did not occur.
+        None where it did not occur, or had no other word beside it.
         """
-        x, y, counts = np.reshape(self._names.get(name, []), (-1, 3)).T
-        if not y.any():
-            return np.nan, np.nan, np.nan, np.nan, 0
-        received, even, count = float(x.sum()), float(y.sum()), int(counts.sum())
-        error = ratio_error(received, x @ x, x @ y, even, y @ y, len(self.top))
-        return received / count, even / count, received / even, float(error), count
+        numbers = np.zeros((len(self._sentences), 3))
+        for sentence, of_sentence in self._names.get(name, {}).items():
+            numbers[sentence] = of_sentence
+        received, even, count = numbers.sum(0).tolist()
+        if not even:
+            return None
+        ratio = Clustered.ratio(numbers[:, :1], numbers[:, 1:2])
+        return received / count, even / count, ratio, int(count)

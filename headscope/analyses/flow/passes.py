@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
+from headscope.analyses.flow.graph import Clustered, HubSums, WordNodes, nodes_of
 from headscope.analyses.flow.recovery import (
     ERRORS,
     FOLDS,
-    HeldOut,
     LayerChunk,
     LayerMaps,
     LayerSpaces,
     LayerSums,
+    explained,
 )
 from headscope.analyses.flow.trees import GoldTrees, TreeSearch
 from headscope.core.accumulator import Array
@@ -102,7 +102,6 @@ def _words(item: EncodedSentence) -> tuple[str, ...]:
 class Batch:
     """Sentences of one half, and what a pass of the model fills in."""
 
-    seen: int  # sentences of the corpus that have been read by then
     sentences: list[EncodedSentence]
     nodes: WordNodes  # their words and special tokens
     graph: Tensor  # (batch, heads of all layers, nodes, nodes): attention between these
@@ -146,7 +145,6 @@ def _read(
     first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
     observer = _Observer(visit, first)
     router = Router(loaded.sites, [observer], others=loaded.others)
-    what = f"{name}, {'measuring' if half else 'choosing'}"
 
     def spell(token: int) -> str:
         return str(loaded.tokenizer.convert_ids_to_tokens(token))
@@ -157,10 +155,11 @@ def _read(
             size, heads = len(sentences), int(first[-1])
             graph = torch.zeros(size, heads, nodes.size, nodes.size, device=loaded.device)
             errors = torch.zeros(size, *ERRORS, heads, dtype=torch.float64)
-            observer.batch = Batch(seen, sentences, nodes, graph, errors)
+            observer.batch = Batch(sentences, nodes, graph, errors)
             ids, mask = loaded.pad([item.ids.tolist() for item in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
+            what = f"{name}, {'measuring' if half else 'choosing'}"
             reader.progress(what, seen, reader.n_sentences)
 
 
@@ -169,7 +168,7 @@ class Sums:
     """What both halves add up to."""
 
     tokens: int  # of words that the maps were fitted on
-    recovery: HeldOut  # errors of the maps on the second half
+    r2: dict[str, Clustered]  # of the maps on the second half, by target: one number a head
     chosen: HubSums  # hubs on the first half, and on the second
     hubs: HubSums
     search: TreeSearch | None  # None without gold trees
@@ -206,7 +205,8 @@ def measure(
         give_back()
     if search is not None:
         search.choose()
-    hubs, errors = HubSums(chosen.most_frequent()), []
+    hubs = HubSums()
+    errors = [torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))]
 
     def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
         chunk = LayerChunk(site, x, batch.nodes, maps[site.row].spaces)
@@ -218,8 +218,7 @@ def measure(
         _count_trees(search, batch)
     maps.clear()
     give_back()
-    none = torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))
-    return Sums(tokens, HeldOut(torch.cat([none, *errors])), chosen, hubs, search)
+    return Sums(tokens, explained(torch.cat(errors).numpy()), chosen, hubs, search)
 
 
 def _count_trees(search: TreeSearch | None, batch: Batch) -> None:

@@ -29,7 +29,6 @@ each row. So no target of d_model dimensions is ever written out, query by query
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -38,14 +37,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.flow.graph import WordNodes
+from headscope.analyses.flow.graph import Clustered, WordNodes
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
-from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import column_basis
-from headscope.stats.statistics import finite, ratio, t_half_width
 
 #: Each R^2 by its predictor (z, or a G in its place) and its target (the mixture, the top word's
 #: state, and of the top word and of another one what lies in the space that the predictor reads).
@@ -283,86 +280,15 @@ class LayerMaps:
         return squares.view(*squares.shape[:-1], *chunk.sizes).sum(-1).movedim(-1, 0)
 
 
-class HeldOut:
-    """Squared errors of fitted maps on sentences that they were not fitted on."""
+def explained(errors: Array) -> dict[str, Clustered]:
+    """Return held-out R^2 of every head, by target: 1 - error / distance from the fit's mean.
 
-    def __init__(self, errors: Tensor) -> None:
-        #: (sentences, 3, targets, 2, heads of all layers), as of :meth:`LayerMaps.errors`.
-        self._errors = errors.numpy()
-        #: Targets that the text is too short for, and why; their R^2 is NaN.
-        self.not_measured: dict[str, str] = {}
-
-    def explained(self, target: str) -> Clustered:
-        """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
-
-        NaN where the target never changes, or was not measured.
-        """
-        predictor, column = TARGETS[target]
-        error, distance, square = np.moveaxis(self._errors[:, :, column, predictor], 1, 0)
+    ``errors`` (sentences, 3, targets, 2, heads of all layers) are those of
+    :meth:`LayerMaps.errors` on other sentences; NaN where a target never changes.
+    """
+    found = {}
+    for name, (predictor, target) in TARGETS.items():
+        error, distance, square = np.moveaxis(errors[:, :, target, predictor], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
-        varies &= target not in self.not_measured
-        return Clustered.ratio(error * varies, distance * varies).rest()
-
-
-@dataclass(frozen=True)
-class Clustered:
-    """Numbers that are smooth functions of sums over sentences."""
-
-    value: Array  # (n,). The numbers; NaN where nothing was counted.
-    #: (sentences, n). How much each sentence pulls at each number, in units of a mean over
-    #: sentences: the standard error of a number is that of the mean of its column. Columns of
-    #: numbers that were measured on the same sentences may be added and subtracted, row by row.
-    influence: Array
-
-    @classmethod
-    def ratio(cls, part: Array, total: Array) -> Clustered:
-        """Make sum(part) / sum(total) over sentences, both (sentences, n) or broadcast to it.
-
-        Cochran 1977, Sampling Techniques, section 6.4.
-        """
-        part, total = np.broadcast_arrays(
-            np.asarray(part, dtype=float), np.asarray(total, dtype=float)
-        )
-        value = ratio(part.sum(0), total.sum(0))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            influence = (part - value * total) / (total.sum(0) / max(1, len(total)))
-        return cls(value, influence)
-
-    @classmethod
-    def mean_of(cls, rows: Sequence[Array], n: int) -> Clustered:
-        """Average (n,) numbers of every sentence; there may be no sentence."""
-        return cls.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
-
-    def rest(self) -> Clustered:
-        """Return 1 minus each number."""
-        return Clustered(1.0 - self.value, -self.influence)
-
-    def mean(self) -> Clustered:
-        """Return the mean of the finite numbers, as one number."""
-        known = np.isfinite(self.value)
-        if not known.any():
-            return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
-        return Clustered(
-            self.value[known].mean(keepdims=True), self.influence[:, known].mean(1, keepdims=True)
-        )
-
-    def __sub__(self, other: Clustered) -> Clustered:
-        return Clustered(self.value - other.value, self.influence - other.influence)
-
-    def half_width(self) -> Array:
-        """Return half of each 95% interval (Student's t over sentences); infinite for one."""
-        n = len(self.influence)
-        if n < 2:
-            return np.full(len(self.value), np.inf)
-        error = self.influence.std(axis=0, ddof=1) / np.sqrt(n)
-        return t_half_width(error, np.array(n))
-
-    def estimates(self) -> list[Estimate]:
-        """Return each number with its interval; what is not finite is None."""
-        pairs = zip(self.value, self.half_width(), strict=True)
-        return [Estimate.around(finite(value), finite(half)) for value, half in pairs]
-
-    def estimate(self) -> Estimate:
-        """Return the only number with its interval."""
-        (only,) = self.estimates()
-        return only
+        found[name] = Clustered.ratio(error * varies, distance * varies).rest()
+    return found

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from headscope.analyses.classify.passes import stacks_for
-from headscope.analyses.flow.options import SENTENCES, FlowOptions
+from headscope.analyses.flow import SENTENCES, FlowOptions
+from headscope.analyses.flow.graph import Clustered, HubSums
 from headscope.analyses.flow.passes import Reader, Sums, measure
-from headscope.analyses.flow.recovery import TARGETS, Clustered, HeldOut
+from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.result import (
     ChosenTrees,
     FlowControl,
@@ -28,7 +29,6 @@ from headscope.analyses.flow.result import (
     ValueControl,
 )
 from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
-from headscope.core.accumulator import Array
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import as_corpus
@@ -48,7 +48,7 @@ from headscope.stats.spectra import (
     product_ranks,
     random_factors,
 )
-from headscope.stats.statistics import finite, t_half_width
+from headscope.stats.statistics import crossed_mean
 
 #: Tokens that a ridge map is fitted on, at least, for each number that it reads.
 TOKENS_PER_PREDICTOR = 20
@@ -56,6 +56,8 @@ TOKENS_PER_PREDICTOR = 20
 COLLAPSED = -0.05
 #: Hubs that are listed, at most, and the sentences that one must stand in to be chosen.
 HUBS, HUB_SENTENCES = 12, 8
+
+R2 = Mapping[str, Clustered]  # By target, of every head.
 
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
@@ -85,59 +87,56 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     )
     # Values of each width have random factors of their own beside them.
     shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
-    likes = [(d_v, layer_factors(site.weights()).first(1)) for d_v, site in shapes.items()]
+    likes = [layer_factors(site.weights()).first(1) for site in shapes.values()]
     seeds = range(seed, seed + options.control_seeds)
-    spectra = {
-        "gaussian": _controls(
-            (d_v, _spectra(random_factors(f, s))) for d_v, f in likes for s in seeds
-        )
-    }
-    of_heads = _head_spectra(loaded.sites)
+    spectra = {"gaussian": _controls(_spectra(random_factors(f, s)) for f in likes for s in seeds)}
+    of_heads = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
     random = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
         random = measure(reader, twin, seed, "control", every_tree=False)
-        of_twin = zip(twin.sites, _head_spectra(twin.sites), strict=True)
-        spectra["fresh"] = _controls(
-            (site.weights().W_V.shape[-1], ranks) for site, ranks in of_twin if site.n_heads
-        )
-    recovery = sums.recovery
-    recovery.not_measured = not_measured(sums, random, max(shapes, default=0))
+        of_twin = (_spectra(layer_factors(site.weights())) for site in twin.sites if site.n_heads)
+        spectra["fresh"] = _controls(of_twin)
+    n_sentences, width = 2 * sentences.chosen_on, max(shapes, default=0)
+    missing = not_measured(sums.tokens, n_sentences, width, random and random.r2)
+    r2 = {name: mine.unknown() if name in missing else mine for name, mine in sums.r2.items()}
     return FlowResult(
         schema=SCHEMA,
         provenance=origin,
         validation=validation,
         sentences=sentences,
-        heads=_heads(loaded.sites, of_heads, sums),
+        heads=_heads(loaded.sites, of_heads, sums, r2),
         spectra=spectra,
-        recovery=_mean_recovery(recovery),
-        over_directions=_over(recovery, "whole", "directions"),
+        recovery=_mean_recovery(r2),
+        over_directions=_gap(r2["whole"], r2["directions"]),
         graph=_graph(sums),
         trees=_trees(loaded.sites, sums.search),
-        control=None if random is None else _control(sums, random, seed),
-        over_gaussian=_over(recovery, "value", "gaussian"),
-        token_over_directions=_over(recovery, "token", "token_directions"),
-        not_measured=recovery.not_measured,
+        control=None if random is None else _control(r2, random, seed),
+        over_gaussian=_gap(r2["value"], r2["gaussian"]),
+        token_over_directions=_gap(r2["token"], r2["token_directions"]),
+        not_measured=missing,
     )
 
 
-def not_measured(sums: Sums, random: Sums | None, width: int) -> dict[str, str]:
-    """Say which R^2 the text is too short for, and why; ``width`` is the largest d_head."""
+def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> dict[str, str]:
+    """Say which R^2 the text is too short for, and why.
+
+    The maps were fitted on the ``tokens`` of half of the ``sentences``; ``width`` is the largest
+    d_head.
+    """
     needed = TOKENS_PER_PREDICTOR * width
-    if sums.tokens < needed:
-        enough = math.ceil(needed / max(sums.tokens, 1) * 2 * len(sums.chosen.top))
+    if tokens < needed:
+        enough = math.ceil(needed / max(tokens, 1) * sentences)
         reason = (
-            f"the maps are fitted on {sums.tokens:,} tokens and need {TOKENS_PER_PREDICTOR} for "
+            f"the maps are fitted on {tokens:,} tokens and need {TOKENS_PER_PREDICTOR} for "
             f"each of the {width} numbers that they read; give about {enough:,} sentences"
         )
         return dict.fromkeys(TARGETS, reason)
-    if random is None:
-        return {}
     return {
         target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
         "follow what they were fitted on; give more sentences"
-        for target, r2 in vars(_mean_recovery(random.recovery)).items()
+        for target, r2 in (vars(_mean_recovery(random)) if random else {}).items()
         if r2.high is not None and r2.high < COLLAPSED
     }
 
@@ -145,15 +144,6 @@ def not_measured(sums: Sums, random: Sums | None, width: int) -> dict[str, str]:
 # --- spectra --------------------------------------------------------------------------------------
 
 Spectra = Mapping[str, Sequence[MatrixRank]]  # By matrix, ``w_v`` and ``ov``: one entry a head.
-
-
-def _head_spectra(sites: Iterable[AttentionSite]) -> list[Spectra]:
-    """Measure every head of every layer; layers that share all weights are measured once."""
-    measured: dict[object, Spectra] = {}
-    for site in (sites := list(sites)):
-        if site.projections not in measured:
-            measured[site.projections] = _spectra(layer_factors(site.weights()))
-    return [measured[site.projections] for site in sites]
 
 
 def _spectra(factors: Factors) -> Spectra:
@@ -169,11 +159,11 @@ def _spectra(factors: Factors) -> Spectra:
     }
 
 
-def _controls(layers: Iterable[tuple[int, Spectra]]) -> tuple[ValueControl, ...]:
+def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
     """Average the heads of random layers, for every width of their values."""
     by_width: dict[int, list[Spectra]] = {}
-    for d_v, spectra in layers:
-        by_width.setdefault(d_v, []).append(spectra)
+    for spectra in layers:
+        by_width.setdefault(len(spectra["w_v"][0].singular_values), []).append(spectra)
     return tuple(
         ValueControl(
             d_v, *(average([rank for layer in every for rank in layer[k]]) for k in ("w_v", "ov"))
@@ -186,17 +176,19 @@ def _controls(layers: Iterable[tuple[int, Spectra]]) -> tuple[ValueControl, ...]
 
 
 def _heads(
-    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums
+    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, r2: R2
 ) -> tuple[HeadFlow, ...]:
     """Put together what was measured of every head."""
-    r2 = [sums.recovery.explained(target).estimates() for target in TARGETS]
-    recovered = [Recovery(**dict(zip(TARGETS, row, strict=True))) for row in zip(*r2, strict=True)]
-    names = sums.chosen.most_frequent()
-    top, hit, chance = (
-        Clustered.mean_of(rows, len(names)).estimates()
-        for rows in (sums.hubs.top, sums.hubs.hit, sums.hubs.chance)
-    )
-    trees = _trees_by_head(sums.search, len(names))
+    of_targets = [of_heads.estimates() for of_heads in r2.values()]
+    recovered = [
+        Recovery(**dict(zip(r2, row, strict=True))) for row in zip(*of_targets, strict=True)
+    ]
+    hubs = sums.chosen.most_frequent()
+    top = Clustered.mean_of(sums.hubs.top, len(hubs)).estimates()
+    hit, chance = (rate.estimates() for rate in sums.hubs.rates(hubs))
+    trees: Sequence[HeadTrees | None] = [None] * len(hubs)
+    if sums.search is not None and sums.search.counts.words:
+        trees = _trees_by_head(sums.search, len(hubs))
     heads = [
         (site, head, spectra["w_v"][i], spectra["ov"][i])
         for site, spectra in zip(sites, every, strict=True)
@@ -211,16 +203,14 @@ def _heads(
             w_v=w_v,
             ov=ov,
             recovery=recovered[n],
-            graph=HeadGraph(top[n], names[n], hit[n], chance[n].value),
+            graph=HeadGraph(top[n], hubs[n], hit[n], chance[n].value),
             trees=trees[n],
         )
         for n, (site, head, w_v, ov) in enumerate(heads)
     )
 
 
-def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTrees | None]:
-    if search is None or not search.counts.words:
-        return [None] * n_heads
+def _trees_by_head(search: TreeSearch, n_heads: int) -> list[HeadTrees]:
     every, no_punct = (
         search.counts.attachment("heads", punctuation=side).estimates() for side in (True, False)
     )
@@ -238,47 +228,36 @@ def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTree
 # --- the model, and random weights ----------------------------------------------------------------
 
 
-def _mean_recovery(recovery: HeldOut) -> Recovery:
+def _mean_recovery(r2: R2) -> Recovery:
     """Average over heads."""
-    return Recovery(**{name: recovery.explained(name).mean().estimate() for name in TARGETS})
+    return Recovery(**{name: of_heads.mean().estimate() for name, of_heads in r2.items()})
 
 
-def _over(recovery: HeldOut, target: str, random: str) -> Estimate:
-    """Return what z recovers minus what random directions do, mean over heads.
+def _gap(mine: Clustered, random: Clustered) -> Estimate:
+    """Return what z recovers minus what random directions or weights do, mean over heads.
 
-    Each head has random directions of its own, so the spread over heads counts as well.
+    Every head has random ones of its own, so the spread over heads counts as well.
     """
-    mine, other = recovery.explained(target), recovery.explained(random)
-    return _with_spread(mine.mean() - other.mean(), mine.value - other.value)
-
-
-def _with_spread(gap: Clustered, drawn: Array) -> Estimate:
-    """Widen the interval of a gap by the uncertainty of the mean of the random draws."""
-    value, half = float(gap.value[0]), float(gap.half_width()[0])
-    drawn = drawn[np.isfinite(drawn)]
-    if len(drawn) < 2:
-        return Estimate.around(finite(value))
-    error = float(drawn.std(ddof=1)) / math.sqrt(len(drawn))
-    spread = float(t_half_width(error, np.array(len(drawn))))
-    return Estimate.around(finite(value), finite(math.hypot(half, spread)))
+    gap = mine - random
+    known = np.isfinite(gap.value)
+    if known.sum() < 2:
+        return Estimate(gap.mean().estimate().value)
+    return crossed_mean((gap.value + gap.influence)[:, known]).estimate()
 
 
 def _graph(sums: Sums) -> Graph:
     """Average the heads' shares, and list the hubs."""
-    hubs, sentences = [], len(sums.hubs.top)
+    hubs = []
     for name in sums.chosen.most(HUBS, HUB_SENTENCES):
-        received, even, ratio, error, count = sums.hubs.of(name)
-        if count:
-            half = t_half_width(error, np.array(sentences))
-            value = Estimate.around(finite(ratio), finite(float(half)))
-            hubs.append(Hub(name, received, even, value, count))
+        if found := sums.hubs.of(name):
+            received, even, ratio, count = found
+            hubs.append(Hub(name, received, even, ratio.estimate(), count))
     even_share = Clustered.mean_of(sums.hubs.even, 1).estimate().value
-    return Graph(_top_share(sums), even_share, tuple(hubs))
+    return Graph(_top_share(sums.hubs, sums.chosen), even_share, tuple(hubs))
 
 
-def _top_share(sums: Sums) -> Estimate:
-    n_heads = len(sums.chosen.most_frequent())
-    return Clustered.mean_of(sums.hubs.top, n_heads).mean().estimate()
+def _top_share(hubs: HubSums, chosen: HubSums) -> Estimate:
+    return Clustered.mean_of(hubs.top, len(chosen.top[0])).mean().estimate()
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
@@ -315,15 +294,9 @@ def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees |
     )
 
 
-def _control(sums: Sums, random: Sums, seed: int) -> FlowControl:
-    """Compare the model with random weights, sentence by sentence.
-
-    The control's heads are draws of random weights, so the spread between them counts as well.
-    """
-    gain = {}
-    for target in TARGETS:
-        mine, other = sums.recovery.explained(target), random.recovery.explained(target)
-        gain[target] = _with_spread(mine.mean() - other.mean(), other.value)
+def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
+    """Compare the means of the model's heads with random weights, sentence by sentence."""
+    gain = {target: _gap(r2[target].mean(), other) for target, other in random.r2.items()}
     best = combination = None
     search = random.search
     if search is not None and search.chosen and search.counts.words:
@@ -332,9 +305,9 @@ def _control(sums: Sums, random: Sums, seed: int) -> FlowControl:
         )
     return FlowControl(
         seed=seed,
-        recovery=_mean_recovery(random.recovery),
+        recovery=_mean_recovery(random.r2),
         gain=Recovery(**gain),
-        top_share=_top_share(random),
+        top_share=_top_share(random.hubs, random.chosen),
         best_uas=best,
         combination_uas=combination,
     )

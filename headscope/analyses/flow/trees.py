@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.analyses.flow.recovery import Clustered
+from headscope.analyses.flow.graph import Clustered
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest, widest_type
 from headscope.data.files import Sentence

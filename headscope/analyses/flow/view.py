@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from statistics import fmean
-
-import numpy as np
 
 from headscope.analyses.flow.result import ChosenTrees, FlowResult, HeadFlow, Recovery, Trees
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural
 from headscope.show.cells import plus_minus as plus
+from headscope.show.estimates import compared
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 #: What each R^2 is of, its colour, and its title in the table of layers.
 TARGETS = {
@@ -92,7 +92,7 @@ percent = partial(number, share=True)
 
 
 def _uas(head: HeadFlow) -> Estimate:
-    return Estimate(None) if head.trees is None else head.trees.uas[head.trees.direction]
+    return UNKNOWN if head.trees is None else head.trees.uas[head.trees.direction]
 
 
 def _r2(recovery: Recovery, target: str) -> float | None:
@@ -190,32 +190,21 @@ def _tree_text(result: FlowResult) -> str:
     if trees is None:
         return "Trees: not measured (no gold trees, or a decoder)."
     n, added = len(trees.combination.heads), trees.combination
+    base = decimal(trees.baselines[trees.strongest].value)
+    strongest = f"{BASELINE_NAMES[trees.strongest]} ({base})"
     untrained = ""
     if result.control is not None and result.control.combination_uas is not None:
         untrained = f"; with random weights {number(result.control.combination_uas, 3)}"
     return (
         f"Trees: the best head, {_head_names(trees.best)}, has UAS {number(trees.best.uas, 3)}, "
-        f"{_compared(trees.best, trees)}. {n} {plural(n, 'head')} added up: UAS "
-        f"{number(added.uas, 3)}, {_compared(added, trees)}; against trees of other sentences "
-        f"{number(added.swapped, 3)}{untrained}."
+        f"{compared(trees.best.over_baseline, strongest)}. {n} {plural(n, 'head')} added up: UAS "
+        f"{number(added.uas, 3)}, {compared(added.over_baseline, strongest)}; against trees of "
+        f"other sentences {number(added.swapped, 3)}{untrained}."
     )
 
 
 def _head_names(chosen: ChosenTrees) -> str:
     return ", ".join(f"{name} {direction}" for name, direction in chosen.heads)
-
-
-def _compared(chosen: ChosenTrees, trees: Trees) -> str:
-    """Say on which side of the strongest baseline chosen heads lie."""
-    gap, name = chosen.over_baseline, BASELINE_NAMES[trees.strongest]
-    if gap.value is None or gap.interval is None:
-        return f"no interval of the difference to {name}"
-    low, high = gap.interval
-    base = decimal(trees.baselines[trees.strongest].value)
-    if low <= 0 <= high:
-        return f"no different from {name} ({base})"
-    by = f"by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
-    return f"{'above' if low > 0 else 'below'} {name} ({base}) {by}"
 
 
 # --- tables and figures ---------------------------------------------------------------------------
@@ -263,55 +252,27 @@ def _trees(result: FlowResult, trees: Trees) -> b.Table:
     return b.Table(columns, rows, title)
 
 
-def _figure(result: FlowResult) -> b.Panels:
-    """Draw spectra of W_V, and what z holds by layer: a dot for each head, lines of means."""
-    grid = np.linspace(0, 1, 33).tolist()
-
-    def cumulative(sigma: Sequence[float]) -> list[float]:
-        squares = np.square(np.array(sigma, dtype=float))
-        share = np.concatenate([[0], squares.cumsum() / (squares.sum() or 1.0)])
-        return list(np.interp(grid, np.linspace(0, 1, len(share)), share).tolist())
-
-    curves = np.array([cumulative(head.w_v.singular_values) for head in result.heads])
-    band = list(zip(curves.min(0).tolist(), curves.max(0).tolist(), strict=True))
-    middle = list(np.median(curves, axis=0).tolist())
-    spectra = [b.Series("W_V: median and range of heads", grid, middle, marker="", band=band)]
-    for control, name, dash in (
-        ("gaussian", "Gaussian W_V", ":"),
-        ("fresh", "untrained W_V", "--"),
-    ):
-        for shape in result.spectra.get(control, ())[:1]:
-            y = cumulative(shape.w_v.singular_values)
-            spectra.append(b.Series(name, grid, y, "line", b.BLACK, "", dash))  # type: ignore[arg-type]
+def _figure(result: FlowResult) -> b.Chart:
+    """Draw what z holds by layer: a dot for each head, lines of means, dashed ones of a control."""
     lines = []
-    layers = list(dict.fromkeys(head.layer for head in result.heads))
+    by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
+    layers = [heads[0].layer for heads in by_layer]
     for i, (target, (name, colour, _)) in enumerate(TARGETS.items()):
-        values = [_r2(head.recovery, target) for head in result.heads]
         x = [head.layer + 0.1 * (i - (len(TARGETS) - 1) / 2) for head in result.heads]
+        values = [_r2(head.recovery, target) for head in result.heads]
         lines.append(b.Series("", x, values, "points", colour, "."))
-        pairs = list(zip(result.heads, values, strict=True))
-        means = [mean_of(v for head, v in pairs if head.layer == layer) for layer in layers]
+        means = [mean_of(_r2(head.recovery, target) for head in heads) for heads in by_layer]
         lines.append(b.Series(name, layers, means, "line", colour, ""))
         if result.control is not None:
             level = [_r2(result.control.recovery, target)] * len(layers)
             lines.append(b.Series("", layers, level, "line", colour, "", "--"))
-    return b.Panels(
-        f"What heads pass on of what they read, {model_name(result)}",
-        [
-            b.Chart("W_V of the heads", "share of d_head", "share of the sum of sigma^2", spectra),
-            b.Chart(
-                "what a linear readout recovers (dashed: random weights)",
-                "layer",
-                "share of variance recovered (held-out R^2)",
-                lines,
-            ),
-        ],
+    return b.Chart(
+        f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
+        "layer",
+        "share of variance recovered (held-out R^2)",
+        lines,
+        "The share of variance that linear readouts recover by layer; the numbers are in flow.csv.",
         "flow",
-        across=2,
-        size=(10.0, 4.8),
-        alt="Spectra of W_V, and the share of variance that linear readouts recover by layer; the "
-        "numbers are in flow.csv.",
-        on=b.PAGE,
     )
 
 

@@ -20,6 +20,15 @@ sum and is left out.
 ``elu-normalised``    these last three divided by the sum of the weights, as a softmax is
 ====================  ==========================================================================
 
+N unit keys k_i of d dimensions store values v_i in ``sum_i v_i k_i^T``; v^ is what a readout gives
+for a key, and the error is the mean of ``0.5 ||v - v^||^2``: 0.5 if nothing is read back.
+
+=================  =============================================================================
+``scaled-sum``     the sum of fast weights times the key, with the best single scale
+``least-squares``  the best linear readout
+``softmax``        attention to the stored keys, ``softmax(beta k_i . k_j)``
+=================  =============================================================================
+
 References
 ----------
 Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174, sections 3 and 4; Katharopoulos et al. 2020,
@@ -29,16 +38,16 @@ arXiv:2006.16236, section 3.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import stdtr
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.linear.memory import coherence, readout_errors, unit_keys
+from headscope.analyses.linear.result import KeyMemory
 from headscope.attention import Mask, attention_pattern
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
@@ -47,7 +56,7 @@ from headscope.core.widest import exact, widest
 from headscope.models.run.intervene import HeadInputs
 from headscope.models.run.pooling import wide
 from headscope.stats.estimate import UNKNOWN, Estimate
-from headscope.stats.statistics import t_half_width
+from headscope.stats.statistics import crossed_mean, t_half_width
 
 FIRST_ORDER = "first-order"  # The form that is normalised though its weights may be negative.
 #: Feature maps by name.
@@ -204,6 +213,105 @@ class LinearSums:
         return errors
 
 
+# --- values stored under keys ---------------------------------------------------------------------
+
+TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
+STRETCHES = 4  # Stretches of keys, at most.
+
+
+def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return the directions of the keys of each sentence and head, and their mean length.
+
+    Shapes: ``keys`` (batch, heads, pos, d_head), ``real`` (batch, pos); returns (batch, heads, pos,
+    d_head), (batch, heads).
+    """
+    weight = exact(real[:, None, :, None])
+    count = weight.sum(-2, keepdim=True)
+    keys = exact(keys) * weight
+    least = ROUNDING * torch.linalg.vector_norm(keys, dim=-1).amax(-1)[..., None, None]
+    if centred:
+        keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
+    lengths = torch.linalg.vector_norm(keys, dim=-1, keepdim=True)
+    unit = torch.where(lengths > least, F.normalize(keys, dim=-1, eps=1e-300), 0.0)
+    return unit, lengths.sum((-2, -1)) / count[..., 0, 0]
+
+
+def coherence(unit: Tensor, real: Tensor) -> Tensor:
+    """Return the mean |cosine| of two different keys, (batch, heads), from 0 to 1.
+
+    0 orthogonal, about sqrt(2 / (pi d)) for random directions, 1 on one line; NaN for a single key.
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram = unit @ unit.mT
+    off = gram.abs().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
+    return off / (n * (n - 1))
+
+
+def readout_errors(
+    unit: Tensor, real: Tensor, beta: float, **betas: Tensor | float
+) -> dict[str, Tensor]:
+    """Return the error of every readout on given keys, in expectation over the values.
+
+    ``betas`` adds further softmax readouts by name. Shapes: ``unit`` (batch, heads, pos, d_head),
+    ``real`` (batch, pos), each of ``betas`` (batch, heads, 1, 1); returns (batch, heads).
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram, moments = unit @ unit.mT, unit.mT @ unit
+    # The smaller of the two has the same non-zero eigenvalues, so the same rank.
+    smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
+    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
+    real = real.to(unit.device)
+    pairs = (real[:, :, None] & real[:, None, :])[:, None]
+    own, lowest = torch.diag_embed(exact(real[:, None])), torch.finfo(gram.dtype).min
+
+    def missed(beta: Tensor | float) -> Tensor:
+        answers = torch.softmax((beta * gram).masked_fill(~pairs, lowest), dim=-1)
+        answers = answers * pairs  # rows of padding have nothing to see
+        return (own - answers).square().sum((-2, -1))
+
+    # Keys of length zero store nothing, so nothing is read back for them.
+    stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
+    return {
+        "scaled-sum": 0.5 * (1 - best / n),
+        "least-squares": 0.5 * (1 - rank / n),
+        **{name: 0.5 * missed(at) / n for name, at in {"softmax": beta, **betas}.items()},
+    }
+
+
+def closed_form(readout: str, keys: int, width: int) -> float | None:
+    """Return the expected error for N random unit keys in d dimensions; None if there is none."""
+    forms = {
+        "scaled-sum": 0.5 * (keys - 1) / (keys - 1 + width),
+        "least-squares": 0.5 * max(0.0, 1 - width / keys),
+    }
+    return forms.get(readout)
+
+
+def key_memory(keys: Sequence[Tensor], width: int) -> Iterator[KeyMemory]:
+    """Measure every readout of N keys of the model, as they follow in the text.
+
+    ``keys`` are those of every site, each (tokens, heads, width). Numbers of keys that the text has
+    no stretch of are left out.
+    """
+    for n in (round(times * width) for times in TIMES):
+        stretches = min(STRETCHES, len(keys[0]) // n) if keys and n > 1 else 0
+        if stretches == 0:
+            continue
+        real = torch.ones(stretches, n, dtype=torch.bool)
+        by_site = []
+        for site_keys in keys:
+            parts = site_keys[: stretches * n].view(stretches, n, *site_keys.shape[1:])
+            unit, _ = unit_keys(parts.transpose(1, 2), real, centred=False)
+            by_site.append(readout_errors(unit, real, width**0.5))
+        for readout in by_site[0]:
+            values = torch.cat([errors[readout] for errors in by_site], dim=1).mean(1).numpy()
+            error = crossed_mean(values[:, None]).estimate()  # Student's t over the stretches
+            yield KeyMemory(readout, n, width, error, closed_form(readout, n, width), stretches)
+
+
+# --- correlations of heads ------------------------------------------------------------------------
+
 #: Fewer layers than this give no interval, fewer heads no correlation of a layer.
 LAYERS, HEADS = 4, 4
 
@@ -245,7 +353,7 @@ def correlate(
     if error <= ROUNDING * abs(mean):  # all layers equal: use the spread of independent heads
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
     half = float(t_half_width(error, np.array(n)))
-    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
+    p = 2 * float(stdtr(n - 1, -abs(mean) / error)) if error else 1.0
     return Correlated(Estimate(*np.tanh([mean, mean - half, mean + half]).tolist()), p, n)
 
 
@@ -254,7 +362,7 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
     if any(np.ptp(side) <= ROUNDING * np.abs(side).max() for side in sides[:2]):
         return np.nan
     # Heads that are equal on paper get equal ranks.
-    x, y, *given = (stats.rankdata(tied(side)) if ranks else side for side in sides)
+    x, y, *given = (_ranks(tied(side)) if ranks else side for side in sides)
     design = np.stack([np.ones(len(x)), *given], axis=1)
     left = []
     for side in (x, y):
@@ -264,3 +372,10 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
             return np.nan
         left.append(rest / np.linalg.norm(rest))
     return float(left[0] @ left[1])
+
+
+def _ranks(values: Array) -> Array:
+    """Rank values from 1; equal ones get the mean of their ranks."""
+    ordered = np.sort(values)  # scipy.stats, which has this too, takes half a second to load
+    before, upto = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
+    return np.asarray((before + upto + 1) / 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from headscope.analyses.linear.measure import (
     STORED,
     LinearSums,
     correlate,
+    key_memory,
     linear_attention,
 )
-from headscope.analyses.linear.memory import key_memory
 from headscope.analyses.linear.result import (
     HeadCorrelation,
     HeadLinear,
@@ -38,7 +39,7 @@ from headscope.session.opening import Model
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import resampled
-from headscope.stats.statistics import finite, t_half_width
+from headscope.stats.statistics import finite, ratio, t_half_width
 
 CONTROLS = 5  # Draws of random weights under whose keys values are stored and read back.
 ALONE = "linear"  # The form that is put into each head alone.
@@ -59,16 +60,13 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     """Take the softmax out of attention, and measure what each head and the model lose."""
     opened = Opened.of(model, options, "linear")
     loaded, effects, seed, tell = opened.loaded, opened.effects, options.seed, options.tell
-    d_head = next(site.d_head for site in loaded.sites if site.n_heads)
-
+    n_heads = {site.row: site.n_heads for site in loaded.sites if site.n_heads}
     masks = [mask for _, mask in effects.batches]
 
-    def blank(width: int) -> LinearSums:
-        return LinearSums({site.row: site.n_heads for site in loaded.sites}, masks, width)
-
     # The model as it is, with every form measured on the way.
-    weights = next(site for site in loaded.sites if site.n_heads).weights()
-    sums, biased = blank(weights.W_V.shape[-1]), False
+    weights = loaded.sites[min(n_heads)].weights()
+    d_head, width = weights.d_head, weights.W_V.shape[-1]
+    sums, biased = LinearSums(n_heads, masks, width), False
     #: The first keys of every site, (tokens, heads, d_head), by batch and row.
     keys: dict[tuple[int, int], Tensor] = {}
     room = [KEPT - before for before in np.cumsum([0, *(int(m.sum()) for m in masks)]).tolist()]
@@ -78,11 +76,14 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         sums.update(batch, inputs, z)
         if room[batch] > 0:
             first_keys = inputs.k.transpose(1, 2)[masks[batch].bool()][: room[batch]]
-            keys[batch, inputs.site.row] = first_keys.cpu().double()
+            keys[batch, inputs.site.row] = first_keys.cpu()
         if inputs.mask is not None and inputs.mask.dtype != torch.bool:
             biased |= bool((inputs.mask[visible(inputs.mask)] != 0).any())
 
     effects.observe(see)
+    by_site = ([keys[key] for key in sorted(keys) if key[1] == row] for row in n_heads)
+    memory = tuple(key_memory([torch.cat(parts) for parts in by_site], d_head))
+    keys.clear()
     resamples = Resamples(sums, seed)
     scales, means = sums.scales(), sums.mean()
 
@@ -99,43 +100,44 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         mean = torch.from_numpy(means[sums.numbers(inputs)])  # (heads, d_head)
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
-    versions = [Exchanged(in_form(form)) for form in EVERY]
-    versions.append(Exchanged(constant))
+    versions = [*(Exchanged(in_form(form)) for form in EVERY), Exchanged(constant)]
     *whole, mean_output = effects.measure(versions, tell, "all heads")
-    alone = None
+    alone: list[Effect] = []
     if options.alone:
         formula = in_form(ALONE)
-        positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
-        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
+        versions = [Exchanged(formula, {row: (i,)}) for row, n in n_heads.items() for i in range(n)]
         alone = effects.measure(versions, tell, "linear, head by head")
+    heads = tuple(resamples.heads(loaded, alone))
 
     control = None
-    if options.control:  # for all draws but the first only what their keys read back
+    if options.control:
         draws = []
         for draw in range(CONTROLS):
-            twin = random_twin(loaded, seed + draw)
-            draws.append(blank(sums.width if draw == 0 else 0))
+            twin = random_twin(loaded, seed + draw, instead=isinstance(model, str | Path))
+            # Of all draws but the first only what their keys read back.
+            draws.append(LinearSums(n_heads, masks, 0 if draw else width))
             effects.observe(draws[-1].update, twin)
+            if isinstance(model, str | Path):
+                loaded = twin  # one model at a time is in memory
+            del twin
         random = Resamples(draws[0], seed)
         control = LinearControl(
             seed=seed,
             coherence=random.mean_number("coherence"),
             coherence_centred=random.mean_number("coherence_centred"),
             correlations=tuple(random.correlations()),
-            stored=random.mean_stored(),
+            stored=random.stored_keys(),
             over_random=resamples.over_random(draws),
             draws=len(draws),
         )
-    rows = [site.row for site in loaded.sites if site.n_heads]
-    by_site = [[keys[key] for key in sorted(keys) if key[1] == row] for row in rows]
     return LinearResult(
         **opened.common,
-        heads=tuple(resamples.heads(loaded, alone)),
-        forms=tuple(map(LinearForm, resamples.means(), whole)),
+        heads=heads,
+        forms=tuple(map(LinearForm, resamples.form_errors(), whole)),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
-        memory=tuple(key_memory([torch.cat(parts) for parts in by_site], d_head)),
-        stored=resamples.mean_stored(),
+        memory=memory,
+        stored=resamples.stored_keys(),
         random_coherence=math.sqrt(2 / (math.pi * d_head)),
         bias_left_out=biased,
         control=control,
@@ -169,34 +171,45 @@ class Resamples:
         low, high = np.nanquantile(values[1:], (0.025, 0.975)).tolist()
         return Estimate(value, finite(low), finite(high))
 
-    def heads(self, loaded: LoadedModel, alone: list[Effect] | None) -> Iterator[HeadLinear]:
-        """Describe every head."""
+    def heads(self, loaded: LoadedModel, alone: Sequence[Effect]) -> Iterator[HeadLinear]:
+        """Describe every head; ``alone`` is empty where they were not changed one by one."""
         every = [(site, head) for site in loaded.sites for head in site.head_ids]
         for i, (site, head) in enumerate(every):
+            numbers = {name: self.estimate(of[:, i]) for name, of in self.numbers.items()}
             yield HeadLinear(
                 site.layer,
                 head,
-                errors=self._errors([self.errors[fit][:, i] for fit in FITS], self.scales[i]),
-                coherence=self.estimate(self.numbers["coherence"][:, i]),
-                coherence_centred=self.estimate(self.numbers["coherence_centred"][:, i]),
-                entropy=self.estimate(self.numbers["entropy"][:, i]),
-                stored=self._stored(self.stored[:, i]),
-                alone=None if alone is None else alone[i],
+                **numbers,
+                errors=self.form_errors(i),
+                stored=self.stored_keys(i),
+                alone=alone[i] if alone else None,
                 stack=site.stack,
             )
 
-    def means(self) -> tuple[LinearError, ...]:
-        """Describe every form, mean over heads."""
-        unscaled = [math.nan] * len(EVERY)
-        return self._errors([_over_heads(self.errors[fit]) for fit in FITS], unscaled)
+    def form_errors(self, head: int | None = None) -> tuple[LinearError, ...]:
+        """Describe every form, of one head or as the mean of all."""
+        scales = [math.nan] * len(EVERY) if head is None else self.scales[head].tolist()
+        by_fit = [_of_head(self.errors[fit], head) for fit in FITS]
+        return tuple(
+            LinearError(form, *(self.estimate(errors[:, i]) for errors in by_fit), finite(scale))
+            for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True))
+        )
 
-    def mean_stored(self) -> StoredKeys:
-        """Describe what is read back by own keys, mean over heads."""
-        return self._stored(_over_heads(self.stored))
+    def stored_keys(self, head: int | None = None) -> StoredKeys:
+        """Describe the errors of reading back, of one head or as the mean of all."""
+        linear, least_squares, softmax, softmax_own = _of_head(self.stored, head).T
+        return StoredKeys(
+            linear=self.estimate(linear),
+            least_squares=self.estimate(least_squares),
+            softmax=self.estimate(softmax),
+            softmax_own=self.estimate(softmax_own),
+            difference=self.estimate(linear - softmax),
+            difference_own=self.estimate(linear - softmax_own),
+        )
 
     def mean_number(self, name: str) -> float | None:
         """Return one of the numbers, mean over heads."""
-        return finite(float(_over_heads(self.numbers[name][:1])[0]))
+        return finite(float(_of_head(self.numbers[name][:1])[0]))
 
     def correlations(self) -> Iterator[HeadCorrelation]:
         """Correlate what heads' keys are like with what their linear form errs by."""
@@ -226,7 +239,7 @@ class Resamples:
         """
 
         def worse(stored: Array) -> Array:  # (1 + resamples, heads, readouts)
-            return _over_heads(stored[..., 0] - stored[..., STORED.index("softmax")])
+            return _of_head(stored[..., 0] - stored[..., STORED.index("softmax")])
 
         theirs = np.stack([worse(_mean(self._counts, sums.stored)) for sums in random])
         gap = self.estimate(worse(self.stored) - theirs.mean(0))
@@ -238,38 +251,18 @@ class Resamples:
         low, high = (float(np.hypot(gap.value - end, drawn)) for end in (gap.low, gap.high))
         return Estimate(gap.value, gap.value - low, gap.value + high)
 
-    def _errors(self, by_fit: Sequence[Array], scales: Iterable[float]) -> tuple[LinearError, ...]:
-        """Describe every form; ``by_fit`` are (1 + resamples, forms)."""
-        rows = []
-        for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
-            error, scaled = (self.estimate(errors[:, i]) for errors in by_fit)
-            rows.append(LinearError(form, error, scaled, finite(scale)))
-        return tuple(rows)
-
-    def _stored(self, values: Array) -> StoredKeys:
-        """Describe errors of reading back, (1 + resamples, readouts)."""
-        linear, least_squares, softmax, softmax_own = values.T
-        return StoredKeys(
-            linear=self.estimate(linear),
-            least_squares=self.estimate(least_squares),
-            softmax=self.estimate(softmax),
-            softmax_own=self.estimate(softmax_own),
-            difference=self.estimate(linear - softmax),
-            difference_own=self.estimate(linear - softmax_own),
-        )
-
 
 def _mean(counts: Array, values: Array) -> Array:
     """Average (sentences, ...) over sentences for each resample; NaN is left out."""
     there = np.isfinite(values)
     flat = np.where(there, values, 0.0).reshape(len(values), -1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (counts @ flat) / (counts @ there.reshape(len(values), -1))
-    return np.asarray(mean.reshape(-1, *values.shape[1:]))
+    mean = ratio(counts @ flat, counts @ there.reshape(len(values), -1))
+    return mean.reshape(-1, *values.shape[1:])
 
 
-def _over_heads(values: Array) -> Array:
-    """Average (1 + resamples, heads, ...) over the heads that have a number."""
+def _of_head(values: Array, head: int | None = None) -> Array:
+    """Take one head of (1 + resamples, heads, ...), or the mean of those that have a number."""
+    if head is not None:
+        return values[:, head]
     there = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(there, values, 0.0).sum(1) / there.sum(1))
+    return ratio(np.where(there, values, 0.0).sum(1), there.sum(1))

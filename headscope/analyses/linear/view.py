@@ -23,7 +23,6 @@ READOUTS = {
     "least-squares": "best linear readout",
     "softmax": "softmax",
 }
-_HEADS = 4  # Heads in the table of those that lose least, and of those that lose most.
 
 
 def blocks(result: LinearResult) -> Iterator[b.Block]:
@@ -60,19 +59,6 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     yield b.Text(correlation_sentence(result))
     yield _coherence(result)
     yield _correlations(result)
-    columns: list[b.Column] = [
-        ("heads", "name", str),
-        ("error, best scale", lambda head: head.error("linear").scaled, 2),
-        ("scale", lambda head: head.error("linear").scale, 3),
-        ("coherence", "coherence.value", 2),
-        ("centred", "coherence_centred.value", 2),
-        ("entropy", "entropy.value", 2),
-        ("alone, similarity", "alone", cosine_text),
-    ]
-    heads = [head for head in result.heads if head.error("linear").scaled.value is not None]
-    heads.sort(key=lambda head: head.error("linear").scaled.value or 0.0)
-    shown = heads if len(heads) <= 2 * _HEADS else [*heads[:_HEADS], *heads[-_HEADS:]]
-    yield b.Table(columns, shown, on=b.VERBOSE)
     yield from _memory(result)
     if result.bias_left_out:
         yield b.Text(

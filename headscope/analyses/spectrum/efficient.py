@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -42,15 +43,15 @@ from torch import Tensor
 
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
-    Structure,
     draw_generator,
     looks_back,
     right_vectors,
     without_padding,
 )
 from headscope.analyses.spectrum.result import CheapHead, CheapPoint, EfficientResult
-from headscope.attention import Mask, attention_pattern, mask_of_chunk, stream_attention, with_bias
+from headscope.attention import Mask, mask_of_chunk, stream_attention, with_bias
 from headscope.core.accumulator import Array, numpy
+from headscope.core.activations import visible
 from headscope.core.processes import joined_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
@@ -85,23 +86,33 @@ class CheapForms:
         special: tuple[int, ...],
         seed: int,
         pool: MatrixPool,
-        structure: Structure | None = None,
+        masks: Mapping[int, Mask] | None = None,
     ) -> None:
+        """``masks`` are those of a sequence without padding, by the row of its layer."""
         self.length = length
         self.special = special or (0,)
         self.pool = pool
-        self._structure = structure or Structure()
         self._seed = seed
+        self._every = torch.ones(length, length, dtype=torch.bool)
+        #: (n, n). By layer, which keys a query may see, where these are not all.
+        self._seen: dict[int, Tensor] = {}
+        self._layers, biased = [*(masks or {})], False
+        for layer, mask in (masks or {}).items():
+            if mask is not None:
+                seen = visible(mask)
+                biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
+                if not seen.all():
+                    self._seen[layer] = seen.flatten(0, -3)[0].cpu()
         #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
         self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
         #: Forms that this model's scores rule out.
-        self.left_out = () if self._structure.plain else PLAIN_ONLY
+        self.left_out = PLAIN_ONLY if biased or self._seen else ()
         forms = [form for form in FORMS[:-1] if form not in self.left_out]
         #: Every (form, size); ``uniform`` has size 0.
         self.points = [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
         # The cache holds one layer's masks: each of its chunks needs them, the next layer others.
-        masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
-        self._cached_keep = functools.lru_cache(masks)(self._make_keep)
+        n_masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
+        self.keep = functools.lru_cache(n_masks)(self._keep)
 
     def draws(self, form: str) -> int:
         """Return how often a form is drawn: once where nothing in it is random."""
@@ -112,7 +123,7 @@ class CheapForms:
         if form not in SPARSE:
             return size / self.length
         # Layers differ by chance alone, unless some may not see every key.
-        layers = self._structure.layers if self._structure.seen else [0]
+        layers = self._layers if self._seen else [0]
         draws = range(self.draws(form))
         masks = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
         return float(torch.stack(masks).double().mean())
@@ -138,13 +149,8 @@ class CheapForms:
             bias = None if mask is None or mask.dtype == torch.bool else mask
             return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
         if form == "uniform":  # the mean of v over all keys, or over those that each query may see
-            seen = self._structure.seen.get(layer)
-            if seen is None:
-                return v.mean(-2, keepdim=True).expand_as(v)
+            seen = self._seen.get(layer, self._every)
             return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
-        if form == "bound":
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
-            return low_rank(z, None, [size], self.pool)[0]
         if form == "random":
             projection = self.projection(size, layer, draw).to(v)
             return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
@@ -153,12 +159,14 @@ class CheapForms:
             member = (segment == torch.arange(size)[:, None]).double()
             pooling = (member / member.sum(-1, keepdim=True)).to(v)
             return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
-        z = torch.empty_like(v)  # P_k v, one head's patterns at a time
-        for h in range(q.shape[1]):
-            part = None if mask is None else mask[:, h if mask.shape[1] > 1 else 0]
-            pattern = attention_pattern(q[:, h], k[:, h], scale=scale, mask=part)
-            z[:, h] = low_rank(pattern, v[:, h], [size], self.pool)[0]
-        return z
+        cut = torch.empty_like(v)  # P_k v, or z_k
+
+        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            whole = (pattern, v[rows, heads]) if form == "truncated" else (z, None)
+            cut[rows, heads] = low_rank(*whole, [size], self.pool)[0]
+
+        stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
+        return cut
 
     def errors(
         self,
@@ -200,26 +208,13 @@ class CheapForms:
                     mass[at] = numpy(on_kept)[:, None]
         return error, mass
 
-    def mechanism(self, form: str, size: int, draw: int) -> Mechanism:
-        """Return attention with every head in one form, of sequences without padding."""
-        return lambda site, q, k, v, mask, scale: self.attend(
-            form, size, site.row, q, k, v, scale, draw, without_padding(mask)
-        )
-
-    def keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
+    def _keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        if form not in RANDOM:
-            # These differ between layers only where layers may see different keys.
-            layer, draw = (layer if layer in self._structure.seen else -1), 0
-        keep: Tensor = self._cached_keep(form, size, layer, draw)
-        return keep
-
-    def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
-        length, seen = self.length, self._structure.seen.get(layer)
+        length, seen = self.length, self._seen.get(layer, self._every)
         generator = draw_generator(self._seed, layer, size, draw)
         if form == "random-keys":
             return _lowest(torch.rand(length, length, generator=generator), seen, size)
-        ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
+        ahead = 0 if looks_back(seen) else (size - 1) // 2
         position = torch.arange(length)
         back = position[:, None] - position  # how far key j lies before query i
         keep = (back <= size - 1 - ahead) & (-back <= ahead)
@@ -229,13 +224,12 @@ class CheapForms:
         if "random" in form:  # blocks of keys for each block of queries
             block = position // max(1, length // _BLOCKS)
             n_blocks = int(block[-1]) + 1
-            seen_blocks = None
-            if seen is not None:  # whether any query of a block sees any key of another
-                member = (block == torch.arange(n_blocks)[:, None]).double()
-                seen_blocks = member @ seen.double() @ member.T > 0
+            member = (block == torch.arange(n_blocks)[:, None]).double()
+            # Whether any query of a block sees any key of another.
+            seen_blocks = member @ seen.double() @ member.T > 0
             order = torch.rand(n_blocks, n_blocks, generator=generator)
             keep |= _lowest(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
-        return keep if seen is None else keep & seen
+        return keep & seen
 
     def projection(self, size: int, layer: int, draw: int) -> Tensor:
         """Draw R of ``random``, (size, n), with entries N(0, 1 / size)."""
@@ -243,10 +237,8 @@ class CheapForms:
         return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
 
 
-def _lowest(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
+def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
     """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
-    if seen is None:
-        return order.argsort(-1).argsort(-1) < count
     return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
 
 
@@ -259,7 +251,7 @@ def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPoo
     Shapes: ``matrix`` (..., n, m), ``v`` (..., m, d_head); returns (..., n, d_head or m) each, in
     the matrix's dtype and device.
     """
-    vectors = torch.from_numpy(pool.submit(right_vectors, matrix)().copy())
+    vectors = torch.from_numpy(pool(right_vectors, matrix))
     left = matrix.cpu().double() @ vectors  # (..., n, m)
     right = vectors.mT if v is None else vectors.mT @ v.cpu().double()
     return [
@@ -277,19 +269,19 @@ def measure_efficient(
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
     index = np.array_split(np.arange(len(chosen)), -(-len(chosen) // _AT_ONCE))
     ids = [torch.from_numpy(windows.batch(chosen[at])).to(loaded.device) for at in index]
-    structure = Structure()
+    masks: dict[int, Mask] = {}
 
     def note(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
-        structure.note(site.row, mask)
+        masks[site.row] = without_padding(mask)
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
     with intervene(loaded, attention=note) as router:
         router.checked(loaded.forward, ids[0][:1], torch.ones_like(ids[0][:1]))
     content = windows.content("encoder")
     special = (*range(content.start), *range(content.stop, windows.length))
-    forms = CheapForms(windows.length, special, seed, pool, structure)
+    forms = CheapForms(windows.length, special, seed, pool, masks)
 
     # Each head alone, on the way through the unmodified model.
     shape = (len(chosen), DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
@@ -325,6 +317,11 @@ def measure_efficient(
     error, mass = joined["error"], joined["mass"]  # (sequences, DRAWS, layers, heads, points)
 
     # Every head in one form, end to end.
+    def in_form(form: str, size: int, draw: int) -> Mechanism:
+        return lambda site, q, k, v, mask, scale: forms.attend(
+            form, size, site.row, q, k, v, scale, draw, without_padding(mask)
+        )
+
     states = PooledStates(loaded, batches)
     measured = ~np.isnan(error[0, 0, :, :, 0])
     over_heads, mean_mass = (values[:, :, measured].mean(axis=2) for values in (error, mass))
@@ -333,7 +330,7 @@ def measure_efficient(
     for i, (form, size) in enumerate(forms.points):
         by_draw = []  # cosines of each sequence's embedding
         for draw in range(forms.draws(form)):
-            cosines = states.cosines(forms.mechanism(form, size, draw))
+            cosines = states.cosines(in_form(form, size, draw))
             rows = {"cosine": cosines} if mine else {}
             joined = joined_rows(f"fidelity of {form}", places, rows, len(chosen))
             by_draw.append(joined["cosine"])

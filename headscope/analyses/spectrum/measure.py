@@ -14,10 +14,8 @@ Wang et al. 2020, Linformer, arXiv:2006.04768, section 3 ("normalized cumulative
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -28,7 +26,7 @@ from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.spectrum.result import SpectrumControl
 from headscope.attention import Mask
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
-from headscope.core.activations import Activations, visible
+from headscope.core.activations import Activations
 from headscope.stats.statistics import ratio, standard_error, t_half_width
 
 
@@ -112,7 +110,7 @@ class Spectrum(Accumulator):
 
 
 class PatternSpectra:
-    """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
+    """The observer that feeds a :class:`Spectrum`, chunk by chunk.
 
     ``content`` gives the query positions of a stack that are not special tokens; ``sums`` may be
     exchanged between passes.
@@ -122,11 +120,9 @@ class PatternSpectra:
         self.sums = sums
         self._pool = pool
         self._content = content
-        self._waiting: deque[tuple[int, slice, Callable[[], Array], Array]] = deque()
 
     def observe(self, site: Activations) -> None:
-        """Start on one chunk of patterns; finish the oldest when enough of them are under way."""
-        self._take(2 * self._pool.workers - 1)
+        """Decompose one chunk of patterns."""
         content = self._content(site.stack)
         first = content.start or 0
         queries = site.pattern[..., content, :]
@@ -138,57 +134,39 @@ class PatternSpectra:
             for r in OFFSETS
         ]
         offsets = numpy(torch.stack(means, dim=-1).cpu().double())
-        sigma = self._pool.submit(singular_values, site.pattern)
-        self._waiting.append((site.row, site.heads, sigma, offsets))
+        self.sums.update(site.row, site.heads, self._pool(singular_values, site.pattern), offsets)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Wait for the layer: the model's own threads and ours should not compete."""
-        self._take(0)
-
-    def _take(self, leave: int) -> None:
-        while len(self._waiting) > leave:
-            layer, heads, sigma, offsets = self._waiting.popleft()
-            self.sums.update(layer, heads, sigma(), offsets)
+        """Nothing is held back between chunks."""
 
 
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
 
 
-def control_spectra(length: int, seed: int) -> dict[str, Array]:
-    """Return the singular values of each control pattern of this length, by name.
-
-    Shapes: (draws, length) each; a closed form is one draw. ``random-logits`` are softmax(N(0, 1)).
-    """
-    uniform, previous = np.zeros((1, length)), np.ones((1, length))
-    uniform[0, 0] = 1.0
-    previous[0, 0], previous[0, -1] = np.sqrt(2.0), 0.0
-    generator = np.random.default_rng(seed % 2**64)
-    drawn = np.empty((DRAWS, length))
-    for i in range(DRAWS):
-        weights = np.exp(generator.standard_normal((length, length)))
-        drawn[i] = singular_values(weights / weights.sum(axis=-1, keepdims=True))
-    identity = np.ones((1, length))
-    return {
-        "uniform": uniform,
-        "identity": identity,
-        "previous-token": previous,
-        "random-logits": drawn,
-    }
-
-
 def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
-    """Return what the k largest singular values of each control pattern hold, by name."""
+    """Return what the k largest singular values of each control pattern hold, by name.
+
+    ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
+    """
+    uniform, previous = np.zeros(length), np.ones(length)
+    uniform[0] = 1.0
+    previous[0], previous[-1] = np.sqrt(2.0), 0.0
+    generator, drawn = np.random.default_rng(seed % 2**64), list[Array]()
+    for _ in range(DRAWS):
+        weights = np.exp(generator.standard_normal((length, length)))
+        drawn.append(singular_values(weights / weights.sum(axis=-1, keepdims=True)))
+    spectra = {"uniform": [uniform], "identity": [np.ones(length)], "previous-token": [previous]}
     controls = {}
-    for name, sigma in control_spectra(length, seed).items():
-        draws, share = len(sigma), shares(sigma)
-        curve, curve_sq = share.mean(axis=0), shares(sigma**2).mean(axis=0)
+    for name, sigma in (spectra | {"random-logits": drawn}).items():
+        share = shares(np.array(sigma))
+        curve, curve_sq = share.mean(axis=0), shares(np.square(sigma)).mean(axis=0)
         controls[name] = SpectrumControl(
             share_at_k=float(curve[k - 1]),
             share_sq_at_k=float(curve_sq[k - 1]),
             curve=tuple(curve.tolist()),
             curve_sq=tuple(curve_sq.tolist()),
-            std=float(share[:, k - 1].std(ddof=1)) if draws > 1 else None,
-            draws=draws,
+            std=float(share[:, k - 1].std(ddof=1)) if len(sigma) > 1 else None,
+            draws=len(sigma),
         )
     return controls
 
@@ -197,31 +175,6 @@ def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generat
     """Return the generator of one draw at one site; ``number`` tells its draws apart."""
     mixed = (seed % 2**32 * 4099 + row) * 4099 + number
     return torch.Generator().manual_seed((mixed * 61 + draw) % 2**63)
-
-
-@dataclass
-class Structure:
-    """Which keys a query may see in each layer, and whether anything is added to the scores."""
-
-    #: (n, n). By layer (row of the site), where not every query may see every key.
-    seen: dict[int, Tensor] = field(default_factory=dict)
-    biased: bool = False  # Whether any layer adds something to its scores.
-    layers: list[int] = field(default_factory=list)  # Those that were looked at.
-
-    @property
-    def plain(self) -> bool:
-        """Whether scores are ``q k^T * scale`` and nothing else."""
-        return not (self.biased or self.seen)
-
-    def note(self, layer: int, mask: Mask) -> None:
-        """Look at the mask of one layer, of sequences without padding."""
-        self.layers.append(layer)
-        mask = without_padding(mask)
-        if mask is not None:
-            seen = visible(mask)
-            self.biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
-            if not bool(seen.all()):
-                self.seen[layer] = seen.flatten(0, -3)[0].cpu()
 
 
 def without_padding(mask: Mask) -> Mask:
@@ -237,9 +190,10 @@ def looks_back(seen: Tensor) -> bool:
 
 
 class MatrixPool:
-    """Runs a function of stacked matrices on all cores; a context manager.
+    """Applies a function to stacked matrices on all cores; a context manager.
 
-    By default ``workers`` are as many as torch uses threads (OMP_NUM_THREADS decides).
+    By default ``workers`` are as many as torch uses threads (OMP_NUM_THREADS decides); each has one
+    thread of BLAS.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -254,18 +208,9 @@ class MatrixPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._limits.restore_original_limits()
 
-    def submit(self, function: Callable[[Array], Array], matrices: Tensor) -> Callable[[], Array]:
-        """Start ``function`` on matrices (..., n, n); call what is returned to wait for the result.
-
-        The matrices are copied (to float64, to the CPU), so the caller may go on with them.
-        """
-        copy = matrices.detach().to("cpu", torch.float64, copy=True)
-        flat = copy.numpy().reshape(-1, *matrices.shape[-2:])
+    def __call__(self, function: Callable[[Array], Array], matrices: Tensor) -> Array:
+        """Return what ``function`` makes of matrices (..., n, n), in float64 on the CPU."""
+        flat = matrices.detach().to("cpu", torch.float64).flatten(0, -3).numpy()
         parts = np.array_split(flat, max(1, min(len(flat), self.workers)))
-        started = [self._executor.submit(function, part) for part in parts]
-
-        def joined() -> Array:
-            results = np.concatenate([future.result() for future in started])
-            return results.reshape(*matrices.shape[:-2], *results.shape[1:])
-
-        return joined
+        results = np.concatenate([*self._executor.map(function, parts)])
+        return results.reshape(*matrices.shape[:-2], *results.shape[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -93,7 +92,6 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     if options.sequences is None:
         precision = options.precision or PRECISION
     order = windows.shuffled(seed) if precision else windows.spread(options.sequences)
-    plan = Plan(windows, order, k, precision)
     saved = open_state(
         options.state,
         options.resume,
@@ -113,10 +111,10 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     )
     random, cheap = None, None
     with MatrixPool() as pool:
-        sums = _measure(loaded, plan, pool, saved, tell, "model")
+        passes = Passes(windows, k, pool, saved, tell)
+        sums = passes.measure(loaded, order, precision, "model")
         if options.control:
-            measured = dataclasses.replace(plan, order=order[: sums.sequences], precision=None)
-            random = _random_weights(loaded, measured, seed, threshold, pool, saved, tell)
+            random = passes.random_weights(loaded, order[: sums.sequences], seed, threshold)
         if options.efficient:
             cheap = measure_efficient(loaded, windows, pool, seed, tell)
         controls = known_patterns(length, seed, k)
@@ -168,7 +166,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             windows=len(windows),
             requested=options.sequences,
             precision=precision,
-            reached=plan.enough(sums) if precision else None,
+            reached=passes.enough(sums, precision) if precision else None,
             half_width=finite(sums.worst_half_width(k)),
         ),
         verdict=Verdict(threshold, limit, tuple(low), tuple(high), tuple(between)),
@@ -196,102 +194,92 @@ def _choose_stack(
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which windows are measured in which order, and when it is enough.
-
-    A fixed number of windows is spread evenly; for a given precision they come in random order.
-    """
+class Passes:
+    """Passes over windows of a text: of the model, and of random weights."""
 
     windows: Windows
-    order: Array
     k: int
-    precision: float | None
+    pool: MatrixPool
+    saved: RunState[Spectrum]
+    tell: Progress
 
-    def enough(self, sums: Spectrum) -> bool:
-        """Whether every head's mean is precise enough; never in the fixed mode."""
-        if self.precision is None or sums.sequences < MINIMUM:
+    def enough(self, sums: Spectrum, precision: float | None) -> bool:
+        """Whether every head's mean is precise enough; never where a number was asked for."""
+        if precision is None or sums.sequences < MINIMUM:
             return False
-        return sums.worst_half_width(self.k) < self.precision
+        return sums.worst_half_width(self.k) < precision
 
+    def measure(
+        self, loaded: LoadedModel, order: Array, precision: float | None, name: str
+    ) -> Spectrum:
+        """Stream windows through a model until it is enough; no pattern outlives its layer.
 
-def _measure(
-    loaded: LoadedModel,
-    plan: Plan,
-    pool: MatrixPool,
-    saved: RunState[Spectrum],
-    progress: Progress,
-    name: str,
-) -> Spectrum:
-    """Stream windows through the model until it is enough; no pattern outlives its layer.
+        ``order`` are their numbers; ``name`` is what the pass is saved and shown under.
+        """
+        windows, total = self.windows, len(order)
+        blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+        # All processes go on from what the first one has saved.
+        done, sums = self.saved.load(blank(), name)
+        state = {**sums.state(), "done": np.array(done)}
+        first, *_ = current().gather(state, f"the state of {name}")
+        done = int(first.pop("done"))
+        sums.load_state(first)
+        observer = PatternSpectra(sums, self.pool, windows.content)
+        # The same batches every time; of an interrupted run the first are already in the sums.
+        size = max(1, _BATCH_TOKENS // windows.length)
+        every = (order[start : start + size] for start in range(0, total, size))
+        left = itertools.islice(every, done, None)
+        with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
+            # Each process measures one batch at a time, so that all stop where one alone would.
+            while not self.enough(sums, precision):
+                if not (batches := list(itertools.islice(left, current().size))):
+                    break
+                observer.sums = mine = blank()
+                for batch in share(batches):
+                    sides = [
+                        torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)
+                    ]
+                    inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
+                    router.run(functools.partial(loaded.forward, *inputs))
+                parts = of_each(mine, blank, f"spectra of {name}")
+                for part, _ in zip(parts, batches, strict=False):
+                    if not self.enough(sums, precision):
+                        sums.merge(part)
+                        done += 1
+                self.saved.note(name, done, sums)
+                expected = total
+                if precision is not None and sums.sequences >= MINIMUM:
+                    needed = sums.sequences * (sums.worst_half_width(self.k) / precision) ** 2
+                    expected = min(total, max(sums.sequences, int(np.ceil(needed))))
+                self.tell(name, sums.sequences, expected)
+        self.saved.note(name, done, sums, final=True)
+        return sums
 
-    ``name`` is what the pass is saved and shown under.
-    """
-    windows, total = plan.windows, len(plan.order)
-    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
-    # All processes go on from what the first one has saved.
-    done, sums = saved.load(blank(), name)
-    first, *_ = current().gather({**sums.state(), "done": np.array(done)}, f"the state of {name}")
-    done = int(first.pop("done"))
-    sums.load_state(first)
-    observer = PatternSpectra(sums, pool, windows.content)
-    # The same batches every time; of an interrupted run the first are already in the sums.
-    size = max(1, _BATCH_TOKENS // windows.length)
-    every = (plan.order[start : start + size] for start in range(0, total, size))
-    left = itertools.islice(every, done, None)
-    with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
-        # Each process measures one batch at a time, so that all stop where one alone would.
-        while not plan.enough(sums) and (batches := list(itertools.islice(left, current().size))):
-            observer.sums = mine = blank()
-            for batch in share(batches):
-                sides = [torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)]
-                inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
-                router.run(functools.partial(loaded.forward, *inputs))
-            for part, _ in zip(of_each(mine, blank, f"spectra of {name}"), batches, strict=False):
-                if not plan.enough(sums):
-                    sums.merge(part)
-                    done += 1
-            saved.note(name, done, sums)
-            expected = total
-            if plan.precision is not None and sums.sequences >= MINIMUM:
-                needed = sums.sequences * (sums.worst_half_width(plan.k) / plan.precision) ** 2
-                expected = min(total, max(sums.sequences, int(np.ceil(needed))))
-            progress(name, sums.sequences, expected)
-    saved.note(name, done, sums, final=True)
-    return sums
+    def random_weights(
+        self, loaded: LoadedModel, order: Array, first_seed: int, threshold: float
+    ) -> RandomWeights:
+        """Measure fresh initialisations on the windows that the model was measured on.
 
-
-def _random_weights(
-    loaded: LoadedModel,
-    plan: Plan,
-    first_seed: int,
-    threshold: float,
-    pool: MatrixPool,
-    saved: RunState[Spectrum],
-    tell: Progress,
-) -> RandomWeights:
-    """Measure fresh initialisations on the windows that the model was measured on.
-
-    Each window of ``plan`` goes to one of them, in turn: together they cost one pass.
-    """
-    seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
-    draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
-    for i, seed in enumerate(seeds):
-        part = dataclasses.replace(plan, order=plan.order[i :: len(seeds)])
-        name = f"random weights {i + 1} of {len(seeds)}"
-        sums = _measure(random_twin(loaded, seed), part, pool, saved, tell, name)
-        # (heads, length), of the heads there are.
-        curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
-        share_at_k = curve[:, plan.k - 1]
-        above = int((share_at_k > threshold).sum())
-        draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
-        curves.append(curve.mean(axis=0))
-        squares.append(square.mean(axis=0))
-    share, share_sq = (crossed_mean(np.array(rows)[:, None]) for rows in (curves, squares))
-    return RandomWeights(
-        draws=tuple(draws),
-        heads=len(curve),
-        share_at_k=share.estimate(plan.k - 1),
-        share_sq_at_k=share_sq.estimate(plan.k - 1),
-        curve=tuple(share.mean.tolist()),
-        curve_sq=tuple(share_sq.mean.tolist()),
-    )
+        Each window goes to one of them, in turn: together they cost one pass.
+        """
+        seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(order)))]
+        draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
+        for i, seed in enumerate(seeds):
+            name = f"random weights {i + 1} of {len(seeds)}"
+            sums = self.measure(random_twin(loaded, seed), order[i :: len(seeds)], None, name)
+            # (heads, length), of the heads there are.
+            curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
+            share_at_k = curve[:, self.k - 1]
+            above = int((share_at_k > threshold).sum())
+            draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
+            curves.append(curve.mean(axis=0))
+            squares.append(square.mean(axis=0))
+        of_share, of_squares = (crossed_mean(np.array(rows)[:, None]) for rows in (curves, squares))
+        return RandomWeights(
+            draws=tuple(draws),
+            heads=len(curve),
+            share_at_k=of_share.estimate(self.k - 1),
+            share_sq_at_k=of_squares.estimate(self.k - 1),
+            curve=tuple(of_share.mean.tolist()),
+            curve_sq=tuple(of_squares.mean.tolist()),
+        )

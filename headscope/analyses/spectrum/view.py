@@ -23,6 +23,7 @@ from headscope.show.cells import (
     plural,
     plus_minus,
 )
+from headscope.show.estimates import compared
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -110,26 +111,21 @@ def verdict_sentence(result: SpectrumResult) -> str:
     )
     positional = result.roles.positional if result.roles is not None else {}
     level = f"random scores ({verdict.random:.3f})"
-    exceptions = verdict.not_low_rank
-    if not exceptions:
-        text += f"; no head is as low as {level}"
-    elif result.roles is None:
-        text += (
-            f"; clearly not low rank: {_named(result, exceptions)}, which reach no more than "
-            f"{level} (with --roles classify.json positional heads are named)"
-        )
-    else:
-        named = [name for name in exceptions if name in positional]
-        others = [name for name in exceptions if name not in positional]
-        groups = [f"the positional {_named(result, named)}"] if named else []
-        groups += [f"{_named(result, others)}, not positional"] if others else []
+    named = [name for name in verdict.not_low_rank if name in positional]
+    others = [name for name in verdict.not_low_rank if name not in positional]
+    groups = [f"the positional {_named(result, named)}"] if named else []
+    if others:
+        groups.append(_named(result, others) + ", not positional" * (result.roles is not None))
+    if groups:
         text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {level}"
+        if result.roles is None:
+            text += " (with --roles classify.json positional heads are named)"
+    else:
+        text += f"; no head is as low as {level}"
     if verdict.between:
         text += f"; {len(verdict.between)} are in between"
         if named := [name for name in verdict.between if name in positional]:
             text += f", among them the positional {_named(result, named)}"
-        if named := [name for name in verdict.low_rank if name in positional]:
-            text += f"; of the low-rank ones {_named(result, named)} are positional all the same"
     return f"{text}."
 
 
@@ -165,18 +161,11 @@ def control_sentence(result: SpectrumResult) -> str:
     meaning = "most heads of an untrained model are not of low rank"
     if sum(draw.above for draw in random.draws) > n * random.heads / 2:
         meaning = "low rank alone is no sign of learning"
-    if gap is None or gap.value is None or gap.half_width is None:
-        against = "; too little was measured for an interval of the difference"
-    elif abs(gap.value) <= gap.half_width:
-        against = ", no different from that (95%)"
-    else:
-        side = "above" if gap.value > 0 else "below"
-        against = f", {side} that by {abs(gap.value):.3f} +-{gap.half_width:.3f} (95%)"
     return (
         f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
         f"sequences dealt out to them) the mean share is {_share(random.share_at_k)}, and {above} "
         f"of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
-        f"mean share is {result.mean_share:.3f}{against}."
+        f"mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
     )
 
 

@@ -51,19 +51,19 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         name: mean_of(effect.cosine.value for head in alone if (effect := getattr(head, name)))
         for name in ("symmetric", "noise", "removed")
     }
-    rows = [(str(sets.heads), sets) for sets in result.sets]
+    sets = list(result.sets)
     if alone:
         one = (DrawnEffect(Estimate(means[name]), None, 1) for name in ("symmetric", "removed"))
-        rows.insert(0, ("1 (mean of all)", RandomHeads(1, *one)))
+        sets.insert(0, RandomHeads(1, *one))
     yield b.Table(
         (
-            ("heads", lambda row: row[0], str),
-            ("symmetric", lambda row: row[1].symmetric.cosine, 3),
-            ("std", lambda row: row[1].symmetric.cosine_std, 3),
-            ("removed", lambda row: row[1].removed.cosine, 3),
-            ("std", lambda row: row[1].removed.cosine_std, 3),
+            ("heads", lambda row: str(row.heads) if row.heads > 1 else "1 (mean of all)", str),
+            ("symmetric", "symmetric.cosine", 3),
+            ("std", "symmetric.cosine_std", 3),
+            ("removed", "removed.cosine", 3),
+            ("std", "removed.cosine_std", 3),
         ),
-        rows,
+        sets,
         "Random heads, made symmetric or removed: similarity to the original, std over draws",
         on=b.VERBOSE | b.PAGE,
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.analyses.symmetric.measure import (
+from headscope.analyses.symmetric.run import (
     changed_attention,
     changed_scores,
     score_asymmetry,
@@ -42,14 +42,13 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, bias, sees) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("case", ["all", "padded", "causal", "bias", "causal bias"])
+@pytest.mark.parametrize("case", ["padded", "causal", "bias", "causal bias"])
 def test_symmetric_scores_are_the_mean_of_both_directions(case):
     q, k, v = draw()
     padded = torch.tensor([1, 1, 1, 1, 0], dtype=torch.bool)
     bias = torch.randn(1, 1, N, N, generator=generator(), dtype=torch.float64)
     low = torch.finfo(torch.float64).min
     masks = {
-        "all": None,
         "padded": padded[None, None, None],
         "causal": CAUSAL,
         "bias": bias.masked_fill(~padded[None, None, None], low),
@@ -64,7 +63,7 @@ def test_symmetric_scores_are_the_mean_of_both_directions(case):
         return float(bias[0, 0, max(i, j), min(i, j)]) if case == "causal bias" else 0.0
 
     def sees(i: int, j: int) -> bool:
-        return j <= i if "causal" in case else case == "all" or bool(padded[j])
+        return j <= i if "causal" in case else bool(padded[j])
 
     expected = by_hand(q, k, v, added, sees)
     rows = 4 if case in ("padded", "bias") else N  # the last query is padding there
@@ -102,11 +101,11 @@ def visible(rows: Tensor, seen: Tensor) -> Tensor:
     return torch.stack([(row - row[s].mean()) * s for row, s in zip(rows, seen, strict=True)])
 
 
-MASKS = [None, CAUSAL, torch.tensor([1, 0, 1, 1, 0]).bool()[None]]
+MASKS = [CAUSAL, torch.tensor([1, 0, 1, 1, 0]).bool()[None]]
 
 
 @pytest.mark.parametrize("change", ["noise", "shuffled"])
-@pytest.mark.parametrize("mask", MASKS, ids=["all", "causal", "padded"])
+@pytest.mark.parametrize("mask", MASKS, ids=["causal", "padded"])
 def test_random_changes_are_as_large_as_what_a_softmax_sees(mask, change):
     """Shuffled is a step to S^T with real positions renumbered, rows and columns alike."""
     q, k, _ = draw()

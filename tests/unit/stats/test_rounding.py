@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from headscope.analyses.classify.labels import which_special
-from headscope.analyses.linear.measure import correlate
-from headscope.analyses.linear.memory import readout_errors, unit_keys
+from headscope.analyses.linear.measure import correlate, readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
 from headscope.analyses.transfer.summary import spread_ratio
 from headscope.core.rounding import above, first_largest, tied

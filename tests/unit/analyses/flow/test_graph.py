@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.analyses.flow.graph import HubSums, WordNodes, in_degree, top_share
-from headscope.analyses.flow.recovery import Clustered
+from headscope.analyses.flow.graph import Clustered, HubSums, WordNodes, in_degree, top_share
 from headscope.analyses.flow.trees import (
     BASELINES,
     GoldTrees,
@@ -21,7 +20,6 @@ from headscope.analyses.flow.trees import (
     summed,
 )
 from headscope.data.files import Sentence
-from headscope.stats.statistics import ratio_error
 
 
 def two_sentences(causal: bool = False) -> WordNodes:
@@ -75,31 +73,31 @@ def test_hubs_are_found_and_held_against_chance():
         first.update(graph, nodes)
     hubs = first.most_frequent()
     assert hubs == ["[CLS]", "[SEP]"]  # of two that are equally frequent the first by name
-    again = HubSums(hubs)
+    again = HubSums()
     again.update(graph, nodes)
-    assert [row.tolist() for row in again.hit] == [[1, 0], [1, 1]]
-    assert again.chance[0].tolist() == [0.2, 0.2]
-    received, even, ratio, _, count = first.of("[CLS]")
+    hit, chance = again.rates(hubs)
+    assert hit.value.tolist() == [1.0, 0.5]
+    assert chance.value.tolist() == pytest.approx([(1 / 5 + 1 / 3) / 2] * 2)
+    received, even, ratio, count = first.of("[CLS]")
     assert (received, count) == ((3 + 1) / 2 / 2, 16)
-    assert ratio == pytest.approx(received / even)
+    assert ratio.value.item() == pytest.approx(received / even)
     assert set(first.most(5, least=8)) == {"[CLS]", "c"}  # "a" receives nothing
     assert first.most(5, least=17) == []
+    assert first.of("elsewhere") is None
 
 
 def test_rates_over_sentences_are_ratio_estimates():
+    """Intervals are as wide as a bootstrap over sentences says, those of differences too."""
     random = np.random.default_rng(0)
     whole = random.integers(1, 9, (50, 1)).astype(float)
     part = random.binomial(whole.astype(int), [0.2, 0.7], (50, 2)).astype(float)
     found = Clustered.ratio(part, whole)
     np.testing.assert_allclose(found.value, part.sum(0) / whole.sum())
-    sums = (part.sum(0), (part**2).sum(0), (part * whole).sum(0))
-    error = ratio_error(*sums, whole.sum(), (whole**2).sum(), 50)
-    np.testing.assert_allclose(found.half_width() / error, 2.0096, rtol=1e-4)  # t, 49 degrees
     gap = Clustered(found.value[:1], found.influence[:, :1]) - found.mean()
     drawn = random.integers(0, 50, (4000, 50))
     rates = part[drawn].sum(1) / whole[drawn].sum(1)
-    spread = (rates[:, 0] - rates.mean(1)).std()
-    assert gap.half_width()[0] == pytest.approx(2.01 * spread, rel=0.1)
+    assert found.half_width() == pytest.approx(2.01 * rates.std(0), rel=0.1)
+    assert gap.half_width()[0] == pytest.approx(2.01 * (rates[:, 0] - rates.mean(1)).std(), rel=0.1)
     assert gap.value[0] == pytest.approx((found.value[0] - found.value[1]) / 2)
     assert np.isinf(Clustered.ratio(part[:1], whole[:1]).half_width()).all()
     # Numbers that are not known are left out of a mean.
@@ -167,18 +165,6 @@ def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up():
     assert search.counts.attachment("heads").value.argmax() == search.best
 
 
-def test_noise_does_not_beat_the_baseline():
-    search = TreeSearch(0)
-    for seed in (1, 2):
-        trees = random_gold(seed)
-        noise = torch.rand(20, 4, 9, 9, generator=torch.Generator().manual_seed(seed))
-        search.update(noise, trees)
-        if seed == 1:
-            search.choose()
-    gap = search.counts.attachment("combination") - search.baseline(search.strongest)
-    assert gap.value[0] - gap.half_width()[0] < 0
-
-
 def test_directions_are_told_apart():
     trees = random_gold(1)
     graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
@@ -190,7 +176,7 @@ def test_directions_are_told_apart():
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
 
 
-@pytest.mark.parametrize(("n", "sharp"), [(1, 1.0), (2, 1.0), (6, 1.0), (9, 6.0), (17, 8.0)])
+@pytest.mark.parametrize(("n", "sharp"), [(1, 1.0), (6, 1.0), (17, 8.0)])
 def test_the_largest_trees_are_networkx(n, sharp):
     """Sharp rows run in many cycles that have to be broken one inside the other."""
     generator = torch.Generator().manual_seed(n)
@@ -209,34 +195,22 @@ def test_the_largest_trees_are_networkx(n, sharp):
         }
 
 
-def test_graphs_do_not_disturb_each_other():
-    """Alone, or among others that need more steps: the same trees; ties are trees as well."""
+def test_sentences_of_several_lengths_have_the_trees_that_each_has_alone():
+    """Among others that need more steps as well; where scores are equal they are trees too."""
 
     def reaches(tree: list[int], word: int, root: int) -> bool:
         for _ in tree:
             word = word if word == root else tree[word]
         return word == root
 
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.softmax(8 * torch.randn(30, 11, 11, generator=generator), -1)
-    scores[3:6] = 0.0
-    roots = torch.randint(11, (30,), generator=generator)
-    sizes = torch.full((30,), 11)
-    together = largest_trees(scores, roots, sizes)
-    single = [slice(i, i + 1) for i in range(30)]
-    alone = [largest_trees(scores[i], roots[i], sizes[i])[0] for i in single]
-    assert torch.equal(together, torch.stack(alone))
-    for tree, root in zip(together.tolist(), roots.tolist(), strict=True):
-        assert all(reaches(tree, word, root) for word in range(11))
-
-
-def test_sentences_of_several_lengths_have_the_trees_that_each_has_alone():
     generator = torch.Generator().manual_seed(3)
     trees = [random_gold(n, n, 1).heads[0].tolist() for n in (9, 2, 14, 5, 9)]
-    scores = torch.softmax(4 * torch.randn(5, 3, 14, 14, generator=generator), -1)
+    scores = torch.softmax(8 * torch.randn(5, 3, 14, 14, generator=generator), -1)
+    scores[:, 0] = 0.0
     together = gold(*trees).largest(scores)
     assert gold(*trees).scored[0].sum(1).tolist() == [8, 1, 13, 4, 8]
     for tree, own, found in zip(trees, scores, together, strict=True):
-        n = len(tree)
+        n, root = len(tree), tree.index(-1)
         assert torch.equal(found[:, :n], gold(tree).largest(own[None, :, :n, :n])[0])
-        assert (found[:, tree.index(-1)] == -1).all()
+        assert (found[:, root] == -1).all()
+        assert all(reaches(found[0].tolist(), word, root) for word in range(n))

@@ -11,7 +11,7 @@ from headscope.analyses.spectrum.efficient import (
     CheapForms,
     low_rank,
 )
-from headscope.analyses.spectrum.measure import MatrixPool, Structure, without_padding
+from headscope.analyses.spectrum.measure import MatrixPool, without_padding
 from headscope.attention import attention_pattern
 
 N, D, SPECIAL = 32, 8, (0, 31)
@@ -85,7 +85,6 @@ EVERY = torch.ones(N, N, dtype=torch.bool)
 #: Which keys may be seen, and the mask or bias that says so.
 MASKS = {
     "none": (EVERY, None),
-    "causal": (CAUSAL, CAUSAL[None, None]),
     "near": (NEAR, NEAR[None, None]),
     "bias": (EVERY, additive(EVERY)),
     "bias, causal": (CAUSAL, additive(CAUSAL)),
@@ -93,9 +92,7 @@ MASKS = {
 
 
 def masked_forms(pool: MatrixPool, mask: torch.Tensor | None) -> CheapForms:
-    structure = Structure()
-    structure.note(0, mask)
-    return CheapForms(N, SPECIAL, 7, pool, structure)
+    return CheapForms(N, SPECIAL, 7, pool, {0: without_padding(mask)})
 
 
 def slow_pattern(q, k, mask: torch.Tensor | None, keep: np.ndarray, b: int, h: int) -> np.ndarray:
@@ -109,7 +106,7 @@ def slow_pattern(q, k, mask: torch.Tensor | None, keep: np.ndarray, b: int, h: i
     return weights / weights.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("size", [1, 4, 8, 16])
+@pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize("name", MASKS)
 def test_forms_are_their_definitions(qkv, pool, name, size):
     """With what the model adds to its scores: the SVD of P and of P V, Linformer, kept keys."""
@@ -140,31 +137,19 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
     assert set(expected) == {form for form, _ in forms.points} == set(FORMS) - set(forms.left_out)
 
 
-@pytest.mark.parametrize(
-    "mask", [None, EVERY[None, None], torch.zeros(1, 1, 1, N), torch.ones(2, 1, 1, N) > 0]
-)
-def test_a_mask_that_forbids_and_adds_nothing_leaves_nothing_out(pool, mask):
-    structure = Structure()
-    structure.note(0, mask)
-    assert structure.plain
-    assert masked_forms(pool, mask).left_out == ()
-    assert without_padding(mask) is None
-
-
 def test_windows_and_keys_of_a_model_that_looks_back(pool):
     forms = masked_forms(pool, CAUSAL[None, None])
     window, drawn = (forms.keep(form, 5, 0).numpy() for form in ("window", "random-keys"))
     for i in range(N):
         assert np.flatnonzero(window[i]).tolist() == list(range(max(0, i - 4), i + 1))
         assert drawn[i].sum() == min(5, i + 1)
+    for mask in (EVERY[None, None], torch.zeros(1, 1, 1, N)):  # forbids and adds nothing
+        assert masked_forms(pool, mask).left_out == ()
 
 
 def test_layers_may_see_different_keys(pool):
     """The second of two layers has a sliding window."""
-    structure = Structure()
-    structure.note(0, None)
-    structure.note(1, NEAR[None, None])
-    forms = CheapForms(N, SPECIAL, 7, pool, structure)
+    forms = CheapForms(N, SPECIAL, 7, pool, {0: None, 1: NEAR[None, None]})
     plain = CheapForms(N, SPECIAL, 7, pool)
     assert torch.equal(forms.keep("window", 16, 0), plain.keep("window", 16, 0))
     assert torch.equal(forms.keep("window", 16, 1), plain.keep("window", 16, 1) & NEAR)
@@ -172,7 +157,7 @@ def test_layers_may_see_different_keys(pool):
     assert forms.cost("window", 16) == pytest.approx(sum(kept) / 2)
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", ["none", "bias, causal"])
 def test_errors_and_mass_by_sequence_and_draw(qkv, pool, name):
     """One sequence at a time, as a chunk comes: each with its own part of the mask."""
     q, k, v = qkv
