@@ -11,13 +11,6 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.analyses.explain import measure
-from headscope.analyses.linear.view import correlation_sentence
-from headscope.analyses.symmetric.view import whole_sentence
-from headscope.analyses.transfer.view import VIEW
-from headscope.core.serialise import from_dict
-from headscope.reports.registry import section_of
-from headscope.show.blocks import Table
-from headscope.stats.estimate import Estimate
 
 VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
 
