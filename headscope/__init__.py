@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
     from headscope.models.load.loading import load as load
     from headscope.models.run.loaded import wrap as wrap
-    from headscope.models.surgery.compact import remove_heads as remove_heads
+    from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
     from headscope.models.surgery.vocabulary import cut_vocabulary as cut_vocabulary
@@ -77,7 +77,7 @@ _MODULES = {
     "pruning.scores": "scores measure",
     "models.load.loading": "load",
     "models.run.loaded": "wrap",
-    "models.surgery.compact": "remove_heads",
+    "models.surgery.copies": "remove_heads",
     "models.surgery.vocabulary": "plan_vocabulary cut_vocabulary",
     "models.anatomy.feed_forward": "feed_forwards",
     "models.surgery.neurons": "remove_neurons",

@@ -15,14 +15,19 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.core.errors import CheckpointError, UnsupportedModelError
+from headscope.core.errors import ArtefactError, CheckpointError, UnsupportedModelError, reason
 from headscope.core.saved_config import (
     CODE,
     COMPACT_TYPE,
@@ -37,13 +42,12 @@ from headscope.core.saved_config import (
 )
 from headscope.models.layouts.layout import WithoutHeads
 from headscope.models.layouts.relative import GivenBias
-from headscope.models.layouts.sites import attention_modules
 from headscope.models.load.manifest import parts_in_config
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.outputs import computes_the_same
+from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import TASK_HEADS, class_for
-from headscope.models.surgery.cutting import cut_modules
-from headscope.models.surgery.layers import count_layers, drop_layers, restore
-from headscope.models.surgery.neurons import cut_neurons
+from headscope.models.surgery.layers import restore
 
 
 def register() -> None:
@@ -116,17 +120,7 @@ class _CompactModel:
         restore(config, _settings_before(vars(config)))
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         path = Path(config.name_or_path or "") / "config.json"
-        kept = parts_in_config(vars(config), path)
-        base: Any = getattr(self, "base_model", self)
-        kept.check_count(count_layers(base))
-        if kept.kept_layers is not None:
-            drop_layers(self, kept.kept_layers)
-        kept.check(attention_modules(base))
-        kept.check_neurons(base)
-        # transformers builds models on the meta device, but the rows to cut need real tensors.
-        with torch.device("cpu"):
-            cut_modules(self, kept.of)
-            cut_neurons(base, kept.neurons)
+        parts_in_config(vars(config), path).cut(self)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Save as transformers does, but tensors under the names that they have in memory."""
@@ -320,3 +314,53 @@ def _differences(
         if changed:
             settings[name] = changed
     return shapes, settings
+
+
+# --- opened as a user would ---
+
+_NAME = "headscope_written_modelling_file"
+
+
+def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> None:
+    """Open a written folder by transformers, and compare its states and logits with the model's.
+
+    ``standalone`` uses the folder's own modelling file, and runs it where it lies: transformers
+    would copy it into its cache.
+    """
+    register()
+    whole = loaded.whole or loaded
+    options: dict[str, Any] = {"dtype": getattr(torch, whole.dtype), "local_files_only": True}
+    with quiet_transformers(), ExitStack() as stack:
+        try:
+            kind = class_for(whole.task_head)
+            if standalone:
+                module = stack.enter_context(_imported(folder / FILE))
+                kind = getattr(module, class_name(whole.task_head))
+            same = computes_the_same(whole, kind.from_pretrained(folder, **options))
+        except Exception as error:  # transformers raises many kinds
+            raise ArtefactError(
+                f"transformers does not open what was written ({reason(error)}), so the folder was "
+                "not kept; please report this."
+            ) from error
+    if not same:
+        raise ArtefactError(
+            "transformers opens what was written as a model that computes something else, so "
+            "the folder was not kept; please report this."
+        )
+
+
+@contextmanager
+def _imported(file: Path) -> Iterator[ModuleType]:
+    """Run a modelling file; no bytecode is left beside it."""
+    spec = spec_from_file_location(_NAME, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.modules[_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.dont_write_bytecode = written
+        del sys.modules[_NAME]

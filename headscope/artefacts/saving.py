@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.artefacts.compact_classes import FILE, standalone_files
-from headscope.artefacts.opened_again import agrees, check_opens
+from headscope.artefacts.compact_classes import FILE, check_opens, standalone_files
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import replace_folder
@@ -38,9 +37,10 @@ from headscope.models.load.manifest import (
 )
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
+from headscope.models.run.outputs import computes_the_same
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import class_for
-from headscope.models.surgery.compact import expand_all, original_heads, removed_heads
+from headscope.models.surgery.copies import expand_all, original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,
     layer_words,
@@ -290,7 +290,7 @@ def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
         return False
     plain = kind.from_config(config, dtype=getattr(torch, whole.dtype))
     plain.load_state_dict(state)
-    return agrees(whole, plain.to(whole.device))
+    return computes_the_same(whole, plain.to(whole.device))
 
 
 def what_is_left(whole: LoadedModel) -> dict[str, Any]:

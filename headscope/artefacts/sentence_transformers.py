@@ -14,6 +14,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PureWindowsPath
@@ -23,8 +24,7 @@ import torch
 from torch import Tensor
 
 from headscope.artefacts.compact_classes import register
-from headscope.artefacts.opened_again import TEXTS, close, reason
-from headscope.core.errors import ArtefactError, CheckpointError
+from headscope.core.errors import ArtefactError, CheckpointError, reason
 from headscope.models.certificate.validation import EmbeddingCheck
 from headscope.models.load.checkpoint import read_json
 from headscope.models.load.sentence_folder import (
@@ -34,10 +34,10 @@ from headscope.models.load.sentence_folder import (
     SentenceFiles,
     leads_out,
     lower_cases,
-    short,
     transformer_folder,
 )
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.outputs import TEXTS, agree
 from headscope.models.run.routing import quiet_transformers
 
 #: What is taken out of a module's folder: settings, words, weights.
@@ -67,15 +67,9 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     if source is None or not (source / MODULES).is_file():
         return SentenceCopy([], {})
     files = SentenceFiles(source)
-    path = files.path("", MODULES)
-    modules: Any = read_json(path)
+    modules = files.listed()
     to_copy: dict[str, Path] = {}
-    for module in modules if isinstance(modules, list) else [None]:
-        values = module if isinstance(module, dict) else {}
-        if not all(isinstance(values.get(name), str) for name in ("type", "path")):
-            raise CheckpointError(
-                f"{path} has a module without type and path ({short(module)}); mend or delete it."
-            )
+    for values in modules:
         if values["type"].endswith("Transformer"):
             values["path"] = ""  # it is written into the root
         elif values["path"] not in ("", "."):
@@ -107,17 +101,15 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     known = loaded.pooling.problem is None and loaded.task_head is None
     if not known or not (folder / MODULES).is_file() or not find_spec("sentence_transformers"):
         return False
-    with quiet_transformers(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it keeps old names of its modules, and says so
-        try:
-            theirs = _encoded(_opened(loaded, folder), TEXTS)
-        except Exception as error:  # it raises many kinds
-            raise ArtefactError(
-                "sentence-transformers does not open what was written "
-                f"({reason(error)}), so the folder was not kept; delete modules.json from the "
-                "model's folder if it is not needed."
-            ) from error
-    if not close(embedded(loaded, read_as_cut(loaded, TEXTS)), theirs, loaded.dtype):
+    try:
+        with _silent():
+            _, theirs = _encoded(loaded, folder, TEXTS)
+    except Exception as error:  # it raises many kinds
+        raise ArtefactError(
+            f"sentence-transformers does not open what was written ({reason(error)}), so the "
+            "folder was not kept; delete modules.json from the model's folder if it is not needed."
+        ) from error
+    if not agree([embedded(loaded, read_as_cut(loaded, TEXTS))], [theirs], loaded.dtype):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
             "the folder was not kept; please report this."
@@ -125,22 +117,25 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     return True
 
 
-def _opened(loaded: LoadedModel, folder: Path) -> Any:
-    """Open a folder by the real package, in the dtype and on the device of ``loaded``."""
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what the package says of old names of its modules, and of long texts, to itself."""
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _encoded(loaded: LoadedModel, folder: Path, texts: Sequence[str]) -> tuple[Any, Tensor]:
+    """Open a folder by the real package; return its model, and texts as it embeds them."""
     register()
     package: Any = importlib.import_module("sentence_transformers")
-    return package.SentenceTransformer(
+    model = package.SentenceTransformer(
         str(folder),
         device=loaded.device,
         local_files_only=True,
         model_kwargs={"dtype": getattr(torch, loaded.dtype)},
     )
-
-
-def _encoded(model: Any, texts: Sequence[str]) -> Tensor:
-    """Embed texts as ``encode`` does by default, (texts, d)."""
-    found: Tensor = model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
-    return found
+    return model, model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
 
 
 def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
@@ -192,16 +187,15 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
     long = f"{TEXTS[0]} " * (1 + limit // 8)
     ours = embedded(loaded, read_as_cut(loaded, texts))
-    with quiet_transformers(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            model = _opened(loaded, folder)
-            theirs = _encoded(model, texts).to(ours)
+    try:
+        with _silent():
+            model, theirs = _encoded(loaded, folder, texts)
             read = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
             ids = read([(model.prompts.get(model.default_prompt_name) or "") + long])["input_ids"]
-        except Exception as error:  # it raises many kinds
-            why = f"sentence-transformers does not open the folder ({reason(error)})"
-            return replace(check, not_compared=why)
+    except Exception as error:  # it raises many kinds
+        why = f"sentence-transformers does not open the folder ({reason(error)})"
+        return replace(check, not_compared=why)
+    theirs = theirs.to(ours)
     cut_alike = list(map(int, ids[0])) == read_as_cut(loaded, [long])[0]
     gap = math.inf
     if theirs.shape == ours.shape:

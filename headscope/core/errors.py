@@ -80,6 +80,11 @@ class MaskedRowWarning(UserWarning):
     """Some query may attend to no key at all; its pattern row and its output are zeros."""
 
 
+def reason(error: object) -> str:
+    """Return what an error says on one line of at most 200 characters; its type if nothing."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
     """Return the end of a message: the known name that was probably meant, or all names."""
     names = list(known)

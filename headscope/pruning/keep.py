@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headscope.artefacts.opened_again import distance
 from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError
@@ -26,6 +25,7 @@ from headscope.models.load.manifest import COMPACT
 from headscope.models.load.sentence_folder import MODULES
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.outputs import distance
 from headscope.models.run.task_heads import Select
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.card import model_card, snippets
@@ -41,7 +41,7 @@ from headscope.tasks.units import units_of
 
 BATCH_SIZE = 8  # Texts of a batch that is timed
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
-#: limits of a few short texts in :mod:`headscope.artefacts.opened_again`: this is the worst of all
+#: limits of a few short texts in :mod:`headscope.models.run.outputs`: this is the worst of all
 #: evaluation texts (5e-6 on 1,500 pairs).
 TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 

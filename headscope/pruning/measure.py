@@ -16,7 +16,7 @@ from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.surgery.compact import remove_heads
+from headscope.models.surgery.copies import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from headscope.artefacts.onnx_session import RuntimeFile
+from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.loaded import LoadedModel

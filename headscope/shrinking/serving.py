@@ -37,10 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.artefacts.onnx_graph import quantize, write_graph
-from headscope.artefacts.onnx_session import Graph, RuntimeFile
-from headscope.artefacts.opened_again import reason
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.artefacts.onnx_graph import Graph, RuntimeFile, quantize, write_graph
+from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import RUNTIMES

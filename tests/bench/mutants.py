@@ -112,7 +112,7 @@ permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
-onnx-segments | artefacts/onnx_session.py | a pair is run as one text
+onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/confirm_speed.py | times are multiplied
     float) / np.asarray(cut, dtype=float), seed => float) * np.asarray(cut, dtype=float), seed

@@ -27,7 +27,7 @@ from headscope.core.errors import InputError
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.compact import removed_heads
+from headscope.models.surgery.copies import removed_heads
 
 STACKS = ("encoder", "decoder", "cross")
 #: Some of a layer in every stack, and the first layer of the decoder whole: T5's keeps the table of

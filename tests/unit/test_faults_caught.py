@@ -19,8 +19,7 @@ from headscope.analyses.classify.syntactic import (
     SyntacticTest,
     judge_syntactic,
 )
-from headscope.artefacts.onnx_graph import INPUTS
-from headscope.artefacts.onnx_session import Graph
+from headscope.artefacts.onnx_graph import INPUTS, Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
 from headscope.core.roles import Thresholds

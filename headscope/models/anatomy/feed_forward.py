@@ -85,22 +85,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     UnsupportedModelError
         If a layer has none that can be taken apart.
     """
-    networks = watched_networks(loaded.whole or loaded)
-    for site in loaded.sites:
-        if site.stack != "cross" and not any(
-            network.stack == site.stack and site.layer in network.layers for network in networks
-        ):
-            raise UnsupportedModelError(
-                f"The feed-forward network of layer {site.layer} of {loaded.name} "
-                f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
-                "maps with an activation between them, gated or not; remove heads instead."
-            )
-    stacks = {_side(site) for site in loaded.sites}
-    return tuple(network for network in networks if network.stack in stacks)
-
-
-def watched_networks(whole: LoadedModel) -> tuple[FeedForward, ...]:
-    """List pairs of maps that behave like feed-forward networks."""
+    whole = loaded.whole or loaded
     pairs = _elementwise(whole, _pairs(whole))
     names = {module: name for name, module in whole.model.named_modules()}
     networks: list[FeedForward] = []
@@ -120,7 +105,17 @@ def watched_networks(whole: LoadedModel) -> tuple[FeedForward, ...]:
                 layers,
             )
         )
-    return tuple(networks)
+    for site in loaded.sites:
+        if site.stack != "cross" and not any(
+            network.stack == site.stack and site.layer in network.layers for network in networks
+        ):
+            raise UnsupportedModelError(
+                f"The feed-forward network of layer {site.layer} of {loaded.name} "
+                f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
+                "maps with an activation between them, gated or not; remove heads instead."
+            )
+    stacks = {_side(site) for site in loaded.sites}
+    return tuple(network for network in networks if network.stack in stacks)
 
 
 def _side(site: AttentionSite) -> str:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.errors import InputError
-from headscope.models.run.hooks import hooked, replaced_forwards
+from headscope.models.run.hooks import hooked, replaced_forwards, with_first
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
 from headscope.models.run.watched import Place
@@ -184,7 +184,7 @@ def task_head(
                     return output
                 stack.enter_context(held)
                 behind = True
-                return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+                return with_first(output, hidden)
 
             def activation(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
                 return lambda x: held.secant(forward, x) if behind else forward(x)

@@ -94,11 +94,6 @@ class HeadsWrite:
     #: The pattern, (batch, n_heads, query_pos, key_pos), and v, where tokens are told apart
     sources: tuple[Tensor, Tensor] | None
 
-    def by_source(self) -> tuple[Tensor, Tensor]:
-        """Return the pattern and v of a run that kept its patterns."""
-        assert self.sources is not None
-        return self.sources
-
 
 @dataclass(frozen=True)
 class NetworkWrite:
@@ -139,7 +134,8 @@ class RecordedRun:
                 biases = biases + (g * step.b_O).sum((1, 2))
                 read = torch.einsum("bqm,hdm->bhqd", g, step.W_O)
                 if by_source:
-                    pattern, v = step.by_source()
+                    assert step.sources is not None
+                    pattern, v = step.sources
                     pairs = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
                     if step.site.stack == "cross":
                         cross = pairs.sum(1) if cross is None else cross + pairs.sum(1)
@@ -167,7 +163,8 @@ class RecordedRun:
             elif isinstance(step, NetworkWrite):
                 states = states + here * step.out[:, :, None]
             else:
-                pattern, v = step.by_source()
+                assert step.sources is not None
+                pattern, v = step.sources
                 values = v @ step.W_O  # (batch, n_heads, key_pos, d_model)
                 states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
                 biases = biases + step.b_O

@@ -131,11 +131,6 @@ class Layout:
         """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos)."""
         return None
 
-    def pattern_in(self, output: object) -> Tensor | None:
-        """Find the pattern in what the module's own eager forward returns."""
-        second = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-        return second if isinstance(second, Tensor) else None
-
     # --- running a module whose forward is exchanged --------------------------------------------
 
     def run(

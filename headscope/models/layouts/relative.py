@@ -50,11 +50,6 @@ class T5Layout(Layout):
         bias: Tensor = module.compute_bias(inputs.x_q.shape[1], inputs.x_k.shape[1])
         return bias
 
-    def pattern_in(self, output: object) -> Tensor | None:
-        """Return the third output: T5's second is the bias."""
-        third = output[2] if isinstance(output, tuple) and len(output) > 2 else None
-        return third if isinstance(third, Tensor) else None
-
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let a module with fewer heads share the bias of all heads with the other layers."""
         extend(module, _FewerHeads)
@@ -74,10 +69,6 @@ class UMT5Layout(T5Layout):
         inputs = super().read(module, args, kwargs)
         source = inputs.given.get("encoder_hidden_states")
         return inputs if source is None else replace(inputs, x_k=source)
-
-    def pattern_in(self, output: object) -> Tensor | None:
-        """Return the second output, as in most families."""
-        return Layout.pattern_in(self, output)
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let a module with fewer heads take their part of its bias."""

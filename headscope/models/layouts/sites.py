@@ -7,7 +7,7 @@ sequences (cross-attention) is not guessed but watched.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -55,6 +55,25 @@ def find_sites(
 def numbered(sites: Iterator[AttentionSite] | Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
     """Give sites their rows."""
     return tuple(dataclasses.replace(site, row=row) for row, site in enumerate(sites))
+
+
+def layer_lists(
+    model: nn.Module, items: Iterable[AttentionModule]
+) -> dict[str, list[list[AttentionModule]]]:
+    """Group attention modules by the list of layers that they lie in, by its name, and by layer.
+
+    A layer is the outermost member of a list of modules. Modules that lie in no list are left out.
+    """
+    found: dict[str, list[list[AttentionModule]]] = {}
+    for item in items:
+        parts = item.name.split(".")
+        for end in range(1, len(parts)):
+            parent = model.get_submodule(name := ".".join(parts[:end]))
+            if isinstance(parent, nn.ModuleList):
+                layers = found.setdefault(name, [[] for _ in parent])
+                layers[int(parts[end])].append(item)
+                break
+    return found
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:

@@ -1,4 +1,4 @@
 """Opening a model: its folder is found, checked before anything is built, and read.
 
-A folder that headscope cut is filled up with zeros, read as if it were whole, and cut again.
+A folder that headscope cut is built whole, cut, and only then given its weights.
 """

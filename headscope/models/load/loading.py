@@ -99,8 +99,6 @@ def load(
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if kept is not None:
-        kept.check_layers(loaded.sites)
-        kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()

@@ -9,11 +9,11 @@ version 5 has dropped that, and refuses such checkpoints for their shapes. Both 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torch import nn
+import torch
 
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import (
@@ -28,11 +28,11 @@ from headscope.core.saved_config import (
     from_spans,
     is_ours,
 )
-from headscope.models.anatomy.feed_forward import watched_networks
-from headscope.models.layouts.layout import AttentionModule, AttentionSite
+from headscope.models.layouts.sites import attention_modules
 from headscope.models.load.checkpoint import Checkpoint, read_json
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.neurons import KeptNeurons, whole_neurons
+from headscope.models.surgery.cutting import cut_modules
+from headscope.models.surgery.layers import count_layers, drop_layers
+from headscope.models.surgery.neurons import KeptNeurons, cut_neurons, whole_neurons
 from headscope.models.surgery.vocabulary import ROW_IDS, ROWS_BEFORE
 
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
@@ -52,11 +52,9 @@ class KeptParts:
     path: Path  # The file that says so.
     #: Heads of each layer before any was removed; of the layer with most, where they differ.
     n_heads: int
-    #: The heads that each attention module kept, by the module's name or, in older files, counted
-    #: in the order of execution.
+    #: The heads that each attention module kept, by the module's name or, in files of transformers
+    #: before version 5, counted in the order of registration.
     modules: dict[str | int, tuple[int, ...]]
-    #: Which module each layer runs; empty where the file does not say.
-    layers: dict[tuple[str, int], str | int]
     origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256.
     #: Settings of config.json as they were before anything was removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
@@ -66,13 +64,23 @@ class KeptParts:
     kept_layers: tuple[int, ...] | None = None
     layers_before: int = 0
 
-    def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
-        """Return the heads that a module kept, the ``place``-th of the model."""
-        every = tuple(range(module.heads_before))
-        return self.modules.get(module.name, self.modules.get(place, every))
+    def cut(self, network: Any) -> None:
+        """Leave only these parts of a whole network, in place.
 
-    def check(self, modules: Sequence[AttentionModule]) -> None:
-        """Check the heads against the architecture that config.json describes."""
+        Raises
+        ------
+        CheckpointError
+            If they are not parts of the architecture that config.json describes.
+        """
+        base = getattr(network, "base_model", network)
+        if self.kept_layers is not None:
+            if (n_layers := count_layers(base)) != self.layers_before:
+                raise CheckpointError(
+                    f"{self.path} speaks of {self.layers_before} layers before some were removed, "
+                    f"config.json of {n_layers}; they do not belong together."
+                )
+            drop_layers(network, self.kept_layers)
+        modules = attention_modules(base)
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
             raise CheckpointError(
@@ -85,51 +93,16 @@ class KeptParts:
                 f"{self.path} names attention module {unknown[0]}, but the model has "
                 f"{len(modules)}, none of this name."
             )
-
-    def check_count(self, n_layers: int) -> None:
-        """Check the number of layers against config.json, before any is removed."""
-        if self.kept_layers is not None and n_layers != self.layers_before:
-            raise CheckpointError(
-                f"{self.path} speaks of {self.layers_before} layers before some were removed, "
-                f"config.json of {n_layers}; they do not belong together."
-            )
-
-    def check_neurons(self, base: nn.Module) -> None:
-        """Check the neurons against the maps of a base model that has all of them."""
         for name, own in self.neurons.items():
             if whole_neurons(base, name, own) is None:
                 raise CheckpointError(
                     f"{self.path} names a feed-forward network {name} of {own.before} neurons, but "
                     "config.json describes none such; they do not belong together."
                 )
-
-    def check_layers(self, sites: Sequence[AttentionSite]) -> None:
-        """Check the heads against those of each layer as it was seen running."""
-        head_ids = {(site.stack, site.layer): site.head_ids for site in sites}
-        if self.layers and self.layers.keys() != head_ids.keys():
-            raise CheckpointError(
-                f"{self.path} lists {len(self.layers)} layers, but attention runs in "
-                f"{len(head_ids)}."
-            )
-        for layer, module in self.layers.items():
-            if head_ids[layer] != self.modules[module]:
-                raise CheckpointError(
-                    f"{self.path} says that {layer[0]} layer {layer[1]} kept heads "
-                    f"{list(self.modules[module])}, but it has {list(head_ids[layer])}."
-                )
-
-    def check_networks(self, loaded: LoadedModel) -> None:
-        """Check the neurons against the feed-forward networks that were seen running."""
-        if not self.neurons:
-            return
-        names = {module: name for name, module in loaded.model.named_modules()}
-        found = {f.name: tuple(names[m] for m in f.first) for f in watched_networks(loaded)}
-        for name, own in self.neurons.items():
-            if found.get(name) != own.first:
-                raise CheckpointError(
-                    f"{self.path} names {name} with {' and '.join(own.first)} as a feed-forward "
-                    "network, which the model does not have."
-                )
+        # transformers builds models on the meta device, but the rows to cut need real tensors.
+        with torch.device("cpu"):
+            cut_modules(network, lambda i, m: self.modules.get(m.name, self.modules.get(i)))
+            cut_neurons(base, self.neurons)
 
 
 def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
@@ -153,51 +126,42 @@ def _from_manifest(path: Path) -> KeptParts | None:
     form, entries = data.get("form"), data.get("attention")
     if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
         raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
-    n_heads = data.get("n_heads")
-    if not _is_count(n_heads) or n_heads == 0:
-        raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
     objects = [data.get(name) for name in ("source", "config")]
     source, config = (value if isinstance(value, dict) else {} for value in objects)
-    rest = _neurons_and_layers(data, path)
-    if form == DENSE:  # zeros stand where heads and neurons were; layers are gone all the same
-        gone = "kept_layers" in rest
-        rest["neurons"] = {}
-        return KeptParts(path, n_heads, {}, {}, source, config, **rest) if gone else None
-    modules: dict[str | int, tuple[int, ...]] = {}
-    layers: dict[tuple[str, int], str | int] = {}
-    # The stacks of one model may have different numbers of heads.
-    several = len({str(entry.get("stack")) for entry in entries if isinstance(entry, dict)}) > 1
-    for i, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise CheckpointError(f"{path}: entry {i} of attention is not an object.")
-        module = entry.get("module", i)
-        if not isinstance(module, str | int) or module in modules:
-            raise CheckpointError(f"{path}: entry {i} of attention names no module of its own.")
-        modules[module] = _heads(path, entry.get("kept"), n_heads)
-        removed = _heads(path, entry.get("removed"), n_heads)
-        every = sorted((*modules[module], *removed))
-        stack = str(entry.get("stack", "encoder"))
-        if every != list(range(len(every) if several else n_heads)):
-            raise CheckpointError(
-                f"{path}: kept and removed of entry {i} are not the {n_heads} heads of a layer."
-            )
-        for layer in _heads(path, entry.get("layers"), None):
-            layers[stack, layer] = module
-    return KeptParts(path, n_heads, modules, layers, source, config, **rest)
+    if form == COMPACT:
+        named = [entry for entry in entries if isinstance(entry, dict)]
+        kept = {str(entry.get("module")): entry.get("kept") for entry in named}
+        if len(kept) != len(entries):
+            raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
+        return _parts(data, path, data.get("n_heads"), kept, source, config)
+    # Zeros stand where heads and neurons were; layers are gone all the same.
+    left = _parts(data, path, data.get("n_heads"), {}, source, config)
+    return None if left.kept_layers is None else replace(left, neurons={})
 
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
     """Read what config.json of a compact folder says is left."""
-    n_heads, kept = config.get(BEFORE), config.get(KEPT)
-    if not _is_count(n_heads) or n_heads == 0:
-        raise CheckpointError(f"{path}: {BEFORE} is {n_heads!r}, not a number of heads.")
+    kept, before = config.get(KEPT), config.get(SETTINGS_BEFORE)
     if not isinstance(kept, dict) or not kept:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
+    settings = before if isinstance(before, dict) else {}
+    return _parts(config, path, config.get(BEFORE), kept, {}, settings)
+
+
+def _parts(
+    data: Mapping[str, Any],
+    path: Path,
+    n_heads: object,
+    kept: Mapping[str, object],
+    origin: dict[str, Any],
+    config: dict[str, Any],
+) -> KeptParts:
+    """Check what a file says of heads, neurons and layers."""
+    if not _is_count(n_heads) or n_heads == 0:
+        raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
     modules |= {str(name): _heads(path, heads, n_heads) for name, heads in kept.items()}
-    before = config.get(SETTINGS_BEFORE)
-    before = before if isinstance(before, dict) else {}
-    return KeptParts(path, n_heads, modules, {}, {}, before, **_neurons_and_layers(config, path))
+    return KeptParts(path, n_heads, modules, origin, config, **_neurons_and_layers(data, path))
 
 
 def neurons_and_layers(
@@ -258,16 +222,17 @@ def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) ->
             raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")
         gone = _heads(path, heads, n_heads)
         modules[int(key)] = tuple(head for head in range(n_heads) if head not in gone)
-    return KeptParts(path, n_heads, modules, {}, {})
+    return KeptParts(path, n_heads, modules, {})
 
 
-def _heads(path: Path, value: object, limit: int | None) -> tuple[int, ...]:
+def _heads(path: Path, value: object, limit: int) -> tuple[int, ...]:
     """Check a list of different indices below ``limit``."""
     items = value if isinstance(value, list) else [None]
-    fits = all(_is_count(item) and (limit is None or item < limit) for item in items)
+    fits = all(_is_count(item) and item < limit for item in items)
     if not fits or len(set(items)) != len(items):
-        below = "" if limit is None else f" below {limit}"
-        raise CheckpointError(f"{path}: {value!r} is not a list of different numbers{below}.")
+        raise CheckpointError(
+            f"{path}: {value!r} is not a list of different numbers below {limit}."
+        )
     return tuple(sorted(items))
 
 

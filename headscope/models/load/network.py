@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +11,11 @@ from typing import Any
 import torch
 import transformers
 from tokenizers import normalizers
-from torch import Tensor, nn
+from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.core.errors import CheckpointError
+from headscope.core.errors import CheckpointError, reason
 from headscope.core.saved_config import is_ours
-from headscope.models.layouts.sites import attention_modules
 from headscope.models.load.checkpoint import (
     TOKENIZER_FILES,
     Checkpoint,
@@ -27,9 +25,6 @@ from headscope.models.load.checkpoint import (
 from headscope.models.load.manifest import KeptParts
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
-from headscope.models.surgery.cutting import cut_modules, with_rows
-from headscope.models.surgery.layers import count_layers, drop_layers, lists_of
-from headscope.models.surgery.neurons import cut_neurons, whole_neurons
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
@@ -115,12 +110,6 @@ def load_network(
     for module in network.modules():  # chunks save memory but do not allow every length
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
-    if kept is not None:
-        base = getattr(network, "base_model", network)
-        if kept.kept_layers is not None:
-            drop_layers(network, kept.kept_layers)
-        cut_modules(network, kept.of)
-        cut_neurons(base, kept.neurons)
     return network, replace(held, unread=tuple(sorted(info["unexpected_keys"])))
 
 
@@ -131,7 +120,10 @@ def _load(
     kept: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Load the base model or one with a head; return also what was missing or unexpected."""
+    """Load the base model or one with a head; return also what was missing or unexpected.
+
+    A pruned one is of a class that is built whole and cut before it gets its weights.
+    """
     kind = checkpoint.config["model_type"]
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if kept is None else kept.config)
@@ -141,7 +133,22 @@ def _load(
                 source.folder, use_safetensors=True, **_SAFE, **options
             )
             return found
-        return _load_state(checkpoint, task_head, kept, config, options)
+        with torch.device("meta"):
+            original: Any = type(class_for(task_head).from_config(copy.deepcopy(config)))
+
+        def build(self: Any, *args: Any, **kwargs: Any) -> None:
+            original.__init__(self, *args, **kwargs)
+            if kept is not None:
+                kept.cut(self)
+
+        # transformers reads the source of a model's module, and says the name of its class
+        own = {"__init__": build, "__module__": original.__module__}
+        kind_of_cut = type(original)(original.__name__, (original,), own)
+        network, info = kind_of_cut.from_pretrained(
+            None, config=config, state_dict=checkpoint.tensors(), **options
+        )
+        network.__class__ = original
+        return network, info
 
 
 def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
@@ -166,98 +173,7 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
         # A panic of Rust, which reads tokenizers, is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CheckpointError(f"{before}{said}{after}") from error
-
-
-def _load_state(
-    checkpoint: Checkpoint,
-    task_head: str | None,
-    kept: KeptParts | None,
-    config: Any,
-    options: Mapping[str, Any],
-) -> tuple[Any, dict[str, Any]]:
-    """Load tensors that were read here: a pickle's, or those of a pruned checkpoint.
-
-    Tensors of a pruned checkpoint are filled up with zeros to their full shape, so that
-    transformers can deal with tied weights, old names and missing parts; cutting comes after.
-    """
-    with torch.device("meta"):
-        shell = class_for(task_head).from_config(copy.deepcopy(config))
-    state = checkpoint.tensors()
-    if kept is not None:
-        whole, base = copy.deepcopy(shell), shell.base_model
-        kept.check_count(count_layers(base))
-        if kept.kept_layers is not None:
-            drop_layers(shell, kept.kept_layers)
-        kept.check_neurons(base)
-        _fill_parts(state, base, kept)
-        if kept.kept_layers is not None:
-            state = _fill_layers(state, whole, kept.kept_layers)
-    network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
-    return network, info
-
-
-def _fill_parts(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
-    """Put zeros where tensors lack heads or neurons, so that they have their full shape."""
-    modules = attention_modules(base)
-    kept.check(modules)
-    parts = [(m.stored(), m.heads_before, kept.of(i, m)) for i, m in enumerate(modules)]
-    for name, neurons in kept.neurons.items():
-        network = whole_neurons(base, name, neurons)
-        assert network is not None
-        parts.append((network.stored(), neurons.before, neurons.kept))
-    name_of = {module: name for name, module in base.named_modules()}
-    for stored, before, there in parts:
-        missing = sorted(set(range(before)).difference(there))
-        for part in dict.fromkeys(stored):
-            rows, name = part.rows(range(before), missing), f"{name_of[part.module]}.{part.name}"
-            # A task head may have put a prefix before the base model's names.
-            for key in [key for key in state if key == name or key.endswith(f".{name}")]:
-                tensor, whole = state[key], part.tensor
-                assert whole is not None
-                expected = whole.shape[part.axis] - len(rows)
-                n = tensor.shape[part.axis] if tensor.dim() > part.axis else None
-                if n != expected:
-                    raise CheckpointError(
-                        f"{kept.path} says that {expected} {('rows', 'columns')[part.axis]} of "
-                        f"{key} are kept, but the weights have {n}; the two do not belong together."
-                    )
-                state[key] = with_rows(tensor, rows, part.axis).contiguous()
-
-
-def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> dict[str, Tensor]:
-    """Give layers their original places in the names, and zeros to those that are missing."""
-    base = whole.base_model
-    prefix = f"{whole.base_model_prefix}."
-    prefix = prefix if any(key.startswith(prefix) for key in state) else ""
-    own = lists_of(base, kept)
-    lists = "|".join(map(re.escape, own))
-    in_layer = re.compile(rf"({re.escape(prefix)}(?:{lists})\.)(\d{{1,9}})(\..+)")
-    filled: dict[str, Tensor] = {}
-    known = {prefix + name for name in base.state_dict()}
-    for key, tensor in state.items():
-        if found := in_layer.fullmatch(key):
-            before, place, after = found.groups()
-            kept = own[before.removeprefix(prefix)[:-1]]
-            if int(place) >= len(kept):
-                raise CheckpointError(
-                    f"The weights have a tensor {key}, but only {len(kept)} of its layers "
-                    f"{'is' if len(kept) == 1 else 'are'} kept; the folder's files do not belong "
-                    "together."
-                )
-            name = f"{before}{kept[int(place)]}{after}"
-            if name not in known and f"{before}0{after}" in known:
-                name = f"{before}0{after}"  # a table that only the first layer keeps
-            filled[name] = tensor
-        else:
-            filled[key] = tensor
-    for name, tensor in base.state_dict().items():
-        found = in_layer.fullmatch(prefix + name)
-        gone = found and int(found[2]) not in own[found[1].removeprefix(prefix)[:-1]]
-        if gone and prefix + name not in filled:
-            filled[prefix + name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return filled
+        raise CheckpointError(f"{before}{reason(error)}{after}") from error
 
 
 def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:

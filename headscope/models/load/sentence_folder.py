@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headscope.core.errors import CheckpointError
-from headscope.models.load.checkpoint import read_json, read_pickle
+from headscope.models.load.checkpoint import check_safetensors, read_json, read_pickle
 from headscope.models.run.pooling import (
     ACTIVATIONS,
     Dense,
@@ -131,8 +131,7 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     length = reading.get("max_seq_length") if length is None else length
     longest = None if length is None else _count(files, "max_seq_length", length)
     notes = tuple(_notes(settings, reading))
-    used = tuple(files.used)
-    return Pooling(modes, tuple(steps), MODULES, used, prompt, longest, skipped, notes)
+    return Pooling(modes, tuple(steps), MODULES, prompt, longest, skipped, notes)
 
 
 def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
@@ -314,29 +313,35 @@ _PACKAGES = ("sentence_transformers", "headscope")
 
 
 class SentenceFiles:
-    """The files of one folder, and which of them were read."""
+    """The files of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.used: list[str] = []
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what modules.json says of every module; its class and its folder are texts."""
+        listed = read_json(path := self.path("", MODULES))
+        if not isinstance(listed, list) or not listed:
+            raise CheckpointError(f"{path} lists no modules.")
+        for item in listed:
+            values = item if isinstance(item, Mapping) else {}
+            if not all(isinstance(values.get(name), str) for name in ("type", "path")):
+                raise CheckpointError(
+                    f"{path} has a module without type and path ({short(item)}); mend or delete it."
+                )
+        return listed
 
     def modules(self) -> list[tuple[str, str]]:
         """Return (class, folder) of every module; the first one is the model itself."""
-        listed = self._json(path := self.path("", MODULES))
-        if not isinstance(listed, list) or not listed:
-            raise CheckpointError(f"{path} lists no modules.")
         modules = []
-        for item in listed:
-            values = item if isinstance(item, Mapping) else {}
-            kind, folder = values.get("type"), values.get("path")
-            if not isinstance(kind, str) or not isinstance(folder, str):
-                raise CheckpointError(f"{path} has a module without type and path.")
-            package, _, name = kind.rpartition(".")
+        for values in self.listed():
+            package, _, name = values["type"].rpartition(".")
             if package.partition(".")[0] not in _PACKAGES:
                 raise CheckpointError(
-                    f"{path} asks for code of its own ({short(kind)}), which is never run."
+                    f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
+                    "which is never run."
                 )
-            modules.append((name, PureWindowsPath(folder).as_posix()))
+            modules.append((name, PureWindowsPath(values["path"]).as_posix()))
         return modules
 
     def path(self, module: str, name: str) -> Path:
@@ -357,7 +362,7 @@ class SentenceFiles:
         path = self.path(module, name)
         if not path.is_file():
             raise CheckpointError(f"{self.folder / MODULES} needs {path}, which is not there.")
-        values = self._json(path)
+        values = read_json(path)
         if not isinstance(values, dict):
             raise CheckpointError(f"{path} holds no JSON object.")
         return values
@@ -378,26 +383,15 @@ class SentenceFiles:
             path = self.path(module, "pytorch_model.bin")
             if not path.is_file():
                 raise CheckpointError(f"{path.parent} has no weights (model.safetensors).")
-        try:
-            tensors = load_file(path) if path.suffix == ".safetensors" else read_pickle(path)
-        except CheckpointError:
-            raise
-        except Exception as error:  # safetensors raises several kinds
-            raise CheckpointError(f"{path} is damaged ({short(error)}).") from None
+        if path.suffix == ".safetensors":
+            check_safetensors(path)
+            tensors = load_file(path)
+        else:
+            tensors = read_pickle(path)
         for tensor in tensors.values():
             if not bool(torch.isfinite(tensor).all()):
                 raise CheckpointError(f"{path} holds weights that are no finite numbers.")
-        self._note(path)
         return tensors
-
-    def _json(self, path: Path) -> object:
-        values = read_json(path)
-        self._note(path)
-        return values
-
-    def _note(self, path: Path) -> None:
-        name = path.relative_to(self.folder).as_posix()
-        self.used += [] if name in self.used else [name]
 
 
 def leads_out(file: Path, folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Hooks and exchanged forwards that are sure to be undone when a block ends."""
+"""Hooks and exchanged forwards that are sure to be undone when a block ends, and what they see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 Key = TypeVar("Key")
@@ -36,6 +36,20 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
                 del vars(module)["forward"]
             else:
                 vars(module)["forward"] = own
+
+
+def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Return the first tensor of a call's arguments, or of what it returns; None without one."""
+    args = args if isinstance(args, tuple) else (args,)
+    flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
+    return next((value for value in flat if isinstance(value, Tensor)), None)
+
+
+def with_first(output: Any, state: Any) -> Any:
+    """Exchange the first value of what a layer returned: its state; a bias may follow it."""
+    if isinstance(output, dict):
+        return {**output, next(iter(output)): state}
+    return (state, *output[1:]) if isinstance(output, tuple) else state
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -263,15 +263,19 @@ def watch_inputs(
 
 
 def watch_outputs(
-    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, object], None]
+    sites: Sequence[AttentionSite],
+    see: Callable[[AttentionSite, Any, Any], None],
+    of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
 ) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site's module returns, in every pass in the block."""
+    """Call ``see`` with what a module of every site takes first and what it returns."""
 
     def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
         turns = cycle(shared)
-        return module.register_forward_hook(lambda _m, _args, output: see(next(turns), output))
+        return module.register_forward_hook(
+            lambda _, args, output: see(next(turns), next(iter(args), None), output)
+        )
 
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+    return hooked(hook(*item) for item in grouped(sites, of).items())
 
 
 def sums_of_z(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.core.once import once
 from headscope.data.token_rows import Ends
 from headscope.models.layouts.families import refuse
@@ -250,12 +250,15 @@ class LoadedModel:
         )
         return run_with_task_head(self.network, self.model, inputs, select)
 
-    def run_tiny(self) -> None:
-        """Run the base model once on three tokens, for hooks that watch its modules."""
-        start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
-        tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
+    def run_tiny(self, tokens: Sequence[int] | None = None) -> Tensor:
+        """Run the base model on three tokens, for hooks that watch it; returns its last states.
+
+        A decoder reads them too; a view of the encoder runs the encoder alone.
+        """
+        read = self.pad([tokens or [self.vocab_size - 1, 0, self.vocab_size // 2]])
         with torch.no_grad():
-            self.forward(*self.pad(tokens), *(self.pad(start) if start else ()))
+            decodes = self.encoder_decoder and self.stacks != ("encoder",)
+            return self.forward(*read, *(read if decodes else ()))
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
@@ -289,10 +292,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
-        said = " ".join(str(error).split())[:200] or type(error).__name__
         raise UnsupportedModelError(
             f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
-            f"nothing else; transformers says: {said}"
+            f"nothing else; transformers says: {reason(error)}"
         ) from error
     return loaded
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -117,11 +116,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Step(Protocol):
-    """What is done to a pooled vector."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (batch, d) to (batch, d of the next step); differentiable."""
+#: What is done to a pooled vector: (batch, d) to (batch, d of the next step), differentiable.
+Step = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,10 +193,6 @@ class Pooling:
     steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
     #: ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
     origin: str = "default"
-    #: The files of the model's folder that say so, relative to it, with ``/``: what a copy of the
-    #: folder needs for SentenceTransformer to make the same embeddings. Empty for an option or the
-    #: default.
-    files: tuple[str, ...] = field(default=(), repr=False)
     prompt: str = ""  # Put before every text that is embedded
     #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
     #: headscope cuts none.
@@ -248,4 +240,4 @@ def chosen(mode: str, text: Pooling | None = None) -> Pooling:
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
     text = text or Pooling()
-    return replace(text, modes=(mode,), steps=(), origin="option", files=(), problem=None)
+    return replace(text, modes=(mode,), steps=(), origin="option", problem=None)

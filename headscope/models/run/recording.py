@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.activations import Activations
-from headscope.core.errors import HeadscopeError
+from headscope.core.errors import HeadscopeError, reason
 from headscope.data.pieces import unreadable
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.hooks import grouped, hooked
 from headscope.models.run.intervene import watch_inputs, watch_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed, use_implementation
@@ -181,15 +178,14 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
 
     softmaxes = Softmaxes()
 
-    def keep_pattern(site: AttentionSite, output: object) -> None:
+    def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         if scores:
             run.seen["scores"][site.row] = softmaxes.entered
-        if not site.layout.bypasses:
-            run.seen["pattern"][site.row] = site.layout.pattern_in(output)
-        elif (own := softmaxes.taken()) is not None:  # XLM's is float32 in a model of any type
-            run.seen["pattern"][site.row] = own.to(loaded.model.dtype)
-        else:
-            run.seen["pattern"][site.row] = _joined(site, None, "pattern", probe)
+        own = softmaxes.taken()
+        if own is None:
+            own = _joined(site, None, "pattern", probe)
+        # XLM's is float32 in a model of any type
+        run.seen["pattern"][site.row] = None if own is None else own.to(loaded.model.dtype)
 
     inputs = watch_inputs(loaded.sites, keep_input)
     patterns = watch_outputs(loaded.sites, keep_pattern)
@@ -202,9 +198,9 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
 class Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    A module that never asks for a custom attention does not return its pattern either. Some
-    families round every pattern to float32, which a model in float64 is not compared with: its
-    softmax, and the scores that enter it, stay in float64.
+    Not every module returns its pattern. Some families round every pattern to float32, which a
+    model in float64 is not compared with: its softmax, and the scores that enter it, stay in
+    float64.
     """
 
     last: Tensor | None = None
@@ -252,8 +248,7 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     except HeadscopeError as error:
         run.failure = str(error)
     except _MISREAD as error:
-        said = " ".join(str(error).split())[:200]
-        run.failure = f"{loaded.family} does not run through our attention: {said}"
+        run.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     run.masks_seen = router.masks_seen
     for site in loaded.sites:
         for name in ("pattern", "q", "k", "v"):
@@ -273,15 +268,11 @@ def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
 def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractContextManager[None]:
     """Collect what enters and leaves W_O in every site's turn."""
 
-    def keep(turns: Iterator[AttentionSite], _: nn.Module, args: Any, output: Tensor) -> None:
-        site = next(turns)
-        run.seen["z"][site.row] = site.projections.out.entering(args[0])
+    def keep(site: AttentionSite, z: Tensor, output: Tensor) -> None:
+        run.seen["z"][site.row] = site.projections.out.entering(z)
         run.seen["out"][site.row] = site.projections.out.leaving(output)
 
-    return hooked(
-        out.module.register_forward_hook(partial(keep, cycle(shared)))
-        for out, shared in grouped(sites, lambda site: site.projections.out).items()
-    )
+    return watch_outputs(sites, keep, lambda site: site.projections.out.module)
 
 
 def _joined(

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from headscope.data.token_rows import Padded
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.hooks import hooked, replaced_forwards
+from headscope.models.layouts.sites import layer_lists
+from headscope.models.run.hooks import first_tensor, hooked, replaced_forwards, with_first
 from headscope.models.run.intervene import Run, gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import current_router
@@ -45,8 +46,6 @@ class Recorded:
     """One recorded pass."""
 
     calls: list[LayerCall] = field(default_factory=list)  # In their order
-    #: Outputs of W_Q, W_K and W_V, with the number of layers and the sites that had run before.
-    projected: list[tuple[int, frozenset[tuple[str, int]], Any]] = field(default_factory=list)
 
     def before(self, site: AttentionSite) -> int:
         """Count the layers that had returned before a site ran."""
@@ -60,8 +59,8 @@ class Recorded:
         calls = self.calls[: self.before(site)]
         for i in reversed(range(len(calls) - 1)):
             if calls[i + 1].chained:
-                state = _first(calls[i + 1].output)
-                calls[i] = replace(calls[i], output=_with_first(calls[i].output, state))
+                state = first_tensor(calls[i + 1].output)
+                calls[i] = replace(calls[i], output=with_first(calls[i].output, state))
         return Recorded(calls)
 
 
@@ -74,18 +73,12 @@ class Replay:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._sites = loaded.sites
-        layers: dict[nn.Module, None] = {}
-        names = {module: name for name, module in loaded.model.named_modules()}
-        for site in loaded.sites:
-            parts = names[site.module].split(".")
-            for end in range(1, len(parts)):
-                parent = loaded.model.get_submodule(".".join(parts[: end - 1]))
-                if isinstance(parent, nn.ModuleList):
-                    layers[loaded.model.get_submodule(".".join(parts[:end]))] = None
-                    break
-        self._layers = list(layers)
-        maps = [getattr(site.projections, name).module for site in loaded.sites for name in "qkv"]
-        self._maps = list(dict.fromkeys(maps))
+        self._layers: list[nn.Module] = [
+            loaded.model.get_submodule(f"{name}.{place}")
+            for name, layers in layer_lists(loaded.model, loaded.sites).items()
+            for place, sites in enumerate(layers)
+            if sites
+        ]
 
     @contextmanager
     def recording(self) -> Iterator[Recorded]:
@@ -93,17 +86,11 @@ class Replay:
         recorded = Recorded()
 
         def keep(_: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            before = _first(recorded.calls[-1].output) if recorded.calls else None
-            chained = before is not None and _first((*args, *kwargs.values())) is before
+            before = first_tensor(recorded.calls[-1].output) if recorded.calls else None
+            chained = before is not None and first_tensor(args, kwargs) is before
             recorded.calls.append(LayerCall(frozenset(current_router().calls), output, chained))
 
-        def keep_projected(_: nn.Module, args: object, output: Any) -> None:
-            seen = frozenset(current_router().calls)
-            recorded.projected.append((len(recorded.calls), seen, output))
-
-        hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self._layers]
-        hooks += [linear.register_forward_hook(keep_projected) for linear in self._maps]
-        with hooked(hooks):
+        with hooked(layer.register_forward_hook(keep, with_kwargs=True) for layer in self._layers):
             yield recorded
 
     @contextmanager
@@ -116,12 +103,8 @@ class Replay:
         before = recorded.calls[: recorded.before(self._sites[row])]
         skipped = before[-1].seen if before else frozenset()
         outputs = iter([_repeated(call.output, copies) for call in before])
-        # Positions are projected too, in some families: these have no copies.
-        at = (len(before), skipped)
-        same = [x for *where, x in recorded.projected if (*where,) == at and copies == 1]
-        projected = iter(same)
 
-        def recorded_or(outputs: Iterator[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded_or(forward: Callable[..., Any]) -> Callable[..., Any]:
             def answer(*args: Any, **kwargs: Any) -> Any:
                 for output in outputs:
                     return output
@@ -129,8 +112,7 @@ class Replay:
 
             return answer
 
-        answers = {layer: recorded_or(outputs, layer.forward) for layer in self._layers if before}
-        answers |= {m: recorded_or(projected, m.forward) for m in self._maps if same}
+        answers = {layer: recorded_or(layer.forward) for layer in self._layers if before}
         with current_router().skipping(skipped), replaced_forwards(answers):
             yield
 
@@ -184,20 +166,6 @@ class Rerun:
 
     def _last_states(self, run: Run, batch: Padded) -> Tensor:
         return run(*batch.inputs, **batch.decoder_inputs, select=self._select)[0]
-
-
-def _first(value: Any) -> Tensor | None:
-    """Return the first tensor of what a layer returned, or is called with."""
-    items = value if isinstance(value, tuple) else (value,)
-    return next((item for item in items if isinstance(item, Tensor)), None)
-
-
-def _with_first(output: Any, state: Tensor | None) -> Any:
-    """Exchange the first tensor of what a layer returned; a bias by position may follow it."""
-    first = _first(output)
-    if isinstance(output, tuple):
-        return tuple(state if part is first else part for part in output)
-    return state
 
 
 def _repeated(output: Any, copies: int) -> Any:

@@ -6,7 +6,7 @@ Whatever headscope knows of a layer's parts, it reads from these calls and not f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.hooks import hooked
+from headscope.models.run.hooks import first_tensor, hooked
 from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 
@@ -123,9 +123,9 @@ def watch(loaded: LoadedModel) -> Seen:
     def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
         start = open_.pop()
-        if (y := _first((output,))) is not None:
+        if (y := first_tensor(output)) is not None:
             place = Place(module, turns[module])
-            calls.append(Call(place, start, events, _first(args, kwargs), y))
+            calls.append(Call(place, start, events, first_tensor(args, kwargs), y))
         turns[module] += 1
         events += 1
 
@@ -134,11 +134,10 @@ def watch(loaded: LoadedModel) -> Seen:
     hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
     # Tokens whose embedding is not zero: else every sum equals its parts.
     used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
-    ids = [[used[-1], used[len(used) // 3], used[len(used) // 2]]] if used else [[0, 0, 0]]
+    ids = [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
     seeing = watch_inputs(loaded.sites, lambda site, given: inputs.update({site.row: given}))
-    with hooked(hooks), seeing, torch.no_grad():
-        reads = loaded.start_id is not None and loaded.stacks != ("encoder",)
-        last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))
+    with hooked(hooks), seeing:
+        last = loaded.run_tiny(ids)
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
 
@@ -157,17 +156,11 @@ def kept(places: Iterable[Place]) -> Iterator[Kept]:
         place = Place(module, turns[module])
         turns[module] += 1
         if place in wanted:
-            found[place] = _first(args, kwargs), _first((output,))
+            found[place] = first_tensor(args, kwargs), first_tensor(output)
 
     modules = dict.fromkeys(place.module for place in wanted)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
         yield found
-
-
-def _first(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return the first tensor of a call's arguments or of what it returns; None without one."""
-    flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
-    return next((value for value in flat if isinstance(value, Tensor)), None)
 
 
 def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:

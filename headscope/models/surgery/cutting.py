@@ -1,4 +1,4 @@
-r"""Take heads out of attention modules and their stored maps, in place, or put empty ones back.
+r"""Take heads out of attention modules, and rows out of stored maps, in place, or put them back.
 
 ::
 
@@ -16,11 +16,13 @@ Michel et al. 2019, arXiv:1905.10650, section 2.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import AttentionModule, WithoutHeads, extend
 from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
@@ -80,12 +82,6 @@ def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
 # --- stored tensors -------------------------------------------------------------------------------
 
 
-def head_rows(heads: Sequence[int], d_head: int) -> Tensor:
-    """Return the rows that heads own in a map of (n_heads * d_head) outputs, in their order."""
-    starts = torch.tensor(list(heads), dtype=torch.long) * d_head
-    return (starts[:, None] + torch.arange(d_head)).flatten()
-
-
 def remove_rows(stored: Iterable[HeadRows], there: Sequence[int], gone: Sequence[int]) -> None:
     """Take what some heads (or neurons) of those that are there own out of stored tensors."""
     for part in dict.fromkeys(stored):  # fused maps name theirs three times
@@ -128,15 +124,74 @@ def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
         vars(module)["nx"], vars(module)["nf"] = tensor.shape
 
 
-def scale_heads(W_O: Tensor, factors: Tensor, d_head: int) -> None:
-    """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
+# --- rows of the vocabulary that a model puts out ---
+#
+# They are the weight (and bias) of the output embedding, which may be the input embedding itself,
+# and whatever else behind the base model has a number, or a vector, for each piece: biases that
+# stand by themselves (BERT's, the final_logits_bias of BART), the second table of MobileBERT.
 
-    Parameters
-    ----------
-    W_O : Tensor, (d_model, n_heads * d_head)
-        The output map as ``nn.Linear`` keeps it, or a view of it.
-    factors : Tensor, (n_heads,)
-        The gates.
+
+@dataclass(frozen=True)
+class OutputRows:
+    """One tensor with a number, or a vector, for each piece that a model puts out."""
+
+    module: nn.Module
+    place: str  # The module's name in the network
+    name: str
+    tensor: Tensor
+    axis: int  # Along which pieces are counted
+
+    def write(self, tensor: Tensor) -> None:
+        """Put another tensor in its place, of whatever length."""
+        if isinstance(self.tensor, nn.Parameter) and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
+        setattr(self.module, self.name, tensor)
+
+
+def output_rows(network: Any, rows: int) -> list[OutputRows]:
+    """Find these tensors in a network with a vocabulary of ``rows``; none if it puts out none.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If its output embedding has another number of rows.
     """
-    with torch.no_grad():
-        W_O *= factors.to(W_O).repeat_interleave(d_head)
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    if head is None:
+        return []
+    if not isinstance(head, nn.Linear) or head.weight.shape[0] != rows:
+        raise UnsupportedModelError(
+            f"{type(network).__name__} puts out its vocabulary by something else than one row for "
+            f"each of its {rows:,} pieces; leave the vocabulary whole."
+        )
+    base = getattr(network, "base_model", network)
+    inside = set(base.modules())
+    found = []
+    for place, module in network.named_modules():
+        own = {**module._parameters, **module._buffers}
+        for name, tensor in own.items():
+            behind = module not in inside or module is head or name == "final_logits_bias"
+            if behind and tensor is not None and rows in tensor.shape:
+                axis = tuple(tensor.shape).index(rows)
+                found.append(OutputRows(module, place, name, tensor, axis))
+    return found
+
+
+def cut_outputs(
+    network: Any, kept: Sequence[int], rows: int, known: dict[int, nn.Parameter]
+) -> None:
+    """Leave only the rows ``kept`` of what a network puts out, in place.
+
+    ``known`` has the cut tensors of its input, by the ids of the old ones: tied ones stay tied.
+    """
+    made: dict[int, Tensor] = dict(known)
+    for item in output_rows(network, rows):
+        old = item.tensor
+        if id(old) not in made:
+            left = old.detach().index_select(item.axis, torch.tensor(kept, device=old.device))
+            is_parameter = isinstance(old, nn.Parameter)
+            made[id(old)] = nn.Parameter(left, old.requires_grad) if is_parameter else left
+        item.write(made[id(old)])
+        if isinstance(item.module, nn.Linear):
+            width = "in_features" if item.axis else "out_features"
+            setattr(item.module, width, len(kept))

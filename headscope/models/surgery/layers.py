@@ -1,10 +1,10 @@
 """Removing whole layers for real: the model computes as if each of them returned its input.
 
 Its attention, its feed-forward network and their norms go; a norm behind the last layer stays. The
-layers that are left keep their original numbers in every name. Where a model keeps its layers is
-looked up by structure: a list of modules, one for each attention module, or several such lists side
-by side (XLM). That nothing else depends on their number is not taken for granted: the shorter model
-is run and compared with the whole one with these layers bypassed.
+layers that are left keep their original numbers in every name. The names of the attention modules
+say where a model keeps its layers: in one list of modules, or in several side by side (XLM). That
+nothing else depends on their number is not taken for granted: the shorter model is run and compared
+with the whole one with these layers bypassed.
 
 An encoder-decoder has a list for each side, and a layer of its decoder is self-attention,
 cross-attention and feed-forward network together. A table that only the first layer keeps (the
@@ -16,17 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
-from headscope.models.layouts.sites import LAYER, attention_modules
-from headscope.models.run.hooks import replaced_forwards
+from headscope.models.layouts.sites import LAYER, attention_modules, layer_lists
+from headscope.models.run.hooks import replaced_forwards, with_first
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.run.outputs import agree, outputs
 from headscope.models.run.routing import quiet_transformers
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
@@ -58,26 +60,21 @@ class _Side:
     one_of_two: bool  # Whether the model has an encoder and a decoder
     part: nn.Module  # What they lie in
     lists: list[nn.ModuleList]  # Of equal length
-    attentions: list[AttentionModule]  # Those of one layer after the other
+    attentions: list[list[AttentionModule]]  # Of each layer
 
     @property
     def n_layers(self) -> int:
-        return len(self.lists[0]) if self.lists else len(self.attentions)
+        return len(self.attentions)
 
     @property
     def numbers(self) -> list[int]:
         """Original numbers of the layers, in the one row of all."""
-        each = len(self.attentions) // max(1, self.n_layers)
-        modules = [item.module for item in self.attentions[:: max(1, each)]]
-        return [self.start + getattr(module, LAYER, i) for i, module in enumerate(modules)]
+        own = enumerate(self.attentions)
+        return [self.start + getattr(items[0].module, LAYER, i) for i, items in own]
 
     def named(self, number: int) -> Layer:
         """Return a layer as :func:`remove_layers` takes it, by its number in the one row."""
         return (self.stack, number - self.start) if self.one_of_two else number
-
-    def of_layer(self, place: int) -> list[AttentionModule]:
-        each = len(self.attentions) // self.n_layers
-        return self.attentions[place * each : (place + 1) * each]
 
 
 def remove_layers(
@@ -115,7 +112,7 @@ def remove_layers(
     try:
         drop_layers(network, [number for number in kept_layers(whole) if number not in gone])
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-        same = not gone or _close(_states(shorter), _bypassed(whole, sides, gone))
+        same = not gone or _as_bypassed(whole, sides, gone, shorter)
     except InputError:
         raise
     except Exception as error:  # whatever a family raises that cannot do without them
@@ -138,7 +135,7 @@ def layer_words(layer: Any) -> str:
 def _checked(whole: LoadedModel) -> list[_Side]:
     """Find the sides of a model; refuse one whose layers cannot be removed one by one."""
     modules, sides = [site.module for site in whole.sites], _sides(whole.model)
-    if len(set(modules)) < len(modules) or not all(side.lists for side in sides):
+    if len(set(modules)) < len(modules) or not sides:
         raise UnsupportedModelError(
             f"The layers of {whole.name} ({whole.family}) share their weights or do not lie in a "
             "list, so that none can be removed by itself; remove heads with headscope prune."
@@ -174,9 +171,8 @@ def _unsupported(whole: LoadedModel, gone: Collection[int], why: str) -> Unsuppo
     named = map(_namer(_sides(whole.model)), sorted(gone))
     numbers = ", ".join(str(n) if isinstance(n, int) else layer_words(n) for n in named)
     what = f"Layer {numbers}" if len(gone) == 1 else f"Layers {numbers}"
-    said = " ".join(why.split())[:200]
     return UnsupportedModelError(
-        f"{what} of {whole.name} ({whole.family}) cannot be removed: {said}; choose others."
+        f"{what} of {whole.name} ({whole.family}) cannot be removed: {reason(why)}; choose others."
     )
 
 
@@ -242,10 +238,10 @@ def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
     """Leave only some layers of one side."""
     before, one_of_two = side.n_layers, side.one_of_two
     for place, number in enumerate(side.numbers):
-        for item in side.of_layer(place):
+        for item in side.attentions[place]:
             vars(item.module)[LAYER] = number - side.start
     if any(stays):
-        _move_table(side.of_layer(0)[0].module, side.of_layer(stays.index(True))[0].module)
+        _move_table(*(side.attentions[i][0].module for i in (0, stays.index(True))))
     for layers in side.lists:
         for place in reversed(range(before)):
             if not stays[place]:
@@ -290,52 +286,37 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
                 setattr(part, name, new)
 
 
-def lists_of(base: nn.Module, kept: Sequence[int]) -> dict[str, list[int]]:
-    """Name the lists that hold the layers of a whole base model, each with those that are kept."""
-    found, name_of = {}, {module: name for name, module in base.named_modules()}
-    for side in _sides(base):
-        own = [n - side.start for n in kept if side.start <= n < side.start + side.n_layers]
-        found.update({name_of[layers]: own for layers in side.lists})
-    return found
-
-
 def _sides(base: Any) -> list[_Side]:
-    """Find the layers of a base model: one list, or those of encoder and decoder."""
-    config = getattr(base, "config", None)
-    if not getattr(config, "is_encoder_decoder", False) or base.get_encoder() is base:
-        return [_Side("encoder", 0, False, base, *_lists(base))]
-    encoder, decoder = base.get_encoder(), base.get_decoder()
-    first = _Side("encoder", 0, True, encoder, *_lists(encoder))
-    before = vars(base).get(_BEFORE, {}).get("encoder", first.n_layers)
-    return [first, _Side("decoder", before, True, decoder, *_lists(decoder))]
-
-
-def _lists(part: nn.Module) -> tuple[list[nn.ModuleList], list[AttentionModule]]:
-    """Find the list of layers, others of its length beside it, and the layers' attention."""
-    attentions = attention_modules(part)
-    for parent in part.modules():
-        lists = [child for child in parent.children() if isinstance(child, nn.ModuleList)]
-        for layers in lists:
-            each, rest = divmod(len(attentions), max(1, len(layers)))
-            inside = [set(layer.modules()) for layer in layers]
-            places = ((item.module, place // max(1, each)) for place, item in enumerate(attentions))
-            if each and not rest and all(module in inside[place] for module, place in places):
-                return [other for other in lists if len(other) == len(layers)], attentions
-    return [], attentions
+    """Find the layers of a base model: of one list, or of encoder and decoder; none without."""
+    modules, sides = attention_modules(base), list[_Side]()
+    found = layer_lists(base, modules)
+    if sum(map(len, chain(*found.values()))) != len(modules) or len(found) > len(_OF_SIDE):
+        return []
+    parts = [base] if len(found) < 2 else [base.get_encoder(), base.get_decoder()]
+    for (name, attentions), stack, part in zip(found.items(), _OF_SIDE, parts, strict=False):
+        if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
+            return []
+        beside = base.get_submodule(name.rpartition(".")[0]).children()
+        lists = [x for x in beside if isinstance(x, nn.ModuleList) and len(x) == len(attentions)]
+        start = sum(vars(base).get(_BEFORE, {}).get(s.stack, s.n_layers) for s in sides)
+        sides.append(_Side(stack, start, len(found) > 1, part, lists, attentions))
+    return sides
 
 
 # --- the proof ------------------------------------------------------------------------------------
 
 
-def _bypassed(whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int]) -> Tensor:
-    """Run a model with some layers returning their input."""
+def _as_bypassed(
+    whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int], shorter: LoadedModel
+) -> bool:
+    """Whether a shorter model puts out what the whole one does with these layers bypassed."""
 
     def bypass(module: Any, returns: bool) -> Callable[..., Any]:
         own = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else next(iter(kwargs.values()))
-            return _with_first(own(*args, **kwargs), given if returns else torch.zeros_like(given))
+            return with_first(own(*args, **kwargs), given if returns else torch.zeros_like(given))
 
         return forward
 
@@ -347,25 +328,8 @@ def _bypassed(whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int])
                 norm = len(side.lists) == 1 or isinstance(layer, nn.LayerNorm)
                 forwards[layer] = bypass(layer, norm)
     with replaced_forwards(forwards):
-        return _states(whole)
-
-
-def _with_first(output: Any, first: Tensor) -> Any:
-    """Exchange the state in what a module returns."""
-    if isinstance(output, dict):
-        return {**output, next(iter(output)): first}
-    return (first, *output[1:]) if isinstance(output, tuple) else first
-
-
-def _states(loaded: LoadedModel) -> Tensor:
-    """Return the states of the tokens of two short texts, one of them padded."""
-    long = min(24, loaded.max_length)
-    rows = [[(7 + 31 * i * i) % loaded.vocab_size for i in range(n)] for n in (long, 1 + long // 3)]
-    ids, mask = loaded.pad(rows)
-    decoder = (ids.flip(1), mask.flip(1)) if loaded.encoder_decoder else ()
-    with torch.no_grad():
-        states = loaded.forward(ids, mask, *decoder)
-        return states[(decoder[1] if decoder else mask).bool()].double()
+        expected = outputs(whole)
+    return agree(expected, outputs(shorter), whole.dtype)
 
 
 def _writes(loaded: LoadedModel) -> bool:
@@ -379,7 +343,3 @@ def _writes(loaded: LoadedModel) -> bool:
     except Exception:  # whatever a family raises
         return False
     return True
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max())))

@@ -1,7 +1,7 @@
 """Cut feed-forward networks down to some of their neurons, or fill them up again.
 
 In place, as :mod:`~headscope.models.surgery.cutting` does it to heads, and as a copy of a model, as
-:mod:`~headscope.models.surgery.compact` does. :mod:`~headscope.models.anatomy.feed_forward` finds
+:mod:`~headscope.models.surgery.copies` does. :mod:`~headscope.models.anatomy.feed_forward` finds
 the networks.
 """
 

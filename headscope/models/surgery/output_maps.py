@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import bias_of
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.cutting import head_rows, scale_heads
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,12 @@ def make_permanent(
         done.add(site.module)
         kept = [whole.head_ids.index(head) for head in site.head_ids]
         if site.row in maps:
-            rows = head_rows(kept, site.d_head)
             here = maps[site.row]
-            _fill(site, OutputMap(here.W[rows.to(here.W.device)], here.b))
-        scale_heads(site.output_weight, gates[site.row, kept], site.d_head)
+            by_head = here.W.reshape(-1, site.d_head, here.W.shape[1])
+            _fill(site, OutputMap(by_head[kept].flatten(0, 1), here.b))
+        own = gates[site.row, kept].to(site.output_weight)
+        with torch.no_grad():  # a gate made permanent
+            site.output_weight.mul_(own.repeat_interleave(site.d_head))
 
 
 def _fill(site: AttentionSite, new: OutputMap) -> None:
@@ -98,7 +99,7 @@ def less_random_write(site: AttentionSite, head: int, generator: torch.Generator
     directions are random. The generator is one on the CPU.
     """
     own = output_map(site)
-    rows = head_rows([head], site.d_head).to(own.W.device)
+    rows = slice(head * site.d_head, (head + 1) * site.d_head)
     W = own.W[rows].cpu().double()  # (d_head, d_model)
     # W = R^T Q^T, so a random orthonormal frame in the place of Q is W times a random rotation.
     R: Tensor = torch.linalg.qr(W.t(), mode="r").R

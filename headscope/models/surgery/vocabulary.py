@@ -21,26 +21,26 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import nn
 
 from headscope.core.errors import (
     ArtefactError,
     HeadscopeError,
     InputError,
     UnsupportedModelError,
+    reason,
 )
 from headscope.data.frequencies import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
-from headscope.models.surgery.output_rows import cut_outputs
+from headscope.models.run.outputs import agree, outputs
+from headscope.models.surgery.cutting import cut_outputs
 from headscope.models.surgery.tokenizer_file import KINDS, TokenizerFile
 
 #: Attributes of an input embedding: the original numbers of its rows, and how many there were.
 ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
-#: Texts on which a cut model's outputs are compared with the whole model's, and the largest
-#: difference, relative to the largest output above 1; half precision may round differently.
-_PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
-_PROOF_TOKENS = 128  # Most tokens of each of these texts.
+#: Texts on which a cut model's outputs are compared with the whole one's, and most tokens of each.
+_PROOF_TEXTS, _PROOF_TOKENS = 32, 128
 _SIZES = ("vocab_size", "decoder_vocab_size")  # Settings that count the rows.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration, or attributes of a module, that hold token ids.
@@ -231,10 +231,9 @@ def cut_vocabulary(
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that cannot do without some rows
-        said = " ".join(str(error).split())[:200]
         raise UnsupportedModelError(
-            f"{loaded.name} ({loaded.family}) does not run without rows of its vocabulary: {said}; "
-            "leave the vocabulary whole."
+            f"{loaded.name} ({loaded.family}) does not run without rows of its vocabulary: "
+            f"{reason(error)}; leave the vocabulary whole."
         ) from error
     return smaller
 
@@ -414,31 +413,18 @@ def _check_ids(
         )
 
 
-@torch.no_grad()
 def _check_outputs(whole: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
     """Prove that states and logits of calibration texts are the whole model's."""
-    limit = _TOLERANCE if whole.dtype in ("float32", "float64") else _HALF_TOLERANCE
-    both = _outputs(whole, plan), _outputs(cut, plan)
-    for before, after in zip(*both, strict=True):
-        if before.shape[-1] == plan.rows_before > after.shape[-1]:  # logits of the vocabulary
-            before = before[..., list(plan.kept)]
-        largest = max(1.0, float(before.abs().max()))
-        if not float((before - after).abs().max()) <= limit * largest:
-            raise ArtefactError(
-                f"Without its unused rows {whole.name} computes something else for calibration "
-                "texts, so its vocabulary is left whole; please report this."
-            )
-
-
-def _outputs(loaded: LoadedModel, plan: VocabularyPlan) -> list[Tensor]:
-    """Return the states of real tokens, and logits, of the plan's texts."""
-    longest = min(_PROOF_TOKENS, loaded.max_length)
-    rows = [encoding.ids[:longest] for encoding in tokenise(loaded, plan.proof)]
-    if not any(rows):
-        return []  # a tokenizer may pass over a text, and put nothing around it
-    ids, mask = loaded.pad([row for row in rows if row])
-    reads: dict[str, Any] = {}
-    if loaded.encoder_decoder:  # the decoder reads the same text, whatever it means
-        reads = {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-    states, logits = loaded.run(ids, mask, **reads)
-    return [states[mask.bool()].double(), *([] if logits is None else [logits.double()])]
+    read = [encoding.ids[:_PROOF_TOKENS] for encoding in tokenise(whole, plan.proof)]
+    rows = [row for row in read if row]  # a tokenizer may pass over a text
+    if not rows:
+        return
+    expected = outputs(whole, rows)
+    found = outputs(cut, [[plan.new_ids[row] for row in text] for text in rows])
+    if len(expected) > 1 and expected[1].shape[-1] == plan.rows_before:  # logits of the vocabulary
+        expected[1] = expected[1][..., list(plan.kept)]
+    if not agree(expected, found, whole.dtype):
+        raise ArtefactError(
+            f"Without its unused rows {whole.name} computes something else for calibration "
+            "texts, so its vocabulary is left whole; please report this."
+        )

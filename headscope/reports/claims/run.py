@@ -26,7 +26,7 @@ from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, as_pairs, without_shared
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.compact import remove_heads
+from headscope.models.surgery.copies import remove_heads
 from headscope.pruning.measure import original_names
 from headscope.reports.claims.head_claims import (
     ROLES,

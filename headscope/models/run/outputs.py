@@ -1,0 +1,77 @@
+"""What a model puts out for a few short texts, and whether another one puts out the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.models.run.loaded import LoadedModel
+
+#: Largest difference of a state or logit, relative to the largest if that exceeds 1.
+TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+#: Read by every model that is written; of different lengths, so that there is padding.
+TEXTS = (
+    "The committee will publish its report on the new bridge in March.",
+    "He said that nobody had seen the letters before they were sold.",
+    "Rain again.",
+)
+#: Token ids as shares of the vocabulary, where a model has no tokenizer.
+_IDS = ((0.9, 0.1, 0.5, 0.3, 0.7, 0.2), (0.4, 0.6, 0.8), (0.25,))
+_LONGEST = 32  # Most tokens that are read of a text.
+
+
+def outputs(loaded: LoadedModel, rows: Sequence[Sequence[int]] = ()) -> list[Tensor]:
+    """Return states and logits of real positions, in float64 on the CPU.
+
+    ``rows`` are token ids, of a few texts by default; a decoder reads them in another order.
+    """
+    if not rows and loaded.tokenizer is not None:
+        rows = [ids[:_LONGEST] for ids in loaded.tokenizer(list(TEXTS))["input_ids"]]
+    elif not rows:
+        rows = [[int(share * loaded.vocab_size) for share in row] for row in _IDS]
+    rows = [row[: loaded.max_length - 1] for row in rows]
+    ids, mask = loaded.pad(rows)
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    real = mask.bool()
+    if loaded.start_id is not None:
+        starts = [[loaded.start_id, *row] for row in reversed(rows)]
+        inputs["decoder_input_ids"], decoded = loaded.pad(starts)
+        inputs["decoder_attention_mask"], real = decoded, decoded.bool()
+    with torch.no_grad():
+        hidden, logits = loaded.run(**inputs)
+    found = [hidden[real]]
+    if logits is not None:
+        found.append(logits[real] if logits.dim() == 3 else logits)
+    return [tensor.cpu().double() for tensor in found]
+
+
+def agree(expected: Sequence[Tensor], actual: Sequence[Tensor], dtype: str) -> bool:
+    """Whether results of the same model are equal as far as its type of numbers allows."""
+    pairs = zip(expected, actual, strict=True)
+    return all(distance(*pair)[1] <= TOLERANCES[dtype] for pair in pairs)
+
+
+def computes_the_same(loaded: LoadedModel, network: Any) -> bool:
+    """Whether another network gives the states and logits of a model on a few texts."""
+    network = network.to(loaded.device).eval()
+    base = getattr(network, "base_model", network)
+    other = dataclasses.replace(loaded, model=base, network=network, sites=())
+    return agree(outputs(loaded), outputs(other), loaded.dtype)
+
+
+def distance(expected: Tensor, actual: Tensor) -> tuple[float, float]:
+    """Return the largest absolute difference, and its ratio to max(1, largest output).
+
+    NaN where the shapes differ, which is below no limit.
+    """
+    if expected.shape != actual.shape:
+        return math.nan, math.nan
+    if not expected.numel():
+        return 0.0, 0.0
+    largest = float((expected.double() - actual.double()).abs().max())
+    return largest, largest / max(1.0, float(expected.abs().max()))
