@@ -144,6 +144,8 @@ COVERED = (
     Family("umt5", "umt5", _ALL, changes=_T5),
 )
 _BY_NAME = {family.name: family for family in COVERED}
+#: The first family of every layout.
+FIRST = tuple({family.layout: family for family in reversed(COVERED)}.values())
 
 
 def _variant(base: str, variant: str, **changes: Any) -> Family:

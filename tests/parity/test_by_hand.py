@@ -63,19 +63,13 @@ HANDS = [
     Hand("distilbert", 0, "transformer.layer.0.attention", "q_lin k_lin v_lin out_lin"),
     Hand("albert", 0, _ALBERT, f"{_PLAIN} dense"),
     Hand("rembert", 0, _BERT),
-    Hand("megatron-bert", 0, _BERT),
-    Hand("roformer", 0, _BERT, **_ROFORMER),
     Hand("roformer, rotated values", 0, _BERT, rotated_values=True, **_ROFORMER),
     # XLM's softmax is of float32; a causal one lets padding be seen by what comes after it.
-    Hand("xlm", 0, "attentions.0", "q_lin k_lin v_lin out_lin", atol=1e-6),
     Hand("xlm, causal", 0, "attentions.0", "q_lin k_lin v_lin out_lin", causal=True, atol=1e-6),
-    Hand("convbert", 0, _BERT),
     Hand("convbert, wide kernel", 0, _BERT),
-    Hand("squeezebert", 0, "encoder.layers.0", _SQUEEZE),
     Hand("squeezebert, mixed", 0, "encoder.layers.0", _SQUEEZE),
     Hand("mobilebert", 0, _BERT),
     Hand("nomic_bert", 1, "layers.1.self_attn", _SEPARATE, 1e3, **_HALVES),
-    Hand("gte", 0, "layers.0.self_attn", _SEPARATE, 16e4, **_HALVES),
     Hand(
         *("eurobert, shared keys", 2, "layers.2.self_attn", _SEPARATE, 1e4),
         **{"heads_per_key": 2, **_HALVES},
@@ -83,8 +77,6 @@ HANDS = [
     Hand("modernbert", 0, "layers.0.attn", "Wqkv Wo", 16e4, **_HALVES),
     Hand("modernbert", 3, "layers.3.attn", "Wqkv Wo", 1e4, window=4, **_HALVES),
     Hand("esm", 1, _BERT, theta=1e4, **_HALVES),
-    Hand("esm, absolute", 0, _BERT, **_HALVES),
-    Hand("gpt2", 1, "h.1.attn", "c_attn c_proj", **_GPT2),
     Hand("gpt2, by layer", 2, "h.2.attn", "c_attn c_proj", factor=8**-0.5 / 3, **_GPT2),
     Hand("bart", 1, "decoder.layers.{}.self_attn", _BART, stack="decoder", causal=True),
     Hand("bart", 0, "decoder.layers.{}.encoder_attn", _BART, stack="cross"),
@@ -340,7 +332,7 @@ def test_one_layer_by_hand(hand):
         np.testing.assert_allclose(found, pattern.swapaxes(1, 2)[real], **near)
 
 
-@pytest.mark.parametrize(("buckets", "far"), [(256, 512), (16, 40), (8, 16), (6, 40)])
+@pytest.mark.parametrize(("buckets", "far"), [(256, 512), (8, 16)])
 def test_buckets_are_the_formulas(buckets, far):
     """As DeBERTa-v3 has them (256 of 512), far beyond the last one."""
     away = torch.arange(-700, 701)

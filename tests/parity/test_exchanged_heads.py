@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import COVERED, tiny
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from families import tiny
+from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
 
 import headscope
@@ -15,9 +15,9 @@ from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
-from headscope.models.run.intervene import Exchanged, HeadInputs, gated, removed
+from headscope.models.run.intervene import Exchanged, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
+from headscope.session.exchanged_heads import Effects, PooledStates, readable
 
 LINES = [
     "the cat sat on the mat",
@@ -40,9 +40,9 @@ def own(inputs: HeadInputs) -> Tensor:
     return attention_pattern(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask) @ inputs.v
 
 
-@pytest.mark.parametrize("name", {f.layout: f.name for f in reversed(COVERED)}.values())
+@pytest.mark.parametrize("name", ["bert", "albert", "t5", "squeezebert", "modernbert", "gpt2"])
 def test_layers_before_the_change_are_as_if_they_had_run(name):
-    """In the first family of every layout; the output is the same wherever it changes."""
+    """The output is the same wherever it changes; SqueezeBERT's layers cannot be played back."""
     loaded = covered(name)
     effects = Effects(loaded, as_plain(LINES))
     whole = PooledStates(loaded, effects.batches)
@@ -55,9 +55,7 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["albert, two groups", "deberta-v2, as v3", "xlm, causal", "t5", "bart"]
-)
+@pytest.mark.parametrize("name", ["albert, two groups", "deberta-v2, as v3", "xlm, causal", "bart"])
 def test_both_commands_run_on_families_of_every_kind(name):
     loaded = covered(name)
     symmetric = headscope.symmetric(loaded, LINES)
@@ -68,27 +66,11 @@ def test_both_commands_run_on_families_of_every_kind(name):
         whole = headscope.symmetric(opened(name, "float32"), LINES)
         assert whole.left_out == ("decoder", "cross")
         assert {head.stack for head in whole.heads} == {"encoder"}
-    assert linear.bias_left_out == (name in ("t5", "deberta-v2, as v3"))
+    assert linear.bias_left_out == (name == "deberta-v2, as v3")
     n = sum(site.n_heads for site in loaded.sites)
     assert len(symmetric.heads) == len(linear.heads) == n
     assert 0 < symmetric.whole["symmetric"].cosine.value < 1
     assert linear.form("linear").whole_scaled.cosine.value < 1
-
-
-def test_removed_heads_are_those_of_a_closed_gate():
-    loaded = opened()
-    effects = Effects(loaded, as_plain(LINES))
-    found = effects.cosines([Exchanged(removed, {0: (1,), 2: (0, 3)})], silent, "")[0]
-    gates = torch.ones(3, 4)
-    gates[0, 1] = gates[2, 0] = gates[2, 3] = 0
-    expected = []
-    for ids, mask in effects.batches:
-        with gated(loaded, gates) as run:
-            pruned = loaded.pooling.embed(run(ids, mask)[0], mask)
-        with torch.no_grad():
-            plain = loaded.pooling.embed(loaded.forward(ids, mask), mask)
-        expected.append(torch.cosine_similarity(pruned, plain).numpy())
-    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-9)
 
 
 def by_loops(
@@ -173,52 +155,6 @@ def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
     assert all(head.asymmetry.value < 1e-9 for head in found.heads)
     assert all(head.symmetric.cosine.value > 1 - 1e-9 for head in found.heads)
     assert found.whole["removed"].cosine.value < 0.999
-
-
-@torch.no_grad()
-def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
-    """Of scores so small, the softmax is a straight line: z = (1 + S - mean S) v / n."""
-    loaded = opened(num_hidden_layers=1)
-    attention = loaded.model.encoder.layer[0].attention.self
-    for part in (attention.query, attention.key):
-        part.weight.mul_(0.02)
-        part.bias.zero_()
-    found = headscope.linear(loaded, LINES, control=False)
-    for head in found.heads:
-        error = head.error("linear")
-        assert error.error.value > error.scaled.value > head.error("even").scaled.value
-        # Even attention is what such a softmax gives.
-        assert head.error("even").error.value < 0.2
-        assert head.entropy.value > 0.999
-
-
-def test_single_heads_and_sets_are_what_effects_measure():
-    loaded = opened()
-    found = headscope.symmetric(loaded, LINES, alone=True)
-    effects = Effects(loaded, as_plain(LINES))
-    cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
-    head = next(h for h in found.heads if h.name == "L1H2")
-    assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
-    assert [chosen.heads for chosen in found.sets] == [4, 8]
-    assert all(chosen.removed.draws == 5 for chosen in found.sets)
-    assert found.whole["symmetric"].draws == 1
-    assert found.whole["symmetric"].cosine_std is None
-    assert found.whole["noise"].draws == 5
-    # Fewer than 8 lines tell no interval.
-    assert found.heads[0].symmetric.cosine.low is None
-    low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
-    assert 0.9 < low < 0.945 < high < 0.99
-
-
-def test_a_model_without_some_heads_keeps_their_numbers(tmp_path):
-    loaded = headscope.load(str(tiny_bert(tmp_path / "m", layers=3)))
-    gone = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
-    smaller = headscope.remove_heads(loaded, gone)
-    names = ["L0H1", "L0H3", "L2H0", "L2H1", "L2H2", "L2H3"]
-    assert [h.name for h in headscope.symmetric(smaller, LINES).heads] == names
-    found = headscope.linear(smaller, LINES)
-    assert [h.name for h in found.heads] == names
-    assert found.control is not None
 
 
 def test_a_task_stands_beside_the_cosine(tmp_path):

@@ -28,11 +28,10 @@ AUTO = {
     "question-answering": AutoModelForQuestionAnswering,
 }
 FAMILIES = (
-    *("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet"),
-    *("deberta", "deberta-v2, as v3", "modernbert"),
+    *("bert", "roberta", "distilbert", "albert", "electra", "mpnet", "deberta-v2, as v3"),
+    "modernbert",
 )
-_FEW = ("mlm", "classification")
-CASES = [(f, head) for f in FAMILIES for head in (AUTO if f in ("bert", "distilbert") else _FEW)]
+CASES = [*(("bert", head) for head in AUTO), *((family, "mlm") for family in FAMILIES[1:])]
 
 
 def opened(folder: Path, head: str | None = "auto") -> Any:
@@ -73,7 +72,7 @@ def test_a_class_without_its_head_is_a_base_model(family, head, tmp_path):
     assert first not in load_file(bare / "model.safetensors")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_half_a_head_is_none_and_it_is_said(family, tmp_path):
     whole = tiny(family, auto=AutoModelForSequenceClassification)
     whole.save_pretrained(tmp_path)
@@ -102,7 +101,7 @@ def test_a_head_of_another_size_is_none(tmp_path):
         opened(tmp_path, "classification")
 
 
-@pytest.mark.parametrize("family", ["bart", "marian", "t5"])
+@pytest.mark.parametrize("family", ["marian", "t5"])
 def test_tied_heads_are_legitimately_absent(family, tmp_path):
     """The weights of an encoder-decoder hold its embeddings once, and its head is those."""
     network = tiny(family, auto=AutoModelForSeq2SeqLM, tie_word_embeddings=True)

@@ -8,7 +8,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.examples import Examples
-from headscope.models.surgery.compact import remove_heads
+from headscope.models.surgery.copies import remove_heads
 from headscope.tasks.encoder_tasks import Fidelity
 
 WORDS = ["the", "cat", "dog", "mat", "house", "sat", "ran", "saw", "big", "red", "he", "she", "it"]

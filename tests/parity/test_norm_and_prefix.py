@@ -13,7 +13,7 @@ from torch import nn
 from transformers import BertModel
 
 import headscope
-from headscope.analyses.classify.prefix_matching import PLACES, PrefixWeights, Repeats
+from headscope.analyses.classify.prefix_matching import PLACES, PrefixWeights
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.value_norms import compare
 from headscope.core.activations import Activations
@@ -85,15 +85,6 @@ def test_roles_are_compared_by_name(planted):
     gained = [name for role in compare(other, plain.heads).roles for name in role.gained]
     assert gained
     assert not any(name.startswith("L0") for name in gained)
-
-
-def test_sentences_repeat_a_copy_without_doubles():
-    model = tiny("bert", vocab_size=len(VOCABULARY))
-    repeats = Repeats.draw(headscope.wrap(model, tiny_tokenizer(38)), 0)
-    for ours, theirs in zip(repeats.repeated, repeats.control, strict=True):
-        first, second = (ours[1 + i * repeats.copy : 1 + (i + 1) * repeats.copy] for i in (0, 1))
-        assert first == second == theirs[1 + repeats.copy : -1]
-        assert len(set(theirs)) == len(theirs)
 
 
 COPY = 5

@@ -14,11 +14,11 @@ import torch
 from families import BY_NAME
 from tiny_models import tiny_bert
 from torch import Tensor
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 import headscope
 from headscope.artefacts.sentence_transformers import check_embeds
-from headscope.core.errors import ArtefactError, CheckpointError, UnsupportedModelError
+from headscope.core.errors import ArtefactError, CheckpointError
 from headscope.models.run.loaded import LoadedModel
 
 TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]
@@ -72,8 +72,8 @@ def cut(name: str, *, even: bool = False) -> LoadedModel:
 
 
 #: Families whose modules run with fewer heads by themselves, or with a part of their bias.
-STANDALONE = ("bert", "mpnet", "distilbert", "albert", "modernbert", "esm", "xlm", "gte", "bart")
-PLAIN = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert, shared keys")
+STANDALONE = ("bert", "mpnet", "albert", "modernbert", "xlm", "bart")
+PLAIN = ("nomic_bert", "eurobert, shared keys")
 
 
 def test_without_headscope(tmp_path):
@@ -120,9 +120,8 @@ else:
 """
 
 
-@pytest.mark.parametrize("name", ["bert", "deberta"])
-def test_transformers_opens_what_is_registered(name, tmp_path):
-    folder = headscope.save(cut(name), tmp_path / "x")
+def test_transformers_opens_what_is_registered(tmp_path):
+    folder = headscope.save(cut("deberta"), tmp_path / "x")
     done = subprocess.run(
         [sys.executable, "-c", REGISTERED, str(folder)],
         capture_output=True,
@@ -134,14 +133,7 @@ def test_transformers_opens_what_is_registered(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["deberta", "t5", "eurobert, shared keys"])
-def test_a_family_that_cannot_stand_alone_says_so(name, tmp_path):
-    with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
-        headscope.save(cut(name), tmp_path / "x", standalone=True)
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("name", ["nomic_bert", "gte", "eurobert, shared keys"])
+@pytest.mark.parametrize("name", ["nomic_bert", "eurobert, shared keys"])
 def test_a_plain_folder_keeps_the_original_numbers(name, tmp_path):
     small = cut(name, even=True)
     folder = headscope.save(small, tmp_path / "x", standalone=True)
@@ -176,12 +168,9 @@ def test_automodel_opens_the_family_s_own_with_fewer_heads(tmp_path):
     torch.testing.assert_close(states(again), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("head", "auto"),
-    [("mlm", AutoModelForMaskedLM), ("classification", AutoModelForSequenceClassification)],
-)
-def test_task_heads_come_along(head, auto, tmp_path):
-    source = tiny_bert(tmp_path / "source", task_head=head)
+def test_task_heads_come_along(tmp_path):
+    auto = AutoModelForSequenceClassification
+    source = tiny_bert(tmp_path / "source", task_head="classification")
     small = headscope.remove_heads(headscope.load(str(source), task_head="auto"), REMOVED[:3])
     folder = headscope.save(small, tmp_path / "small")
     with torch.no_grad():
@@ -251,16 +240,6 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
     path.write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
     with pytest.raises(ArtefactError, match="otherwise than headscope"):
         check_embeds(loaded, tmp_path / "compact")
-
-
-def test_prune_writes_what_its_source_says(embedder, tmp_path):
-    """Another pooling is measured than the folder's; the new folder keeps what its source says."""
-    off = {"roles": False, "validate": False, "limit": 20, "calibration_limit": 20}
-    save = tmp_path / "a"
-    result = headscope.prune(str(embedder), heads="L0H1,L1H*", pooling="max", save=save, **off)
-    assert result.saved.measured == pytest.approx(result.saved.value, abs=1e-4)
-    assert (tmp_path / "a" / "modeling_headscope.py").is_file()
-    assert str(headscope.load(str(tmp_path / "a")).pooling).startswith("cls, dense 32x12")
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.models.certificate.agreement import QUERIES, agreement, out_error, z_agreement
+from headscope.models.certificate.agreement import agreement, out_error, z_agreement
 
 HEADS, POS, WIDTH = 3, 30, 8
 SCALE = WIDTH**-0.5
 
 
-def queries_and_keys(spread: float = 1.0, pos: int = POS) -> tuple[Tensor, Tensor, Tensor]:
+def queries_and_keys(spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """Random q and k, (2, heads, pos, width); the last nine positions of one are padding."""
-    q, k = torch.randn(2, 2, HEADS, pos, WIDTH, generator=torch.Generator().manual_seed(3))
-    real = torch.ones(2, pos, dtype=torch.bool)
+    q, k = torch.randn(2, 2, HEADS, POS, WIDTH, generator=torch.Generator().manual_seed(3))
+    real = torch.ones(2, POS, dtype=torch.bool)
     real[1, -9:] = False
     return q.double() * spread, k.double(), real
 
@@ -29,7 +29,7 @@ def patterns(q: Tensor, k: Tensor, real: Tensor, factor: float, dtype: torch.dty
     return (weights / weights.sum(-1, keepdim=True)).to(dtype)
 
 
-@pytest.mark.parametrize("factor", [0.9, 0.99, 1.0, 1.01, 1.25])
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.01])
 @pytest.mark.parametrize("spread", [0.05, 1.0, 3.0])
 def test_a_planted_scale_is_found(spread, factor):
     q, k, real = queries_and_keys(spread)
@@ -71,12 +71,6 @@ def test_the_standard_error_covers_the_truth():
         fit = agreement(exact * (0.01 * (own + shared)).exp(), q, k, SCALE, real).scale.pooled()
         outside += abs(fit.value - 1) > 2 * fit.error
     assert outside <= 20
-
-
-def test_long_sequences_are_sampled_by_query():
-    q, k, real = queries_and_keys(pos=2 * QUERIES)
-    fit = agreement(patterns(q, k, real, 1.03, torch.float64), q, k, SCALE, real).scale.pooled()
-    assert fit.value == pytest.approx(1.03, abs=1e-5)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-4])

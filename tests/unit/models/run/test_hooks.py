@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from families import each_family, padded_batch, tiny
+from families import padded_batch, tiny
 from torch import Tensor, nn
 
 import headscope
 from headscope.analyses.rank.shared_projections import Mixed, share_projections
-from headscope.attention import attention_pattern, stream_attention
+from headscope.attention import attention_pattern
 from headscope.core.activations import Activations
-from headscope.core.errors import ValidationFailedError
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import intervene, watch_inputs
@@ -23,7 +22,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.stats.spectra import fold_gain, layer_factors
 
 
-@each_family
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert, two groups"])
 def test_inputs_times_weights_are_the_queries_keys_and_values(family):
     loaded = headscope.wrap(tiny(family, "float64"))
     inputs: list[tuple[int, Tensor]] = []
@@ -72,7 +71,7 @@ def test_nothing_stays_even_when_the_body_raises():
     assert_gone_after_an_error(fast_products(loaded.model), loaded.model)
 
 
-@each_family
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert, two groups"])
 def test_norm_is_behaviourally_the_one_before(family):
     """Queries from the normalised state through the folded weights are the model's own."""
     loaded = headscope.wrap(tiny(family, "float64"))
@@ -172,55 +171,12 @@ def test_a_mechanism_gets_what_attention_gets_and_only_while_routed():
     assert_same(plain(loaded), before, atol=0)
 
 
-def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted():
-    loaded = headscope.wrap(tiny("bert"))
-
-    class Never:
-        def observe(self, site: Any) -> None:
-            raise AssertionError
-
-        def finish(self, stack: str, layer: int) -> None:
-            raise AssertionError
-
-    router = Router(loaded.sites, [Never()], mechanism=lambda site, q, k, v, mask, scale: v)
-    with routed(loaded.model, router):
-        loaded.forward(*padded_batch())
-        router.check_calls()
-        loaded.forward(*padded_batch())
-    with pytest.raises(ValidationFailedError, match="2 times"):
-        router.check_calls()
-
-
-def test_gradients_are_those_of_finite_differences():
-    loaded = headscope.wrap(tiny("bert", "float64"))
-    gate = torch.ones(4, dtype=torch.float64, requires_grad=True)
-
-    def loss(gate: Tensor) -> Tensor:
-        def gated(site: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any) -> Tensor:
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
-            return z * gate[:, None, None] if site.layer == 1 else z
-
-        with routed(loaded.model, Router(loaded.sites, mechanism=gated), gradients=True):
-            hidden = loaded.forward(*padded_batch())
-        return hidden[padded_batch()[1].bool()].square().mul(torch.arange(32)).sum()
-
-    (gradient,) = torch.autograd.grad(loss(gate), gate)
-    for head in range(4):
-        step = torch.zeros(4, dtype=torch.float64)
-        step[head] = 1e-5
-        with torch.no_grad():
-            slope = float(loss(gate + step) - loss(gate - step)) / 2e-5
-        assert float(gradient[head]) == pytest.approx(slope, rel=1e-5)
-
-
 def own(loaded: LoadedModel) -> dict[int, Mixed]:
     sites = {site.layer: layer_factors(site.weights()) for site in loaded.sites}
     return {layer: Mixed(factors.W_Q, factors.W_K) for layer, factors in sites.items()}
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
-)
+@pytest.mark.parametrize("family", ["bert", "albert, two groups"])
 def test_own_factors_and_full_width_projections_reproduce_the_model(family):
     """b_Q and mask included, b_K left out: no softmax notices it."""
     loaded = headscope.wrap(tiny(family, "float64"))
@@ -232,7 +188,7 @@ def test_own_factors_and_full_width_projections_reproduce_the_model(family):
     assert_same(replaced(loaded, shared), expected)
 
 
-@pytest.mark.parametrize("family", ["bert", "xlm", "t5", "albert"])
+@pytest.mark.parametrize("family", ["xlm", "albert"])
 def test_an_intervention_changes_every_site_and_is_undone_after_an_error(family):
     loaded = headscope.wrap(tiny(family, "float64"))
     ids, mask = padded_batch()
@@ -275,20 +231,6 @@ def test_nested_interventions_the_innermost_holds_and_the_outer_one_again_after_
     with intervene(loaded, z=double) as router:
         assert torch.equal(router.checked(loaded.forward, *batch), doubled)
     assert not torch.allclose(doubled, wanted)
-
-
-def test_z_is_changed_after_what_scores_make_it():
-    loaded = headscope.wrap(tiny("bert", "float64"))
-    scores = {layer: (m.left, m.right) for layer, m in own(loaded).items()}
-
-    def without_head_1(site: AttentionSite, z: Tensor) -> Tensor:
-        return z * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None, None]
-
-    both = []
-    for changed in (None, scores):
-        with intervene(loaded, scores=changed, z=without_head_1) as router:
-            both.append(router.checked(loaded.forward, *padded_batch()))
-    assert_same(both[0], both[1])
 
 
 def test_repeated_products_are_the_same_and_follow_a_change_of_the_weights():

@@ -90,17 +90,6 @@ def test_wordpiece_keeps_what_is_used_and_every_character(tmp_path):
     assert nothing.share_texts is None
 
 
-def test_logits_of_a_task_head_stay(tmp_path):
-    folder = tiny_bert(tmp_path / "model", task_head="classification")
-    whole = headscope.load(str(folder), task_head="classification")
-    cut = headscope.cut_vocabulary(whole, headscope.plan_vocabulary(whole, TEXTS, common=0))
-    logits = []
-    for loaded in (whole, cut):
-        with torch.no_grad():
-            logits.append(loaded.run(*loaded.pad(loaded.tokenizer(TEXTS)["input_ids"]))[1])
-    torch.testing.assert_close(*logits, atol=1e-6, rtol=1e-6)
-
-
 def test_special_tokens_at_the_end_move_everywhere():
     words = ["the", "cat", "dog", *"catdoghe"]
     ids = {
@@ -191,7 +180,7 @@ def test_bpe_keeps_every_step_of_a_word_and_its_merges_in_order():
 
 def test_bpe_cuts_kept_words_as_before_whatever_the_merges():
     rng = random.Random(0)
-    for seed in range(20):
+    for seed in range(8):
         alphabet = "abc"
         merges, made = [], list(alphabet)
         for _ in range(30):
@@ -210,17 +199,6 @@ def test_bpe_cuts_kept_words_as_before_whatever_the_merges():
         new = Tokenizer.from_str(file.renumbered({row: i for i, row in enumerate(sorted(kept))}))
         for word in words:
             assert new.encode(word).tokens == slow_bpe(word, merges)[0]
-
-
-def test_bpe_with_marks_of_the_end_of_a_word():
-    ids = {
-        p: i for i, p in enumerate([*"abc", "a</w>", "b</w>", "c</w>", "ab", "abc</w>", "bc</w>"])
-    }
-    merges = [("a", "b"), ("ab", "c</w>"), ("b", "c</w>")]
-    backend = Tokenizer(models.BPE(ids, merges, end_of_word_suffix="</w>"))
-    file = TokenizerFile(backend.to_str())
-    kept = file.with_steps(backend.encode("abc").ids)
-    assert {file.pieces[row] for row in kept | file.spelling()} == set(ids) - {"bc</w>"}
 
 
 def test_bytes_of_a_byte_level_vocabulary_stay():
@@ -280,10 +258,6 @@ REAL = [
     "Three men are playing chess, said the committee's spokesperson.",
     "Naïve café-goers paid 12,50 € in Zürich.",
 ]
-OTHER = [
-    "An extravagant archaeologist photographed hieroglyphs.",
-    "Jurassic amphibians 北京 обожают Übermut.",
-]
 
 
 @pytest.fixture(scope="module")
@@ -313,23 +287,6 @@ def test_the_demo_model_reads_its_calibration_as_before(demo, small):
     ]
 
 
-def test_other_texts_lose_no_word(demo, small):
-    plan, cut = small
-    every = sorted(demo.tokenizer.get_vocab(), key=demo.tokenizer.get_vocab().get)
-    words = [word for word in every[1996::9] if not word.startswith("##")]
-    missing = [word for word in words if "[UNK]" in pieces(cut, word)]
-    assert missing == [word for word in words if "[UNK]" in pieces(demo, word)]
-    found = tokens_removed(demo, plan, OTHER)
-    assert found.texts_affected == 2
-    expected = [
-        i for text in OTHER for i in demo.tokenizer(text, add_special_tokens=False).input_ids
-    ]
-    assert found.tokens == len(expected)
-    assert found.tokens_affected == sum(i not in plan.kept for i in expected) > 4
-    for text in OTHER:
-        assert "[UNK]" not in pieces(cut, text)
-
-
 def test_saved_it_opens_everywhere(demo, small, tmp_path):
     from sentence_transformers import SentenceTransformer
 
@@ -342,7 +299,7 @@ def test_saved_it_opens_everywhere(demo, small, tmp_path):
     assert record["rows"] == 30522
     assert from_spans(record["kept"], record["rows"]) == plan.kept
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    for text in (*REAL, *OTHER):
+    for text in REAL:
         assert tokenizer(text).input_ids == cut.tokenizer(text).input_ids
     theirs = SentenceTransformer(str(folder), device="cpu").encode(REAL, convert_to_tensor=True)
     torch.testing.assert_close(theirs, embedded(demo, REAL), atol=1e-6, rtol=0)
@@ -418,19 +375,6 @@ def test_common_words_stay_capitalised_where_case_counts():
     plan = headscope.plan_vocabulary(whole, ["a"], common=2)
     gone = {whole.tokenizer.convert_ids_to_tokens(i) for i in range(len(ids)) if i not in plan.kept}
     assert gone == {"and", "And"}
-
-
-def test_common_words_in_another_script_do_no_harm():
-    pieces = {"[UNK]": 0, "д": 1, "дж": 2, "щж": 3}
-    backend = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
-    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
-    plan = headscope.plan_vocabulary(whole, ["", "дж"], common=5)
-    assert (plan.words, plan.texts + plan.spelling) == (0, 3)
-
-
-def test_a_language_without_words_is_refused():
-    with pytest.raises(InputError, match="no words of the language 'ga'"):
-        common_words("ga", 5)
 
 
 def test_tokenizers_that_cannot_be_renumbered_are_refused():
