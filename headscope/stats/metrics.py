@@ -102,7 +102,7 @@ class CountedF1:
             differ = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
             size = float((self.assumed + differ.sum()) / (1 + np.count_nonzero(differ)))
         added = zip(names, (size * np.array(right), (size, size), (size, size)), strict=True)
-        return {name: np.append(outputs[name], values) for name, values in added}
+        return {name: np.append(outputs[name], np.asarray(values)) for name, values in added}
 
 
 def token_rate(right: str, tokens: str) -> CountedF1:

@@ -80,7 +80,8 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
         added = _exact(weights.b_Q), torch.zeros_like(_exact(weights.b_Q)), _exact(weights.b_V)
         pairs = zip(maps, added, strict=True)
         maps = [torch.cat([W, b[:, None, :]], dim=1) for W, b in pairs]
-    return Factors(*maps, _exact(weights.W_O.mT))
+    W_Q, W_K, W_V = maps
+    return Factors(W_Q, W_K, W_V, _exact(weights.W_O.mT))
 
 
 def _exact(weight: Tensor) -> Tensor:

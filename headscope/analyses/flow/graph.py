@@ -145,7 +145,7 @@ class Clustered:
     @classmethod
     def mean_of(cls, rows: Sequence[ArrayLike], n: int) -> Clustered:
         """Average (n,) numbers of every sentence; there may be no sentence."""
-        return cls.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
+        return cls.ratio(np.asarray(rows).reshape(len(rows), n), np.ones((len(rows), 1)))
 
     def rest(self) -> Clustered:
         """Return 1 minus each number."""

@@ -191,7 +191,12 @@ class Resamples:
         scales = [math.nan] * len(EVERY) if head is None else self.scales[head].tolist()
         by_fit = [_of_head(self.errors[fit], head) for fit in FITS]
         return tuple(
-            LinearError(form, *(self.estimate(errors[:, i]) for errors in by_fit), finite(scale))
+            LinearError(
+                form,
+                error=self.estimate(by_fit[0][:, i]),
+                scaled=self.estimate(by_fit[1][:, i]),
+                scale=finite(scale),
+            )
             for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True))
         )
 
