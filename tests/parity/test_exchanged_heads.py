@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from torch import Tensor
 
 import headscope
@@ -17,7 +17,7 @@ from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
 from headscope.models.run.intervene import Exchanged, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, PooledStates, readable
+from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
 
 LINES = [
     "the cat sat on the mat",
