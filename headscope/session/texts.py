@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import current, share
@@ -78,6 +78,13 @@ def check_measured(text: Corpus, lines: int) -> None:
             f"No line of {text.name} fits into the model's limit; break the text into sentences, "
             "one a line."
         )
+
+
+def description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
+    """Describe what was read of a text; refuse one of which every line was skipped."""
+    check_measured(text, lines)
+    skipped = min(text.n_sentences, limit or text.n_sentences) - lines
+    return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
 SHORTEST, LONGEST = 8, 16  # Tokens of a sentence that fits a picture.

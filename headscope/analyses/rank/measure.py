@@ -17,7 +17,6 @@ Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "Summariz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +26,9 @@ from headscope.analyses.rank.result import Copying, DataControl
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
-from headscope.data.corpus import Corpus
 from headscope.models.anatomy.readout import token_maps
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.texts import check_measured
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
@@ -45,13 +42,6 @@ from headscope.stats.spectra import (
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
-
-
-def description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
-    """Describe what was read of a text; refuse one of which every line was skipped."""
-    check_measured(text, lines)
-    skipped = min(text.n_sentences, limit or text.n_sentences) - lines
-    return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
 class InputCovariance(Accumulator):

@@ -13,7 +13,6 @@ from headscope.analyses.rank.measure import (
     InputCovariance,
     PatternAsymmetry,
     data_aware_ranks,
-    description,
     measure_copying,
 )
 from headscope.analyses.rank.result import (
@@ -41,7 +40,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import line_batches
+from headscope.session.texts import description, line_batches
 from headscope.session.validate import require_valid
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.rank.measure import description
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
 from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
@@ -31,7 +30,7 @@ from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
-from headscope.session.texts import line_batches
+from headscope.session.texts import description, line_batches
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 from headscope.stats.statistics import normal_interval
