@@ -98,7 +98,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         of_twin = (_spectra(layer_factors(site.weights())) for site in twin.sites if site.n_heads)
         spectra["fresh"] = _controls(of_twin)
     n_sentences, width = 2 * sentences.chosen_on, max(shapes, default=0)
-    missing = not_measured(sums.tokens, n_sentences, width, random and random.r2)
+    missing = not_measured(sums.tokens, n_sentences, width, random.r2 if random else None)
     r2 = {name: mine.unknown() if name in missing else mine for name, mine in sums.r2.items()}
     return FlowResult(
         schema=SCHEMA,

@@ -162,8 +162,8 @@ class CheapForms:
         cut = torch.empty_like(v)  # P_k v, or z_k
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            whole = (pattern, v[rows, heads]) if form == "truncated" else (z, None)
-            cut[rows, heads] = low_rank(*whole, [size], self.pool)[0]
+            matrix, values = (pattern, v[rows, heads]) if form == "truncated" else (z, None)
+            cut[rows, heads] = low_rank(matrix, values, [size], self.pool)[0]
 
         stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
         return cut

@@ -128,6 +128,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     # How many removed heads move the output as far as symmetric scores do, between the numbers
     # measured on a straight line; where more heads move it less, the curve is made monotone.
     alone = [head.removed.cosine.value for head in heads if head.removed is not None]
+    removals: list[tuple[int, list[float | None]]]
     removals = [(0, [1.0]), (1, alone), *((s.heads, [s.removed.cosine.value]) for s in sets)]
     removals.append((n, [whole["removed"].cosine.value]))
     known = [(count, values) for count, values in removals if values and None not in values]
