@@ -115,8 +115,11 @@ def test_a_decoder_has_no_trees_and_looks_back_only():
 def test_small_batches_add_up_to_what_one_batch_does(flowed, monkeypatch):
     monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 64)
     found = headscope.flow(loaded("bert"), sentences(), seed=3, control=False)
-    assert (found.sentences, found.graph) == (flowed.sentences, flowed.graph)
-    assert found.trees.best == flowed.trees.best
+    assert found.sentences == flowed.sentences
+    assert found.trees.best.heads == flowed.trees.best.heads
+    for one, other in zip(found.graph.hubs, flowed.graph.hubs, strict=True):
+        assert (one.name, one.occurrences) == (other.name, other.occurrences)
+        assert one.ratio.value == pytest.approx(other.ratio.value, rel=1e-6)
     for one, other in zip(found.heads, flowed.heads, strict=True):
         assert one.trees == other.trees
         for target, r2 in vars(one.recovery).items():

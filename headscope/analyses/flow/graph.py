@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -143,7 +142,7 @@ class Clustered:
         return cls(value, influence)
 
     @classmethod
-    def mean_of(cls, rows: Sequence[ArrayLike], n: int) -> Clustered:
+    def mean_of(cls, rows: Sequence[Array], n: int) -> Clustered:
         """Average (n,) numbers of every sentence; there may be no sentence."""
         return cls.ratio(np.asarray(rows).reshape(len(rows), n), np.ones((len(rows), 1)))
 
@@ -251,8 +250,9 @@ class HubSums:
 
     def rates(self, hubs: Sequence[str]) -> tuple[Clustered, Clustered]:
         """Say how often these, one of each head, are its hub, and a node drawn at random."""
+        every = self._sentences
         hit = [np.equal(own, hubs) for own in self._hubs]
-        chance = [[names.count(hub) / len(names) for hub in hubs] for names in self._sentences]
+        chance = [np.array([names.count(hub) / len(names) for hub in hubs]) for names in every]
         return Clustered.mean_of(hit, len(hubs)), Clustered.mean_of(chance, len(hubs))
 
     def most(self, count: int, least: int) -> list[str]:

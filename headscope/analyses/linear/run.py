@@ -190,15 +190,11 @@ class Resamples:
         """Describe every form, of one head or as the mean of all."""
         scales = [math.nan] * len(EVERY) if head is None else self.scales[head].tolist()
         by_fit = [_of_head(self.errors[fit], head) for fit in FITS]
-        return tuple(
-            LinearError(
-                form,
-                error=self.estimate(by_fit[0][:, i]),
-                scaled=self.estimate(by_fit[1][:, i]),
-                scale=finite(scale),
-            )
-            for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True))
-        )
+        rows = []
+        for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
+            error, scaled = (self.estimate(errors[:, i]) for errors in by_fit)
+            rows.append(LinearError(form, error, scaled, finite(scale)))
+        return tuple(rows)
 
     def stored_keys(self, head: int | None = None) -> StoredKeys:
         """Describe the errors of reading back, of one head or as the mean of all."""

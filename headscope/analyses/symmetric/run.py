@@ -128,8 +128,8 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     # How many removed heads move the output as far as symmetric scores do, between the numbers
     # measured on a straight line; where more heads move it less, the curve is made monotone.
     alone = [head.removed.cosine.value for head in heads if head.removed is not None]
-    removals: list[tuple[int, list[float | None]]] = [(0, [1.0]), (1, alone)]
-    removals += [(s.heads, [s.removed.cosine.value]) for s in sets]
+    removals: list[tuple[int, list[float | None]]]
+    removals = [(0, [1.0]), (1, alone), *((s.heads, [s.removed.cosine.value]) for s in sets)]
     removals.append((n, [whole["removed"].cosine.value]))
     known = [(count, values) for count, values in removals if values and None not in values]
     counts = [count for count, _ in known]
@@ -148,7 +148,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         **opened.common,
         heads=tuple(heads),
         whole=whole,
-        whole_difference=on_task[1] if on_task is not None else None,
+        whole_difference=on_task.difference if on_task is not None else None,
         sets=tuple(sets),
         equivalent_heads=Estimate(heads_at(symmetric.value), low, high),
         causal=causal,
@@ -173,7 +173,7 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
 def _drawn(measured: Sequence[tuple[Array, TaskEffect | None]]) -> DrawnEffect:
     """Average the draws of one change."""
     cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
-    metrics = [on_task[0] for _, on_task in measured if on_task is not None]
+    metrics = [on_task.metric for _, on_task in measured if on_task is not None]
     several = len(measured) > 1
     mean, half = float(cosine.mean), finite(float(cosine.half_width))
     ends = () if half is None else (max(-1.0, mean - half), min(1.0, mean + half))

@@ -7,16 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from headscope.analyses.linear.memory import (
-    closed_form,
-    coherence,
-    readout_errors,
-    unit_keys,
-)
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.linear.measure import EVEN, EVERY, LinearSums, linear_attention
+from headscope.analyses.linear.measure import (
+    EVEN,
+    EVERY,
+    LinearSums,
+    closed_form,
+    coherence,
+    linear_attention,
+    readout_errors,
+    unit_keys,
+)
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
