@@ -148,7 +148,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         **opened.common,
         heads=tuple(heads),
         whole=whole,
-        whole_difference=on_task.difference if on_task is not None else None,
+        whole_difference=on_task[1] if on_task is not None else None,
         sets=tuple(sets),
         equivalent_heads=Estimate(heads_at(symmetric.value), low, high),
         causal=causal,
@@ -173,7 +173,7 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
 def _drawn(measured: Sequence[tuple[Array, TaskEffect | None]]) -> DrawnEffect:
     """Average the draws of one change."""
     cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
-    metrics = [on_task.metric for _, on_task in measured if on_task is not None]
+    metrics = [on_task[0] for _, on_task in measured if on_task is not None]
     several = len(measured) > 1
     mean, half = float(cosine.mean), finite(float(cosine.half_width))
     ends = () if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
