@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headscope.pruning import prune as prune
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
-    from headscope.reports.claims.rule import InsightThresholds as InsightThresholds
+    from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
     from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
     from headscope.reports.options import report as report
@@ -85,7 +85,7 @@ _MODULES = {
     "artefacts.saving": "save save_dense",
     "artefacts.compact_classes": "register",
     "core.roles": "Thresholds",
-    "reports.claims.rule": "InsightThresholds",
+    "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

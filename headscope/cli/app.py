@@ -73,8 +73,7 @@ def _validate(call: Call) -> None:
 
 def _insights(call: Call) -> None:
     settings = section_settings(call.context, section_of("insights").uses, call.values)
-    announce = functools.partial(print_note, quiet=call.values["quiet"])
-    call.run({"settings": settings, "announce": announce})
+    call.run({"settings": settings})
 
 
 def _shrink(call: Call) -> None:

@@ -15,7 +15,7 @@ from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
 if TYPE_CHECKING:
-    from headscope.reports.claims.rule import InsightThresholds
+    from headscope.reports.claims.thresholds import InsightThresholds
     from headscope.reports.registry import Sections
 else:
     Sections = InsightThresholds = object

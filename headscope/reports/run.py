@@ -30,7 +30,7 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
-from headscope.reports.claims.rule import InsightThresholds
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.registry import SECTIONS, Sections, function_of
 from headscope.reports.result import ReportResult, SamplePatterns

@@ -444,7 +444,8 @@ class Ladder:
             )
             for share, neurons in SHARES
         ]
-        for shape in dict.fromkeys(s for s in shapes if s.layers < longest or s.narrower):
+        sizes = {(s.layers, s.width): s for s in shapes if s.layers < longest or s.narrower}
+        for shape in sizes.values():
             files, training = self._trained(shape)
             model = self._measured(files, form, training)
             self.models.append(model)

@@ -80,7 +80,7 @@ ROWS = {
         {"sentence": "the cat sat", "layer": 1, "head": 2},
         *("explain.csv", "explain.html explain-heads.csv", "explain"),
     ),
-    "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles relations"),
+    "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles"),
     "attribute": Row(
         {"first": "the cat sat", "second": "a dog ran", "tokens": True, "curves": True},
         "attribute.csv",

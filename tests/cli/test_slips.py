@@ -44,7 +44,6 @@ SLIPS: dict[str, list[Row]] = {
     "attribute": [
         ("'the cat' --data x.csv", "give one of them", 2),
         ("'the cat' --against 'a dog'", "give two texts", 2),
-        ("'the cat' 'a dog' --draws 4", "draws is 4; give 5 or more", 2),
         (["the cat", "cat " * 63], "longer than the 64 tokens"),
     ],
     "insights": [("--skip transfers", "no section 'transfers' to skip", 2)],
@@ -55,7 +54,7 @@ SLIPS: dict[str, list[Row]] = {
         ("--draws 2", "5 or more", 2),
         ("--method roles --no-roles", "what the heads do"),
         ("--save out", "one model", 2),
-        ("--fraction 1 --method fisher --save out", "everything", 2),
+        ("--fraction 1 --method fisher --save out", "no head is left", 1),
         ("--task seq2seq --data pairs.tsv --heads L0H0", "is no encoder-decoder model"),
         ("--task similarity --data constant.csv", "score"),
         ("--task retrieval", "needs a file with queries, documents and relevance", 2),

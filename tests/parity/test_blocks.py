@@ -29,11 +29,9 @@ from headscope.models.run.routing import Router
 
 Array = NDArray[np.float64]
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "hidden_act": "relu"}
-GROUPS = {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}
 #: (family, changes to its configuration, where its LayerNorms stand)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("bert", {}, "post"),
-    "albert, groups": ("albert", GROUPS, "post"),
     "roberta-prelayernorm": ("roberta-prelayernorm", {}, "pre"),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES)

@@ -61,9 +61,7 @@ def test_unusual_sizes(base, heads, d_head, more, files):
         if command.slow and not frozen.recompute:
             continue
         works, note = outcome(loaded, command, files)
-        if command.name == "shrink" and {site.layer for site in loaded.sites} == {0}:
-            assert (works, "its one layer stays" in note) == (False, True)
-        elif only and command.name in ("prune --max-drop", "prune --save"):
+        if only and command.name in ("prune --max-drop", "prune --save"):
             assert (works, "has one head only, and it must stay" in note) == (False, True)
         else:
             assert (works, note) == standing[command.name], command.name

@@ -291,7 +291,7 @@ def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
     sentence = "the big dog ran"
     explained = headscope.explain(again, sentence, head="L2H1", validate=False)
     assert (explained.layer, explained.head) == (2, 1)
-    with pytest.raises(InputError, match="has no layer 1; it has layers 0, 2"):
+    with pytest.raises(InputError, match="there is no layer 1; the model has L0, L2"):
         headscope.explain(again, sentence, layer=1, validate=False)
 
 

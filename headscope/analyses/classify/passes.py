@@ -161,7 +161,8 @@ class Run:
             self.state.note(name, index, sums)
             self.progress(name, seen, batches.size)
         total = merged(sums, blank, f"the sums of {name}")
-        self.state.note(name, index, sums, final=True)
+        if index:  # where nothing could be read there is nothing to resume
+            self.state.note(name, index, sums, final=True)
         return total
 
 

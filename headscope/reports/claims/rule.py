@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from headscope.core import rounding
-from headscope.core.errors import InputError
-from headscope.core.options import ThresholdSet
 from headscope.core.safe_text import listed
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.registry import Sections
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
@@ -92,66 +91,6 @@ def common(outcomes: Sequence[str]) -> str:
     if len(set(outcomes)) == 1:
         return outcomes[0]
     return "mixed" if FAILS in outcomes else OPEN
-
-
-@dataclass(frozen=True)
-class InsightThresholds(ThresholdSet):
-    """When a claim holds; every field is an option and a TOML key. Our own choice, all of them.
-
-    Attributes
-    ----------
-    asymmetry : float
-        Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
-    value_width : float
-        Claim 1: effective rank of W_V over d_head above which a head is wide.
-    recovered : float
-        Claim 1: R^2 of the attended word's state from which z holds most of it.
-    random_p, metric_loss : float
-        Claim 2: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
-        heads are not told from random ones, and the share of the metric that they may lose (Voita
-        et al. 2019, arXiv:1905.09418, section 6: 10 of 48 encoder heads cost 0.15 BLEU).
-    layer_below, head_within : float
-        Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
-        must lie to theirs, as shares of the control's.
-    low_rank, most : float
-        Claim 5: the share of the sum of singular values above which a head is low rank, and the
-        share of heads that count as most (of claim 1 too).
-    interference : float
-        Claim 6: what the correlation of key coherence with the linear form's error, and the
-        difference of the errors of reading values back (linear minus softmax), must exceed.
-    collapsed, step_slack, layernorm_change : float
-        Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
-        layer may lie above that of the layer before, and how much (as a share of the start) the
-        LayerNorm ablation may change the curve anywhere.
-    above_rounding : float
-        Claim 7: the share of windows that must still be above rounding for a layer to count.
-    tuning_gap : float
-        Claim 9: points of accuracy that everything trained may lie above LayerNorm alone.
-    """
-
-    asymmetry: float = 0.1
-    value_width: float = 0.8
-    recovered: float = 0.5
-    random_p: float = 0.05
-    metric_loss: float = 0.05
-    layer_below: float = 0.10
-    head_within: float = 0.10
-    low_rank: float = 0.9
-    most: float = 0.5
-    interference: float = 0.0
-    collapsed: float = 0.01
-    step_slack: float = 0.10
-    layernorm_change: float = 0.10
-    above_rounding: float = 0.5
-    tuning_gap: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            top = {"asymmetry": 2.0, "tuning_gap": 100.0}.get(name, 1.0)
-            if not (math.isfinite(value) and 0 <= value < top):
-                raise InputError(
-                    f"The threshold {name} is {value}; give a number from 0 to below {top:g}."
-                )
 
 
 @dataclass(frozen=True)

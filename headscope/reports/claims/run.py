@@ -40,7 +40,8 @@ from headscope.reports.claims.matrix_claims import (
     judge_shared_projections,
 )
 from headscope.reports.claims.routing_claims import judge_interference, judge_routing
-from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
+from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
