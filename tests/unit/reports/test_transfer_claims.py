@@ -44,7 +44,7 @@ def written(folder: Path, *, wrong: float = 0.0, seed: int = 0) -> Files:
     """Two words and a letter; the training part has each label wrong with some probability."""
     rng, flips = random.Random(seed), random.Random(3)
     paths = []
-    for name, n, letters in (("train", 160, slice(0, 9)), ("test", 150, slice(9, 12))):
+    for name, n, letters in (("train", 160, slice(0, 9)), ("test", 300, slice(9, 12))):
         lines = ["sentence\tlabel\n"]
         for _ in range(n):
             label = rng.choice(list(GROUPS))
