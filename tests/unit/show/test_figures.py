@@ -300,10 +300,11 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     classified = with_relations(headscope.classify(loaded, **asked))
     found = {
         "classify": [classified, headscope.classify(both, path, **plain)],
+        "symmetric": [headscope.symmetric(loaded, sentences=4, alone=True, **plain)],
         "prune": [headscope.prune(loaded, ablation=True, roles=classified, **few)],
     }
     as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
-    as_they_are += ("rank", "spectrum", "symmetric")
+    as_they_are += ("rank", "spectrum")
     known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
     return {**found, **known}
 
