@@ -11,9 +11,11 @@ from scipy import stats
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.analyses.spectrum.view import verdict_sentence
 from headscope.core.serialise import to_dict
 from headscope.data.corpus import sample_corpus
 from headscope.models.surgery.copies import random_twin
+from headscope.show.view import view_of
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +120,17 @@ def test_roles_come_from_a_classification_of_this_model(run, model, text, classi
     broken = tmp_path / "broken.json"
     broken.write_text('{"heads": 3}')
     refused(run("spectrum", model, *options, "--roles", broken), "not a classification")
+
+
+def test_layers_may_have_lost_heads(model, text):
+    """Layer 0 has lost its head 1, layer 1 all of them."""
+    small = headscope.remove_heads(
+        headscope.load(str(model)), [(0, 1), *((1, head) for head in range(4))]
+    )
+    lines = text.read_text().splitlines()
+    result = headscope.spectrum(small, lines, length=16, sequences=3, efficient=True)
+    assert [head.name for head in result.heads] == ["L0H0", "L0H2", "L0H3"]
+    assert len(result.efficient.heads) == 3 * len(result.efficient.points)
+    assert {head.head for head in result.efficient.heads} == {0, 2, 3}
+    assert view_of("spectrum").files(result)["spectrum_map.png"]
+    assert " heads are low rank" in verdict_sentence(result)
