@@ -95,17 +95,28 @@ def html(result: Any) -> str:
     return str(Markup("\n").join(parts))
 
 
-def figure_of(result: Any, name: str = "") -> Any:
-    """Draw the figure of a result that has this name, by default its first; None without any."""
+def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
+    """Draw the figure of a result that has this name, by default its first; None without any.
+
+    With ``ax`` it is drawn there, if it has one panel.
+    """
     from headscope.core.errors import InputError
-    from headscope.show.figures import figures_of
+    from headscope.show.figures import chart_on, figures_of
 
     blocks = (b for b in _blocks(result) if isinstance(b, Chart | HeadMap | Panels | Drawing))
     named = {block.file: block for block in blocks if block.file}
     if name and name not in named:
         raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
     chosen = named[name] if name else next(iter(named.values()), None)
-    return None if chosen is None else next(iter(figures_of([chosen])))[1]
+    if ax is None or chosen is None:
+        return None if chosen is None else next(iter(figures_of([chosen])))[1]
+    if not isinstance(chosen, Chart):
+        one = [file for file, block in named.items() if isinstance(block, Chart)]
+        raise InputError(
+            f"The figure {chosen.file!r} takes no ax; those that do: {', '.join(one) or 'none'}."
+        )
+    chart_on(ax, chosen)
+    return ax.get_figure(root=True)
 
 
 def _blocks(result: Any) -> list[Block]:

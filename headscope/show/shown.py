@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -47,20 +48,27 @@ class Shown:
 
         return html(self)
 
-    def plot(self, name: str = "") -> Figure | None:
+    def plot(self, name: str = "", ax: Axes | None = None) -> Figure | None:
         """Draw a figure of this result.
 
         Parameters
         ----------
         name : str, optional
             The name of its file in a result folder, without the ending. Default: the first one.
+        ax : matplotlib Axes, optional
+            Where to draw; figures of several panels take none.
 
         Returns
         -------
         matplotlib.figure.Figure or None
-            None where the result has no figure.
+            The whole figure; None where the result has none.
+
+        Raises
+        ------
+        InputError
+            If there is no such figure, or it takes no ``ax``.
         """
         from headscope.show.notebook import figure_of
 
-        figure: Figure | None = figure_of(self, name)
+        figure: Figure | None = figure_of(self, name, ax)
         return figure

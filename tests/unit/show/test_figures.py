@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
@@ -307,6 +308,14 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     as_they_are += ("rank", "spectrum")
     known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
     return {**found, **known}
+
+
+def test_a_chart_is_drawn_on_axes_that_are_given(made):
+    axes = Figure().add_subplot()
+    assert made["depth"][0].plot(ax=axes) is axes.figure
+    own = made["depth"][0].plot().axes[0]
+    for ours, theirs in zip(axes.lines, own.lines, strict=True):
+        np.testing.assert_array_equal(ours.get_xydata(), theirs.get_xydata())
 
 
 def test_figures_draw_what_the_json_says(made):

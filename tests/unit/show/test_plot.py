@@ -65,6 +65,7 @@ def test_figures_take_axes_and_refuse_what_is_not_there(classified):
         (lambda: headscope.plot.heads(classified, "nothing"), "There is no number 'nothing'"),
         (lambda: headscope.plot.mean_attention(classified, "L9H9"), "no attention of 'L9H9' here"),
         (lambda: classified.plot("nothing"), "There is no figure 'nothing'"),
+        (lambda: classified.plot("roles", ax=axes[0]), "'roles' takes no ax"),
     ):
         with pytest.raises(InputError, match=words):
             call()
