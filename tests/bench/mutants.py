@@ -44,12 +44,16 @@ scale-of-length | attention.py | scale by the length, not the head's width
     default_scale(q.shape[-1]) if => default_scale(k.shape[-2]) if
 additive-mask | attention.py | numbers of an additive mask are lost
     (bias + mask.clamp(min=lowest / 2)) => (bias)
+neuron-costs | shrinking/neurons.py | the dearest neurons go first
+    largest=False).indices => largest=True).indices
+neuron-map | shrinking/neurons.py | what goes is not written by the rest
+    torch.linalg.solve(ridged[left][:, left], target[left]) => W[left]
 rotary-sine | models/layouts/rotary.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]
 gate-to-mean | models/run/intervene.py | half a gate to the mean
-    mean + (z - mean) * own => mean + z * own
+    z * own + mean * (1 - own)  # => z * own + mean  #
 mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
@@ -147,6 +151,7 @@ LIKELY = {
     "models/": "unit/models parity",
     "pruning/": "unit/pruning",
     "tasks/": "unit/pruning parity",
+    "shrinking/": "unit/shrinking/test_neurons.py",
     "removal/": "unit/removal unit/pruning",
     "reports/": "unit/reports cli/test_compare.py",
     "stats/": "unit/stats unit/reports",
