@@ -180,5 +180,5 @@ class ShrinkOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""
-        search = ("choosing layers", "distilling", "smaller model")
+        search = ("choosing layers", "choosing neurons", "distilling", "smaller model")
         return ("whole model", *(search if self.searches and self.check_folder is None else ()))

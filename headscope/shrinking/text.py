@@ -138,11 +138,6 @@ def read_all(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
         )
-    if apart.dropped:
-        warnings.append(
-            f"{apart.dropped:,} sentences of {training.name} are in the evaluation data too and "
-            "were left out of training and calibration."
-        )
     training = apart.examples
     if distils and len(training) < FEW:
         warnings.append(

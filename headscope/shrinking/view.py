@@ -135,6 +135,7 @@ def _other_metrics(result: ShrinkResult) -> str:
 def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
     def name(model: MeasuredModel) -> str:
         parts = "whole" if model.is_whole else model.parts(result.whole)
+        parts = parts.replace(f" of {result.whole.neurons:,} neurons in each layer", " neurons")
         parts = parts.replace("the whole model", "whole").replace(" of the vocabulary", "")
         chosen = " *" if model is result.best else ""
         return f"{parts}{chosen}"
@@ -193,7 +194,7 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
         f"with the whole one in torch, {result.threads} threads."
     )
-    dropped = f", {result.dropped:,} of the data left out" if result.dropped else ""
+    dropped = f"; {result.dropped:,} that are in the data were left out" if result.dropped else ""
     text = joined([str(name) for name in result.text])
     kind = "texts without labels"
     if result.task == "seq2seq":
