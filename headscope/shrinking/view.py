@@ -134,10 +134,14 @@ def _other_metrics(result: ShrinkResult) -> str:
 
 def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
     def name(model: MeasuredModel) -> str:
-        parts = "whole" if model.is_whole else model.parts(result.whole)
-        parts = parts.replace(f" of {result.whole.neurons:,} neurons in each layer", " neurons")
-        parts = parts.replace("the whole model", "whole").replace(" of the vocabulary", "")
-        chosen = " *" if model is result.best else ""
+        parts = "whole"
+        if model.neurons < result.whole.neurons:
+            parts = f"{len(model.layers)} layers of {model.neurons:,} neurons"
+        elif len(model.layers) < len(result.whole.layers):
+            parts = f"{len(model.layers)} of {len(result.whole.layers)} layers"
+        if model.rows < result.whole.rows:
+            parts += f", {model.rows:,} rows"
+        chosen = "*" if model is result.best else ""
         return f"{parts}{chosen}"
 
     return name
