@@ -141,7 +141,7 @@ def _products(
         if module.bias is not None:
             a = torch.cat([a, a.new_ones(len(a), 1)], dim=1)
         # A batch is summed in float32, batches in float64.
-        sums[module] = sums.get(module, 0) + (a.float().t() @ a.float()).double()
+        sums[module] = sums.get(module, 0) + (a.float().t() @ a.float()).double().cpu()
 
     def lengths(row: Row) -> tuple[int, int]:
         return len(row), len(getattr(row, "decoder_ids", ()))
