@@ -223,8 +223,7 @@ def _flow(figure: Any, data: Json) -> Checks:
     for target in targets:
         wanted = [head["recovery"][target]["value"] for head in data["heads"]]
         drawn = tuple(np.round([value for value in wanted if value is not None], 9))
-        assert drawn in points or not drawn, target
-    return iter(())
+        yield drawn in points or not drawn, True
 
 
 def band_of(estimate: Json) -> list[float]:
