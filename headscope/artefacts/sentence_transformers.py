@@ -37,7 +37,7 @@ from headscope.models.load.sentence_folder import (
     transformer_folder,
 )
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.outputs import TEXTS, agree
+from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
 from headscope.models.run.routing import quiet_transformers
 
 #: What is taken out of a module's folder: settings, words, weights.
@@ -109,7 +109,9 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
             f"sentence-transformers does not open what was written ({reason(error)}), so the "
             "folder was not kept; delete modules.json from the model's folder if it is not needed."
         ) from error
-    if not agree([embedded(loaded, read_as_cut(loaded, TEXTS))], [theirs], loaded.dtype):
+    if not agree(
+        [embedded(loaded, read_as_cut(loaded, TEXTS))], [theirs], TOLERANCES[loaded.dtype]
+    ):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
             "the folder was not kept; please report this."

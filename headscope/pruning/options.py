@@ -371,6 +371,9 @@ class PruneOptions(RunOptions):
                     "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
                     "the heads with heads or keep_roles."
                 )
+            elif self.max_drop is None and self.shares in ((0.0,), (0.0, 1.0)):
+                what = "everything" if self.shares[-1] else "nothing"
+                yield f"The fraction {self.shares[-1]:g} removes {what}: no pruned model is left."
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""

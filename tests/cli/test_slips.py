@@ -54,7 +54,7 @@ SLIPS: dict[str, list[Row]] = {
         ("--draws 2", "5 or more", 2),
         ("--method roles --no-roles", "what the heads do"),
         ("--save out", "one model", 2),
-        ("--fraction 1 --method fisher --save out", "no head is left", 1),
+        ("--fraction 1 --method fisher --save out", "everything", 2),
         ("--task seq2seq --data pairs.tsv --heads L0H0", "is no encoder-decoder model"),
         ("--task similarity --data constant.csv", "score"),
         ("--task retrieval", "needs a file with queries, documents and relevance", 2),
