@@ -290,6 +290,68 @@ def test_the_root(run):
     refused(run("clasify", "m"), "clasify", "classify", code=2)
 
 
+#: Those that print no result of others, or times that differ; test_report has the report.
+OWN = ("config", "schema", "shrink", "export", "serve", "report")
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name not in OWN])
+def test_every_format_of_commands_that_read_results(name, others, run, tmp_path):
+    words, out = [name, *others[name]], tmp_path / "out"
+    folder = ["-o", out] if "output" in OPTIONS[name] else []
+    human = run(*words, *folder)
+    assert (human.code, human.stderr) == (0, "")
+    paths = (*others[name], str(out))  # as long as they are
+    fits("\n".join(line for line in human.stdout.splitlines() if not any(p in line for p in paths)))
+    (tmp_path / "own.toml").write_text(f'[{name}]\nformat = "human"\n')
+    options = OPTIONS[name]["format"].kind
+    shown = {
+        str(form): run(*words, *folder, "--format", form, "--config", tmp_path / "own.toml")
+        for form in options
+        if form != "human"
+    }
+    for form, ended in shown.items():
+        assert (ended.code, ended.stderr) == (0, ""), form
+    strict_json(shown["json"].stdout)
+    if "csv" in shown:
+        rows = read_rows(shown["csv"].stdout)
+        assert all(None not in row and None not in row.values() for row in rows)
+    if folder:
+        assert timeless((out / f"{name}.json").read_text()) == timeless(shown["json"].stdout)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+def test_help_and_slips(name, others, model, run, tmp_path):
+    short, long = run(name, "-h"), run(name, "--help")
+    assert (short.code, short.stderr) == (0, "")
+    assert short == long
+    fits(short.stdout)
+    assert "Example" in short.stdout
+    assert f"headscope {name} " in short.stdout
+    if name in ROWS:
+        assert f"headscope {name} demo" in short.flat
+    out = tmp_path / "out"
+    words = [name, *(others[name] if name in OTHERS else [model, *ROWS[name].flags()])]
+    if "output" in OPTIONS.get(name, {}):
+        words += ["-o", out]
+    refused(run(*words, "--nope"), "--nope", code=2)
+    if "format" in OPTIONS.get(name, {}):
+        refused(run(*words, "--format", "xml"), "--format", "xml", "json", code=2)
+    if "model" in OPTIONS.get(name, {}):
+        refused(run(name), "MODEL", code=2)
+    for option, slip, why in (
+        *(("dtype", "int8", "float32"), ("device", "tpu", "cuda")),
+        *(("seed", "x", "integer"), ("limit", "many", "integer")),
+    ):
+        if option in OPTIONS.get(name, {}):
+            refused(run(*words, f"--{option}", slip), f"'--{option}'", why, code=2)
+    path = tmp_path / "own.toml"
+    if name in OPTIONS:
+        path.write_text(f"[{name}]\nformt = 'json'\n")
+        near = ["did you mean 'format'?"] if "format" in OPTIONS[name] else []
+        refused(run(*words, "--config", path), str(path), "formt", *near)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("words", [("--help",), ("config", "show"), ("rank", "{model}")])
 def test_nobody_reads_the_output_or_there_is_no_room_for_it(words, model):
     given = [word.format(model=model) for word in words]
