@@ -109,8 +109,8 @@ def kept_neurons(
     left, target = torch.arange(len(W)), ridged @ W
     for size in torch.linspace(len(W) - bias, width, ROUNDS + 1).round().long().tolist()[1:]:
         n, n_gone = len(left) - bias, len(left) - bias - size
-        H = torch.linalg.inv(ridged[left][:, left])
-        V = H @ target[left]
+        L = torch.linalg.cholesky(ridged[left][:, left])
+        H, V = torch.cholesky_inverse(L), torch.cholesky_solve(target[left], L)
         costs = V.square().sum(1) / H.diagonal()
         # Of the cheapest, one goes after the other: of two that can stand for each other one stays.
         near = costs[:n].topk(min(n, 2 * n_gone), largest=False).indices
