@@ -66,7 +66,7 @@ ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the mod
 SPARE = 1.02
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
-NEAREST, BRIEFLY = 2, 0.15
+NEAREST, BRIEFLY = 2, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
