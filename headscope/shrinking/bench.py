@@ -61,12 +61,12 @@ class Bench:
         self._calibrate, self._choose = drawn[:CALIBRATION], drawn[CALIBRATION:] or drawn
         self.files_of_whole = self.files(whole)
 
-    def files(self, model: LoadedModel) -> Files:
-        """Return where a model's files lie, in a folder of their own."""
+    def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
+        """Return where a model's files lie, in a folder of their own; ``texts`` calibrate 8 bits."""
         self._made += 1
         rows = self.texts.rows(model)
-        texts = [padded([rows[i]], model.pad_id, model.device) for i in self._calibrate]
-        return Files(model, self._folder / str(self._made), texts)
+        few = [padded([rows[i]], model.pad_id, model.device) for i in self._calibrate[:texts]]
+        return Files(model, self._folder / str(self._made), few)
 
     def task_of(self, model: LoadedModel) -> Task:
         """Return the evaluation data as a model with another vocabulary reads them."""

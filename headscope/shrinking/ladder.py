@@ -61,6 +61,7 @@ NARROWEST = 1 / 2  # Share of the neurons that stay before a whole layer goes
 HALF_GAINS = 1.6
 OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
 ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
+TIMED = 16  # Texts that calibrate 8 bits of a model that is only timed
 #: A model is trained only if its speed reaches so many times what was asked: one that only just
 #: reaches it misses it as often as not when it is timed again.
 SPARE = 1.02
@@ -242,7 +243,8 @@ class Ladder:
         tried = [(base, layers) for base in smaller[:1]]
         tried += [(base, n) for n in self._counts(whole, form) for base in (whole, *smaller)]
         nearest = ""
-        for base, count in tried:
+        for i, (base, count) in enumerate(tried):
+            self._tell("choosing a size", i, len(tried))
             model = first_layers(base, count)
             width = width_of(model)
             narrowest = multiple(NARROWEST * width)
@@ -311,7 +313,7 @@ class Ladder:
         Of an interval its bad end counts; a cost that is not known is infinite.
         """
         assert self.target is not None
-        files = self.bench.files(model)
+        files = self.bench.files(model, texts=TIMED)
         served, size = files.served(form), files.megabytes(form)
         if self._for_size:
             cost, words = size, f"{size:.1f} MB"

@@ -180,5 +180,8 @@ class ShrinkOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""
+        if not self.searches or self.check_folder is not None:
+            return ("whole model",)
+        size = ("choosing a size",) if self.target is not None else ()
         search = ("choosing layers", "choosing neurons", "distilling", "smaller model")
-        return ("whole model", *(search if self.searches and self.check_folder is None else ()))
+        return ("whole model", *size, *search)
