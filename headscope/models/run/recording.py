@@ -171,10 +171,6 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
 
     def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
         run.seen["inputs"][site.row] = inputs
-        with suppress(*_MISREAD):
-            heads = site.layout.place(site, site.project(inputs), inputs)
-            for name in ("q", "k", "v"):
-                run.seen[name][site.row] = getattr(heads, name)
 
     softmaxes = Softmaxes()
 
@@ -192,6 +188,13 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
     eager = use_implementation(loaded.model, "eager")
     with inputs, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
         run.hidden = loaded.forward(**probe.inputs)
+        # After the pass: a caller may count the model's own calls of these maps.
+        for site in loaded.sites:
+            with suppress(*_MISREAD):
+                given = run.seen["inputs"][site.row]
+                heads = site.layout.place(site, site.project(given), given)
+                for name in ("q", "k", "v"):
+                    run.seen[name][site.row] = getattr(heads, name)
     return run
 
 
