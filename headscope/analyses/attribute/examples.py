@@ -370,7 +370,8 @@ def _shuffled(
         return [replace(other, label=e.label) for e, other in following]
     pairs = [(e, other.rows[-1]) for e, other in following]
     if n == 1:
-        pairs = [(first, row) for row in rows if row.ids != first.rows[-1].ids][:OTHERS]
+        others = [row for row in rows if row.ids != first.rows[-1].ids] or rows
+        pairs = [(first, row) for row in others[:OTHERS]]
     if first.kind == "cosine":
         return [replace(e, rows=(e.rows[0], row)) for e, row in pairs]
     return [
