@@ -135,6 +135,8 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
             f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
             f"a {kind} here; leave it out."
         )
+    if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
+        raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
     if kind == "cosine" and (name := given("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 
