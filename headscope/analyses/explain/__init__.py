@@ -54,7 +54,8 @@ class ExplainOptions(CertifiedOptions):
     ] = None
     _: KW_ONLY
     layer: Annotated[
-        int | None, Usual(help="Layer, from 0. Default: that of the head that is chosen.")
+        int | None,
+        Usual(help="Layer, from 0. Default: that of the head that is chosen.", at_least=0),
     ] = None
     head: Annotated[
         int | str | None,
@@ -64,6 +65,7 @@ class ExplainOptions(CertifiedOptions):
             python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "
             "that links this sentence's words most clearly.",
             metavar="NAME|NUMBER",
+            at_least=0,
             read=number_or_name,
         ),
     ] = None

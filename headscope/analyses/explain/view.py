@@ -33,9 +33,11 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     """Show the sentence, why this head, and every step with its check."""
     sentence, tokens = visible(result.sentence), [visible(token) for token in result.tokens]
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
-    chosen = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
-    chosen += f": each word gives its favourite {link:.2f} more attention than other words give it."
-    yield b.Text(chosen, "lead")
+    lead = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
+    lead += f": each word gives its favourite {link:.2f} more attention than other words give it."
+    if result.chosen and link < 0.005:  # what is shown as 0.00
+        lead = f"No head links words of this sentence that stand apart; {result.name} is shown."
+    yield b.Text(lead, "lead")
     steps = {step.key: step for step in result.steps}
     pattern = _square(result, steps["softmax"].matrix("pattern"), tokens)
     yield replace(pattern, title=f"Attention of {result.name}", on=b.TERMINAL)
