@@ -72,7 +72,7 @@ def read(options: TransferOptions) -> Source:
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
     for name in ("train_limit", "test_limit"):
-        if 0 < (limit := getattr(options, name)) < FEWEST:
+        if (limit := getattr(options, name)) and limit < FEWEST:
             raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
     if train is None or test is None:
         ours, theirs = reversed_phrases()
