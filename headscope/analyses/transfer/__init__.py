@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -113,7 +114,7 @@ class TransferOptions(RunOptions):
     #: With what comes before the runs it is ten minutes on two cores.
     budget: Annotated[
         float,
-        Usual(help="Seconds for all runs; what is not reached is said.", above=0),
+        Usual(help="Seconds for all runs; what is not reached is said.", above=0, below=inf),
     ] = 540.0
     train_limit: Annotated[
         int,
