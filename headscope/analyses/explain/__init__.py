@@ -17,7 +17,7 @@ __all__ = ["ExplainOptions", "ExplainResult", "explain"]
 
 def number_or_name(text: str) -> int | str:
     """Read a head as it is written on the command line: 4, or L1H4."""
-    if text.lstrip("-").isdigit():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     parse_head(text)  # raises ValueError
     return text
