@@ -12,7 +12,7 @@ from typing import Any
 
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.measure import Example, predicted, spread
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import (
     Examples,
@@ -134,6 +134,11 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
         raise InputError(
             f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
             f"a {kind} here; leave it out."
+        )
+    if kind == "class" and loaded.encoder_decoder:
+        raise UnsupportedModelError(
+            f"{loaded.name} is an encoder-decoder model, whose class cannot be taken apart; give "
+            "two texts and of = cosine, which compares them by its encoder."
         )
     if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
         raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
