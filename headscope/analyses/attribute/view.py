@@ -128,7 +128,7 @@ def agreement_sentence(result: AttributeResult) -> str:
         text += (
             f"; in {last.name}, which no layer follows, they agree at {decimal(last.spearman, 2)}"
         )
-        if counted:
+        if last.spearman_first_order is not None:
             text += f", and with lengths counted at {decimal(last.spearman_first_order, 2)}"
     later = [layer.spearman_first_order if counted else layer.spearman for layer in before]
     if known := [value for value in later if value is not None]:
@@ -282,11 +282,15 @@ def _shuffled(result: AttributeResult) -> str:
     }
     kind = _heads_of(result)
     heads = next(part.direct for part in control.parts if part.kind == kind)
+    agreement = _correlated("the heads' parts there and here", control.agreement)
     return (
         f"Control: on {control.examples} {what.get(result.kind, 'other texts')} the mean is "
-        f"{ranged(control.output)}, of which {kind} {ranged(heads)}; the heads' parts there and "
-        f"here have a Spearman correlation of {decimal(control.agreement, 2)}."
+        f"{ranged(control.output)}, of which {kind} {ranged(heads)}{agreement}."
     )
+
+
+def _correlated(what: str, spearman: float | None) -> str:
+    return "" if spearman is None else f"; {what} have a Spearman correlation of {spearman:.2f}"
 
 
 def _heads_of(result: AttributeResult) -> str:
@@ -299,9 +303,8 @@ def _random(result: AttributeResult) -> str:
     assert control is not None
     parts = joined([f"{part.kind} {decimal(part.direct.value)}" for part in control.parts])
     return (
-        f"Control: with random weights {_of(result)} is {ranged(control.output)} ({parts}); direct "
-        f"part and effect of removal there have a Spearman correlation of "
-        f"{decimal(control.spearman, 2)}."
+        f"Control: with random weights {_of(result)} is {ranged(control.output)} ({parts})"
+        f"{_correlated('direct part and effect of removal there', control.spearman)}."
     )
 
 

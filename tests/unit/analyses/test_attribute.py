@@ -322,3 +322,10 @@ def test_one_output_has_no_prediction_to_change(tmp_path):
 def test_calibration_text_may_be_the_compared_text(bert):
     found = headscope.attribute(bert, A, B, calibration=[B, B], resamples=0, validate=False)
     assert (found.calibration["same"], found.shuffled.examples) == (True, 2)
+
+
+def test_rounding_alone_is_not_correlated(bert):
+    found = headscope.attribute(bert, A, A, resamples=0, validate=False)
+    assert found.output.value == pytest.approx(1.0)
+    assert (found.spearman, found.layers[1].spearman_first_order) == (None, None)
+    assert "Spearman" not in agreement_sentence(found)
