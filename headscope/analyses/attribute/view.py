@@ -333,13 +333,7 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
                 f"100 x the part of {_of(result)} that cross-attention reads from each token of "
                 "the source (across) for each of the target (down)"
             )
-        yield b.Matrix(
-            title,
-            values,
-            rows,
-            across,
-            on=b.BOTH if small else b.PAGE,
-        )
+        yield b.Matrix(title, values, rows, across, on=b.BOTH if small else b.PAGE)
 
 
 def _groups_and_figures(result: AttributeResult) -> Iterator[b.Block]:

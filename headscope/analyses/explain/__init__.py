@@ -60,10 +60,8 @@ class ExplainOptions(CertifiedOptions):
     head: Annotated[
         int | str | None,
         Usual(
-            help="Head: its name, such as L1H4, or its number in --layer. Default: the one that "
+            help="Head: its name, such as L1H4, or its number in the layer. Default: the one that "
             "links this sentence's words most clearly.",
-            python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "
-            "that links this sentence's words most clearly.",
             metavar="NAME|NUMBER",
             at_least=0,
             read=number_or_name,
