@@ -280,8 +280,8 @@ def _targets(
     if options.at is not None:
         if options.at > len(row.labels):
             raise InputError(
-                f"The target has {len(row.labels)} tokens, its end token included, so none is "
-                f"number {options.at}; give 'at' from 1 to {len(row.labels)}."
+                f"The target has {len(row.labels)} tokens, so none is number {options.at}; give "
+                f"'at' from 1 to {len(row.labels)}."
             )
         example = replace(example, positions=(options.at - 1,))
     return (source, target), [example], 0
@@ -299,22 +299,24 @@ def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]
         if row is None or not row.ids:
             continue
         batch = padded([row], loaded.pad_id, loaded.device)
+        most = min(len(row.ids) + MORE, loaded.max_length - 1)
         (ids,) = decode_greedily(
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
             ends=ends,
             pad_id=loaded.pad_id,
-            max_new_tokens=min(len(row.ids) + MORE, loaded.max_length - 1),
+            max_new_tokens=most,
         )
+        labels = (*ids, ends.stop)[:most]  # a text that was cut short has no end
         yield PairRow(
             index=row.index,
             ids=row.ids,
             types=None,
             content=row.content,
-            decoder_ids=(ends.start, *ids),
-            labels=(*ids, ends.stop),
-            decoder_content=tuple(i for i, token in enumerate(ids, 1) if token not in special),
+            decoder_ids=(ends.start, *labels[:-1]),
+            labels=labels,
+            decoder_content=tuple(i for i, t in enumerate(labels[:-1], 1) if t not in special),
         )
 
 
