@@ -89,6 +89,9 @@ def read(options: TransferOptions) -> Source:
     # Training examples with the texts of a test example are left out.
     tested = set(_texts(theirs))
     kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
+    if len(kept) < FEWEST:
+        why = f"{ours.name} has {len(kept)} examples that {theirs.name} does not have too"
+        raise CorpusError(f"{why}; give {FEWEST} or more.")
     own = _drawn(ours.pick(kept), options.train_limit, options.seed)
     drawn = _drawn(theirs, options.test_limit, options.seed)
     name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"

@@ -211,6 +211,8 @@ def test_test_examples_are_never_trained_on(bert, tmp_path):
     train.write_text(train.read_text() + "".join(test.read_text().splitlines(True)[1:]))
     found = headscope.transfer(bert, train, test, variants=["head"], steps=2, **FEW)
     assert (found.dropped, found.validation_examples) == (60, 20)
+    with pytest.raises(CorpusError, match="has 0 examples that"):
+        headscope.transfer(bert, test, test, **FEW)
     # A class that training lacks is refused.
     test.write_text(test.read_text() + "a bird\tbird\n")
     with pytest.raises(CorpusError, match="label 'bird'"):
