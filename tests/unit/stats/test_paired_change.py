@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from headscope.stats.metrics import (
+    CLUSTER,
     Metric,
     Outputs,
-    CLUSTER,
     accuracy,
     macro_f1,
     matthews,
