@@ -185,7 +185,7 @@ def _choose_stack(
         return loaded.only(stack or "all"), corpus
     if stack not in (None, "encoder"):
         raise InputError(
-            f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
+            f"{loaded.name} needs pairs of source and target for --stack {stack}; give a table of "
             "them (.tsv, .csv, .jsonl) as text."
         )
     return loaded.only("encoder"), corpus.sources
