@@ -219,7 +219,7 @@ def protection_sentence(result: DepthResult) -> str:
     overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
         f"removing {joined(lost)}" if lost else "",
-        f"more is left without {joined(kept)}" if kept else "",
+        f"without {joined(kept)} more is left" if kept else "",
         f"removing {joined(same, 'or')} makes no clear difference" if same else "",
         f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]
