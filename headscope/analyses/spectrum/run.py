@@ -185,8 +185,8 @@ def _choose_stack(
         return loaded.only(stack or "all"), corpus
     if stack not in (None, "encoder"):
         raise InputError(
-            f"{loaded.name} needs pairs of source and target for --stack {stack}; give a table of "
-            "them (.tsv, .csv, .jsonl) as text."
+            f"{loaded.name} needs pairs of source and target for the stack {stack}; give a table "
+            "of them (.tsv, .csv, .jsonl) as text."
         )
     return loaded.only("encoder"), corpus.sources
 
