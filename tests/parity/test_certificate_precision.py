@@ -253,4 +253,4 @@ def test_a_family_that_pads_left_is_probed_so():
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_a_folder_whose_biases_are_made_in_float32_is_of_one_type(dtype, tmp_path):
     tiny("deberta").save_pretrained(tmp_path)
-    assert validate_model(headscope.load(tmp_path, dtype=dtype)).passed
+    assert validate_model(headscope.load(tmp_path, dtype=dtype, need_tokenizer=False)).passed
