@@ -54,10 +54,7 @@ class DepthOptions(RunOptions):
     _: KW_ONLY
     length: Annotated[
         int | None,
-        Usual(
-            help="Tokens of a window, special ones included. Default: 128, or the model's limit if "
-            "lower."
-        ),
+        Usual(help="Tokens of a window, all counted. Default: 128, or the model's limit if lower."),
     ] = None
     sequences: Annotated[
         int | None,
