@@ -114,7 +114,7 @@ class Ladder:
         self._forms = [
             form
             for form in FORMS
-            if form == TORCH or form.runtime in runtimes and (form != SMALLEST or self._for_size)
+            if form == TORCH or (form.runtime in runtimes and (form != SMALLEST or self._for_size))
         ]
 
     @property

@@ -293,7 +293,7 @@ def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded], *, kind: st
         small = nncf.compress_weights(
             small,
             mode=nncf.CompressWeightsMode.INT4_ASYM,
-            group_size=64,  # so many weights of a row share a scale, fewer where 64 do not divide it
+            group_size=64,  # numbers that share a scale; fewer where 64 does not divide a row
             advanced_parameters=nncf.AdvancedCompressionParameters(
                 group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
             ),
