@@ -245,7 +245,7 @@ class AlignedHeads(Parts):
         self.agreement.add(layer, heads, weights, words, rows)
         self._total[rows] += weights.sum(dim=1).to(self._total.dtype)
         self._seen += weights.shape[1] * (rows.start == 0)  # heads, each once
-        used = (per_piece * self._used[rows, None]).double().transpose(0, 1).flatten(1)
+        used = widest(per_piece * self._used[rows, None]).transpose(0, 1).flatten(1)
         index = words.near(FARTHEST)[rows].flatten().expand_as(used)
         by_distance = used.new_zeros(len(used), 2 * FARTHEST + 1).scatter_add_(1, index, used)
         self.kernel.sums[layer, heads] += numpy(by_distance)
