@@ -226,10 +226,8 @@ class Reading:
             if edges is not None:
                 counted, again = (edges.syntactic, edges.swapped), self.batches.after(0)
                 hits = kernel_hits(edges.kernel.means(), counted, (batch for _, batch in again))
-                kernel, swapped_edges = (
-                    hits[0],
-                    judge_swapped(edges.swapped, hits[1], thresholds, ids),
-                )
+                kernel = hits[0]
+                swapped_edges = judge_swapped(edges.swapped, hits[1], thresholds, ids)
             scored = edges.syntactic if edges is not None else None
             heads = judge(
                 *(part, thresholds, ids, stack),
