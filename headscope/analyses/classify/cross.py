@@ -186,8 +186,8 @@ class Agreement(Accumulator):
         error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
         t = int(error[0].argmin())
         of_n, products, of_d = self.squares[:, 1, layer, head, t]
-        terms = both[1, t], of_n, products, size[1, t], of_d
-        half = Z95 * float(np.nan_to_num(ratio_error(*terms, int(self.units[1])), posinf=1.0))
+        terms = both[1, t], of_n, products, size[1, t], of_d, int(self.units[1])
+        half = Z95 * float(np.nan_to_num(ratio_error(*terms), nan=1.0, posinf=1.0))
         value, n = float(error[1, t]), int(links[1, t])
         return LinkScore(
             threshold=round(STEP * (t + 1), 2),
