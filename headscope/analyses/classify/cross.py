@@ -15,8 +15,8 @@ Where words are aligned, the word-level attention W of a head has a row for each
 (mean over the queries at which the decoder is to write a piece of it) and a column for each word of
 the source (sum over its pieces). Its argmax is scored as a relation is (``syntactic.py``), from
 target to source; offsets and the kernel count from the straight line between the ends of both
-sides. Besides, W says which words are aligned, A: those of a weight from t on. With S the sure
-links, P with possible ones::
+sides. W also says which words are aligned: A are those with a weight of at least t. With S the sure
+links, P the sure and possible ones::
 
     precision = \|A & P\| / \|A\|        recall = \|A & S\| / \|S\|
     alignment error rate = 1 - (\|A & S\| + \|A & P\|) / (\|A\| + \|S\|)

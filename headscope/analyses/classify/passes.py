@@ -75,7 +75,7 @@ class Batches(Generic[Raw, Item]):
 
     n_items: int
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes a window, None for what the model cannot read whole; True for the first one
+    #: Encodes a window (None for a row that is too long) and is told whether it is the first
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
     collate: Callable[[Sequence[Item]], Batch]
     _kept: list[tuple[int, Batch]] = field(default_factory=list)

@@ -35,7 +35,7 @@ class PrefixWeights:
     """Mean weight of each head on every place, sequence by sequence.
 
     All sequences have one length: special tokens, a first half, a second half as long, special
-    tokens. Queries are the tokens of the second half but its first and last, so that all three
+    tokens. Queries are the tokens of the second half except its first and last, so that all three
     places are in the first half.
     """
 
