@@ -176,8 +176,8 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         zero, mean, noise = head.cause.zero, float(head.cause.mean), float(head.cause.noise)
         yield (
             "Loss when removed",
-            f"{loss_text(float(zero))} ({loss_interval(zero)}); mean left {loss_text(mean)}, "
-            f"noise of its size {loss_text(noise)}",
+            f"{loss_text(float(zero))} ({loss_interval(zero)}); replaced by its mean "
+            f"{loss_text(mean)}, noise of its size {loss_text(noise)}",
         )
     for patch in head.patched:
         reads = (f", {e.reader} {decimal(e.gain.value)}" for e in patch.effects)
