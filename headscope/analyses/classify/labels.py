@@ -214,8 +214,7 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
             score, c = confirmed[i]
             detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
             role = PAIR + score.relation if by_label else "syntactic"
-            label = Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest)
-            labels.append(label)
+            labels.append(Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest))
         yield place, "syntactic", scores, labels
 
 
