@@ -20,8 +20,6 @@ RULES = {
 }
 #: The sentence of a role whose row has none.
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
-
-
 #: Where the tokens of a repeated sequence can look.
 PLACES = {
     "after": "after it (induction)",

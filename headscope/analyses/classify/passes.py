@@ -224,10 +224,10 @@ class Reading:
                 if stack == "encoder" and (self.corpus.has_trees or labels):
                     edges = part
             if edges is not None:
-                counted, again = (edges.syntactic, edges.swapped), self.batches.after(0)
-                hits = kernel_hits(edges.kernel.means(), counted, (batch for _, batch in again))
-                kernel = hits[0]
-                swapped_edges = judge_swapped(edges.swapped, hits[1], thresholds, ids)
+                counted = edges.syntactic, edges.swapped
+                again = (batch for _, batch in self.batches.after(0))
+                kernel, of_swapped = kernel_hits(edges.kernel.means(), counted, again)
+                swapped_edges = judge_swapped(edges.swapped, of_swapped, thresholds, ids)
             scored = edges.syntactic if edges is not None else None
             heads = judge(
                 *(part, thresholds, ids, stack),

@@ -291,6 +291,7 @@ class SyntacticTest:
     direction: str  # As ``dep->head``
     offset: int  # The best word offset on all sentences; ``whole`` is measured with it
     whole: _Counts  # On all sentences
+    chosen: _Counts  # On half A, with its best offset
     held_out: _Counts  # On half B, with the best offset of half A
     selected: Array  # Which heads half A selects
     confirmed: Array  # Which of them half B confirms: the labels
@@ -361,16 +362,16 @@ def judge_syntactic(
         best, from_a = best_offset(name, (0, 1)), best_offset(name, (0,))
         parts = (((0, 1), best), ((0,), from_a), ((1,), from_a))
         whole, a, b = (counts(name, halves, offset) for halves, offset in parts)
-        drafts.append((name, best, whole, b))
+        drafts.append((name, best, whole, a, b))
         asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
         selected.append(exists & asked & a.exceeds(a.accuracy, tuple(a.baselines), thresholds))
     if not drafts:
         return []
     p_adjusted = adjust(np.stack([b.p_value() for *_, b in drafts]), np.stack(selected))
     tests = []
-    for (name, best, whole, b), selects, p in zip(drafts, selected, p_adjusted, strict=True):
+    for (name, best, whole, a, b), selects, p in zip(drafts, selected, p_adjusted, strict=True):
         again = b.exceeds(b.accuracy, tuple(b.baselines), thresholds)
         again &= b.exceeds(b.mean_accuracy, _POSITIONAL, thresholds)
         confirmed = selects & (p <= thresholds.q) & again
-        tests.append(SyntacticTest(*name, best, whole, b, selects, confirmed, p))
+        tests.append(SyntacticTest(*name, best, whole, a, b, selects, confirmed, p))
     return tests
