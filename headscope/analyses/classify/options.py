@@ -119,16 +119,16 @@ class ClassifyOptions(ResumableOptions):
     task: Annotated[
         str,
         Option(
-            help="What models without a head are measured by; fidelity needs no labels.",
+            help="With ablate: what it measures by; fidelity needs no labels.",
             choices=TASKS,
         ),
     ] = "fidelity"
     data: Annotated[
         str | Path | None,
         Option(
-            help="What models without a head are measured on, one half, with means of the other: "
-            "text, CSV, TSV, JSONL with labels or targets, or what the task reads. Default: the "
-            "built-in sample."
+            help="With ablate: what it measures on, one half, with means of the other: text, CSV, "
+            "TSV, JSONL with labels or targets, or what the task reads. Default: the built-in "
+            "sample."
         ),
     ] = None
     ablate_limit: Annotated[
