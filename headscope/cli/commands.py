@@ -41,8 +41,7 @@ FAIL_ON = Usual(
     "setting-changed, any. See docs/diff.md.",
 )
 TOLERANCE = Option(
-    help="By how much a number without an interval may differ, as a share of it (of 1, where it "
-    "is smaller)."
+    help="By what share of it (of 1, where it is smaller) a number without interval may differ."
 )
 
 

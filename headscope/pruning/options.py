@@ -177,8 +177,8 @@ class PruneOptions(RunOptions):
     repairs: Annotated[
         Sequence[str] | None,
         Option(
-            help="Repeatable. Default: surgeon; none and surgeon where methods are named; none for "
-            "heads by hand.",
+            help="What is done to the heads that stay; repeatable. Default: surgeon; none and "
+            "surgeon where methods are named; none for heads by hand.",
             flags=("--repair",),
             choices=tuple(Repair),
         ),

@@ -34,10 +34,7 @@ class SectionFlags:
     ] = None
     text: Annotated[
         Path | None,
-        Usual(
-            help="Plain text for all sections; beside a treebank for those without trees. "
-            "Default: the built-in sample."
-        ),
+        Usual(help="Plain text for all sections; beside a treebank for those without trees."),
     ] = None
 
 
