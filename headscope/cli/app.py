@@ -247,8 +247,8 @@ class LazyGroup(HelpGroup):
 app = typer.Typer(
     cls=LazyGroup,
     name="headscope",
-    help="What each attention head of a BERT-style transformer does, measured through our own "
-    "attention and proven equal to the model's.",
+    help="See what each attention head of a BERT-style transformer does, and make the model "
+    "smaller; every run is checked against your model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -116,7 +116,7 @@ class Call:
             return names
         lines = [f"{self.command} would measure {self.values['model']}."]
         lines += [f"Its steps: {'; '.join(names)}."] if names else []
-        for name in ("output", "save", "prune_to"):
+        for name in ("output", "save"):
             if (folder := self.values.get(name)) is not None:
                 lines.append(f"It writes {folder}{' (which is there)' if folder.exists() else ''}.")
         print_human(*map(visible, lines))

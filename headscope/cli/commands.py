@@ -7,7 +7,7 @@ import json
 import secrets
 import webbrowser
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headscope.reports.result import DiffResult
     from headscope.reports.rules import Rule
 
-OUTPUT = options_of(FolderFlags)["output"].marker
+OUTPUT = replace(options_of(FolderFlags)["output"].marker, help="Folder for Markdown and JSON.")
 VERBOSE, QUIET = (options_of(CommonFlags)[name].marker for name in ("verbose", "quiet"))
 FAIL_ON = Usual(
     metavar="RULE",
@@ -41,8 +41,7 @@ FAIL_ON = Usual(
     "setting-changed, any. See docs/diff.md.",
 )
 TOLERANCE = Option(
-    help="Share of a number (of 1, where it is smaller) that it may differ where it has "
-    "no interval."
+    help="By what share of it (of 1, where it is smaller) a number without interval may differ."
 )
 
 
@@ -261,7 +260,7 @@ def _list(options: ListOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaOptions:
-    """Print the JSON Schema of what a command writes: every field, its type and its meaning."""
+    """Print the JSON Schema of what a command writes: every field, its type, mostly its meaning."""
 
     examples: ClassVar[tuple[str, ...]] = (
         "headscope schema classify",
@@ -314,7 +313,7 @@ class ServeOptions:
     no_browser: Annotated[
         bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
-    seed: Annotated[int, Option(help="Of the random sets of heads.")] = 0
+    seed: Annotated[int, Option(help="Seed of the random sets of heads.")] = 0
     quiet: Annotated[bool, QUIET] = False
 
 

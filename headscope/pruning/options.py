@@ -177,8 +177,8 @@ class PruneOptions(RunOptions):
     repairs: Annotated[
         Sequence[str] | None,
         Option(
-            help="Repeatable. Default: surgeon; none and surgeon where methods are named; none for "
-            "heads by hand.",
+            help="What is done to the heads that stay; repeatable. Default: surgeon; none and "
+            "surgeon where methods are named; none for heads by hand.",
             flags=("--repair",),
             choices=tuple(Repair),
         ),
@@ -186,7 +186,7 @@ class PruneOptions(RunOptions):
     step: Annotated[
         float,
         Option(
-            help="Between the fractions of a curve; 0.1 takes about three times as long.",
+            help="Step between the fractions of a curve; 0.1 takes about three times as long.",
             at_least=0.01,
             at_most=1,
             why="0.1 is usual",

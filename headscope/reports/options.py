@@ -35,7 +35,7 @@ class SectionFlags:
     ] = None
     text: Annotated[
         Path | None,
-        Usual(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
+        Usual(help="Plain text for all sections; beside a treebank for those without trees."),
     ] = None
 
 
@@ -177,8 +177,8 @@ class InsightsOptions(ClaimsOptions):
 class ReportOptions(ClaimsOptions):
     """Write one page about a model: claims, roles, ranks, spectra, depth and pruning.
 
-    Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, linear, symmetric,
-    prune, insights. Each is set by its own table of a config file, or of the settings in Python.
+    Sections: validate, explain, classify, attribute, rank, spectrum, depth, flow, transfer, linear,
+    symmetric, prune, insights. Each is set by its table of a config file, or of settings in Python.
 
     Examples
     --------

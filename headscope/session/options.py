@@ -37,7 +37,7 @@ POOLING = Option(
     loading=True,
 )
 STACK = Option(
-    help="Attention of an encoder-decoder model. Default: all that the input exercises.",
+    help="Attention of an encoder-decoder model. Default: all that the input runs.",
     choices=STACKS,
 )
 #: Options of most commands, in the order in which they come after a command's own.

@@ -45,7 +45,7 @@ class ShrinkOptions(RunOptions):
     """Find the fastest model that loses at most what you allow, by the plainest means.
 
     First the whole model in other runtimes and in 8 bits, each timed and measured here. Where that
-    does not reach the target, whole layers go, and those that stay are distilled for some minutes
+    does not reach the target, layers get narrower, then fewer, and are distilled for some minutes
     from the model's own outputs on text without labels. For a size in megabytes the rows of the
     vocabulary that no text needs go too.
 
@@ -124,7 +124,7 @@ class ShrinkOptions(RunOptions):
     minutes: Annotated[
         float,
         Option(
-            help="Of training, for each number of layers that is tried; 0 trains nothing.",
+            help="Minutes of training for each size that is trained; 0 trains nothing.",
             at_least=0,
         ),
     ] = MINUTES

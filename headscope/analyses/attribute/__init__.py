@@ -142,7 +142,7 @@ class AttributeOptions(RunOptions):
             "target a table of pairs. Default: the built-in sample, or the data's own pairs."
         ),
     ] = None
-    most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
+    most: Annotated[int, Option(help="Most heads that a searched set may have.", at_least=1)] = 8
     resamples: Annotated[
         int,
         Option(

@@ -119,15 +119,17 @@ class ClassifyOptions(ResumableOptions):
     task: Annotated[
         str,
         Option(
-            help="The task that shows what removing a head costs; fidelity needs no labels.",
+            help="With ablate: the task that shows what removing a head costs; fidelity needs no "
+            "labels.",
             choices=TASKS,
         ),
     ] = "fidelity"
     data: Annotated[
         str | Path | None,
         Option(
-            help="Its examples, half of them for losses and half for means: text, CSV, TSV, JSONL "
-            "with labels or targets, or what the task reads. Default: the built-in sample."
+            help="With ablate: its examples, half of them for losses and half for means: text, "
+            "CSV, TSV, JSONL with labels or targets, or what the task reads. Default: the "
+            "built-in sample."
         ),
     ] = None
     ablate_limit: Annotated[

@@ -46,7 +46,7 @@ class ExplainOptions(CertifiedOptions):
     sentence: Annotated[
         str | None,
         Option(
-            help="Followed through the model.",
+            help="A sentence of at most 64 tokens.",
             python_help="At most 64 tokens; None takes a short one of the built-in sample.",
             metavar="SENTENCE",
             argument=True,

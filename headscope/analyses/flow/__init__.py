@@ -21,8 +21,8 @@ SENTENCES = 192
 class FlowOptions(RunOptions):
     """Say how much of what heads read they pass on; hubs and trees in their attention.
 
-    Spectra of W_V and W_V W_O, what z holds of the states it was made from, which words are hubs,
-    and how well the largest tree of each head fits gold trees.
+    Spectra of W_V and W_V W_O, what a head's output holds of what the head read, which words are
+    hubs, and how well the largest tree of each head fits gold trees.
 
     Examples
     --------

@@ -56,7 +56,7 @@ class RankOptions(RunOptions):
     rtol: Annotated[
         float | None,
         Option(
-            help="For the numerical rank. Default: max(shape) * eps of the stored dtype.",
+            help="Tolerance of numerical ranks. Default: max(shape) * eps of the stored dtype.",
             above=0,
             below=1,
         ),

@@ -69,7 +69,7 @@ class SpectrumOptions(ResumableOptions):
     ] = None
     k: Annotated[
         int | None,
-        Usual(help="How many singular values to count. Default: length / 4.", at_least=1),
+        Usual(help="Largest singular values that are summed. Default: length / 4.", at_least=1),
     ] = None
     sequences: Annotated[
         int | None,

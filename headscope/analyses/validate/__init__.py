@@ -14,7 +14,7 @@ __all__ = ["ValidateOptions", "ValidationResult", "validate"]
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(ModelOptions):
-    """Prove that our attention equals the model's: layer by layer, padded and not.
+    """Check that our attention equals the model's: layer by layer, with and without padding.
 
     Compared with the model's own eager and SDPA runs, and with float32 from recorded queries and
     keys. Exits with 3 when anything is off.

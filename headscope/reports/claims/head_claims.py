@@ -86,7 +86,8 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
         "worse_than_random": worse,
         **cross_values,
     }
-    does = "worse than" if worse else "no better than" if beats != HOLDS else "better than"
+    outcome = {HOLDS: "do better than", UNKNOWN: "cannot be told from"}
+    does = "do worse than" if worse else outcome.get(beats, "do no better than")
     few = rule.say("few", sets=kept.sets) if too_few else ""
     how = "of all heads alike" if kept.sets is None else "with as many heads in every layer"
     extremes = {"least": np.min(kept.random), "most": np.max(kept.random)}

@@ -119,7 +119,9 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
     ],
 )
 def test_labelled_heads_against_random_ones(found, verdict):
-    assert roles_judged(found).verdict == verdict
+    insight = roles_judged(found)
+    assert insight.verdict == verdict
+    assert ("cannot be told from" in insight.measured) == (found.sets == 19)
 
 
 def test_estimates_and_sides_of_a_limit():
