@@ -68,8 +68,9 @@ def results_of(
     document: Mapping[str, Any], name: str, sections: Mapping[str, Any] | None = None
 ) -> Results:
     """Read what a result file holds, given as plain values, or as ``sections`` that are at hand."""
-    raw = _split(document, name)
-    return _typed(raw, name) if sections is None else Results(name, raw, **sections)
+    if sections is None:
+        return _typed(_split(document, name), name)
+    return Results(name, {section: document[section] for section in sections}, **sections)
 
 
 def load_json(path: Path) -> Any:
