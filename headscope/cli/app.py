@@ -105,7 +105,7 @@ def _report(call: Call) -> None:
         check_rules(limits.fail_on, baseline.metric)  # before anything is measured
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
-    folder = call.values["output"] or Path("reports") / name
+    folder = call.values["output"] = call.values["output"] or Path("reports") / name
     # Insights judges what the other sections measured: only its thresholds and its limit apply.
     own = table_of(call.context, "insights")
     table = {key: value for key, value in own.items() if "threshold" in key}
