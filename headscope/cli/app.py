@@ -111,7 +111,8 @@ def _report(call: Call) -> None:
     table = {key: value for key, value in own.items() if "threshold" in key}
     others = [name for name in SECTIONS if name != "insights"]
     settings = section_settings(call.context, others, call.values)
-    settings |= {"insights": {"limit": own["limit"]}} if "limit" in own else {}
+    limit = call.values["limit"] or own.get("limit")
+    settings |= {} if limit is None else {"insights": {"limit": limit}}
     keywords = {
         **call.arguments,
         "settings": settings,
