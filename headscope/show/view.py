@@ -100,7 +100,9 @@ def view(
         if page:
             from headscope.show.page.template import page_of
 
-            files[f"{page}.html"] = page_of(title, blocks(result), result).encode()
+            files[f"{page}.html"] = page_of(title, blocks(result), result).encode(
+                "utf-8", "replace"
+            )
         return files
 
     return View(human, files, more=more, title=title, blocks=blocks, **others)
