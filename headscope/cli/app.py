@@ -57,14 +57,6 @@ EVERY = tuple(name for names in GROUPS.values() for name in names)
 COMMANDS = EVERY[:-1]  # Those that can be configured: all but config.
 
 
-def _depth(call: Call) -> None:
-    call.run(log=call.values["log"])
-
-
-def _spectrum(call: Call) -> None:
-    call.run({"folder": call.values["output"]})
-
-
 def _validate(call: Call) -> None:
     result = call.run()
     if not result.passed:
@@ -164,8 +156,9 @@ def _add_step_summary(page: Path) -> None:
 
 #: What a command does beyond measuring, writing its folder and printing.
 _BODIES: dict[str, Callable[[Call], Any]] = {
-    **{"depth": _depth, "spectrum": _spectrum, "validate": _validate},
-    **{"insights": _insights, "report": _report, "shrink": _shrink},
+    "depth": lambda call: call.run(log=call.values["log"]),
+    "spectrum": lambda call: call.run({"folder": call.values["output"]}),
+    **{"validate": _validate, "insights": _insights, "report": _report, "shrink": _shrink},
 }
 
 

@@ -83,7 +83,7 @@ def write_report(
     content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     results = results_of(document, REPORT, report.sections)
     content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
-    content["report.html"] = report_html(report).encode("utf-8", "replace")
+    content["report.html"] = report_html(report).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)
     return document

@@ -10,7 +10,6 @@ classify found) and ``sections`` (everything).
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,8 +53,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 

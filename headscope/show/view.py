@@ -100,9 +100,7 @@ def view(
         if page:
             from headscope.show.page.template import page_of
 
-            files[f"{page}.html"] = page_of(title, blocks(result), result).encode(
-                "utf-8", "replace"
-            )
+            files[f"{page}.html"] = page_of(title, blocks(result), result).encode()
         return files
 
     return View(human, files, more=more, title=title, blocks=blocks, **others)

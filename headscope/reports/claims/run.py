@@ -54,10 +54,6 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
 
-#: Random sets that the labelled heads are compared with. With 39 one of them may do as well and p
-#: is still 2 / 40 = 5%; with fewer it may not.
-DRAWS = 39
-
 
 #: What each section calls its text.
 _TEXTS = {
@@ -188,7 +184,7 @@ def measure_kept_roles(
     *,
     task: str = "fidelity",
     data: str | Path | None = None,
-    draws: int = DRAWS,
+    draws: int = 39,
     limit: int | None = None,
     seed: int = 0,
     corpus: Corpus | None = None,
