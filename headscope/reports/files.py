@@ -40,7 +40,7 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     ``log`` for depth.
     """
     view, name = view_of(command), f"{command}.json"
-    text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names of files may need it
+    text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
     files = {**view.files(result, **presentation), name: text}
     write_files(folder, files, stale=view.stale, mark=name)
     (folder / state_name(command)).unlink(missing_ok=True)
