@@ -57,14 +57,6 @@ EVERY = tuple(name for names in GROUPS.values() for name in names)
 COMMANDS = EVERY[:-1]  # Those that can be configured: all but config.
 
 
-def _depth(call: Call) -> None:
-    call.run(log=call.values["log"])
-
-
-def _spectrum(call: Call) -> None:
-    call.run({"folder": call.values["output"]})
-
-
 def _validate(call: Call) -> None:
     result = call.run()
     if not result.passed:
@@ -105,13 +97,14 @@ def _report(call: Call) -> None:
         check_rules(limits.fail_on, baseline.metric)  # before anything is measured
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
-    folder = call.values["output"] or Path("reports") / name
+    folder = call.values["output"] = call.values["output"] or Path("reports") / name
     # Insights judges what the other sections measured: only its thresholds and its limit apply.
     own = table_of(call.context, "insights")
     table = {key: value for key, value in own.items() if "threshold" in key}
     others = [name for name in SECTIONS if name != "insights"]
     settings = section_settings(call.context, others, call.values)
-    settings |= {"insights": {"limit": own["limit"]}} if "limit" in own else {}
+    limit = call.values["limit"] or own.get("limit")
+    settings |= {} if limit is None else {"insights": {"limit": limit}}
     keywords = {
         **call.arguments,
         "settings": settings,
@@ -163,8 +156,9 @@ def _add_step_summary(page: Path) -> None:
 
 #: What a command does beyond measuring, writing its folder and printing.
 _BODIES: dict[str, Callable[[Call], Any]] = {
-    **{"depth": _depth, "spectrum": _spectrum, "validate": _validate},
-    **{"insights": _insights, "report": _report, "shrink": _shrink},
+    "depth": lambda call: call.run(log=call.values["log"]),
+    "spectrum": lambda call: call.run({"folder": call.values["output"]}),
+    **{"validate": _validate, "insights": _insights, "report": _report, "shrink": _shrink},
 }
 
 

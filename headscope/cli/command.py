@@ -197,6 +197,8 @@ def read_options(
     try:
         arguments = arguments_of(options, {**values, "thresholds": thresholds})
         options(**arguments)
+        for option in options_of(options.flags).values() if options.flags else ():
+            option.check(values[option.spelled_as])
     except HeadscopeError as error:
         raise usage_error(options, error) from None
     for name in _INPUTS:

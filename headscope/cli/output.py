@@ -39,7 +39,8 @@ def print_human(*parts: RenderableType) -> None:
 
 def print_data(text: str) -> None:
     """Print JSON or CSV on stdout, and nothing else."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    written = text.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8
+    sys.stdout.write(written if written.endswith("\n") else written + "\n")
     sys.stdout.flush()
 
 

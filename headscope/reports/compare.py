@@ -133,9 +133,7 @@ def changes_between(
                 curves.append(CurveChange(*key, len(beyond), len(shared), worst))
         elif isinstance(mine, str) and isinstance(other, str) and mine != other:
             verdicts.append(TextChange(*key, mine, other))
-    labels: dict[str, list[SetChange]] = {"roles": [], "relations": [], "heads removed": []}
-    for label in _label_changes(before, after):
-        labels[label.name].append(label)
+    labels = list(_label_changes(before, after))
     diff = DiffResult(
         old=old.name,
         new=new.name,
@@ -147,9 +145,9 @@ def changes_between(
             Identity(row.what, row.name, row.sections, *row.values)
             for row in _unequal((old.conditions, new.conditions), sections, models=True)
         ),
-        roles=tuple(labels["roles"]),
-        relations=tuple(labels["relations"]),
-        choices=tuple(labels["heads removed"]),
+        roles=tuple(label for label in labels if label.name == "roles"),
+        relations=tuple(label for label in labels if label.name == "relations"),
+        choices=tuple(label for label in labels if label.name == "heads removed"),
         verdicts=tuple(verdicts),
         metrics=tuple(metrics),
         scores=tuple(sorted(scores, key=_size, reverse=True)),

@@ -233,8 +233,8 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
 
 def diff_files(diff: DiffResult, rules: Iterable[Rule] = ()) -> dict[str, bytes]:
     """Return diff.md and diff.json; where nothing differs the page says so."""
-    page = diff_markdown(diff, rules) or "Nothing differs.\n"
-    return {"diff.md": page.encode(), "diff.json": to_json(diff).encode() + b"\n"}
+    texts = {"md": diff_markdown(diff, rules) or "Nothing differs.\n", "json": f"{to_json(diff)}\n"}
+    return {f"diff.{k}": text.encode("utf-8", "backslashreplace") for k, text in texts.items()}
 
 
 # --- reports side by side ---

@@ -40,7 +40,8 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     ``log`` for depth.
     """
     view, name = view_of(command), f"{command}.json"
-    files = {**view.files(result, **presentation), name: to_json(result).encode() + b"\n"}
+    text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
+    files = {**view.files(result, **presentation), name: text}
     write_files(folder, files, stale=view.stale, mark=name)
     (folder / state_name(command)).unlink(missing_ok=True)
     return [name, *(other for other in files if other != name)]
@@ -79,7 +80,7 @@ def write_report(
     }
     content = {name: data for files in written.values() for name, data in files.items()}
     gone = [name for name in _of_earlier_report(folder) if name not in content]
-    content["report.md"] = report_markdown(report, outcomes, changes).encode()
+    content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     results = results_of(document, REPORT, report.sections)
     content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
     content["report.html"] = report_html(report).encode()

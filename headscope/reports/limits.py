@@ -32,7 +32,6 @@ _Kind = tuple[str, tuple[type, ...], float]
 _FLAG: _Kind = ("true or false", (bool,), -math.inf)
 _COUNT: _Kind = ("a whole number of 0 or more", (int,), 0)
 _NUMBER: _Kind = ("a number", (int, float), -math.inf)
-_DROP: _Kind = ("a number", (int, float), 0)
 _SHARE: _Kind = ("a number of 0 or more", (int, float), 0)
 
 
@@ -125,7 +124,7 @@ _LIMITS = {
     "max_without_role": Limit(_COUNT, "at most so many heads have no role", _labels),
     "max_false_positives": Limit(_COUNT, _FALSE, _labels),
     "metric_min": Limit(_NUMBER, f"the unpruned model's metric is {_LEAST}", _metric),
-    "metric_at_50_percent_drop": Limit(_DROP, f"{_SO_MANY}worse by at most this", _metric),
+    "metric_at_50_percent_drop": Limit(_SHARE, f"{_SO_MANY}worse by at most this", _metric),
     "metric_at_50_percent_min": Limit(_NUMBER, _SO_MANY + _LEAST, _metric),
 }
 #: Keys of [limits] that hold no number: what the value is, and what it asks for.

@@ -53,7 +53,7 @@ class ReportFlags(SectionFlags):
     ] = None
     limit: Annotated[
         int | None,
-        Option(help="Only the first sentences; of a task so many examples, chosen at random."),
+        Option(help="Only the first sentences; of claim 2's task so many examples.", at_least=1),
     ] = None
 
 
@@ -86,6 +86,21 @@ class ClaimsOptions(RunOptions):
         ),
     ] = None
     pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse what a section's options do not take, before any section is measured."""
+        for name in (name for name in SECTIONS if name in (self.settings or {})):
+            self.options_of(name)
+
+    def options_of(self, name: str) -> ModelOptions | None:
+        """Return the options of a section; None for unknown ones, which the run refuses."""
+        kind: type[ModelOptions] = function_of(name).options
+        try:
+            return kind(**{**kind.report_defaults(), **(self.settings or {}).get(name, {})})
+        except TypeError:
+            return None
+        except HeadscopeError as error:
+            raise InputError(f"[{name}] {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +167,13 @@ class InsightsOptions(ClaimsOptions):
             help="Only the first sentences; of a task so many examples, chosen at random.",
             python_help="So many of the examples that the task is measured on, chosen at random. "
             "The sections have limits of their own in settings.",
+            at_least=1,
         ),
     ] = None
 
     def check(self) -> None:
         """Refuse to skip sections that insights does not run."""
+        super().check()
         known = [name for name in section_of("insights").uses if name != "prune"]
         for name in self.skip:
             if name not in known:
@@ -220,6 +237,7 @@ class ReportOptions(ClaimsOptions):
 
     def check(self) -> None:
         """Refuse unknown sections, and a report without any section."""
+        super().check()
         for name in (*self.only, *self.skip):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
@@ -244,15 +262,10 @@ class ReportOptions(ClaimsOptions):
         return most, {f"{name} (--skip {name})": rest}
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
-        """Yield the options of every section that is asked for, those of insights by default."""
+        """Yield the options of every section that is asked for."""
         for name in self.section_names():
-            kind: type[ModelOptions] = function_of(name).options
-            table = {} if name == "insights" else (self.settings or {}).get(name, {})
-            try:
-                options = kind(**{**kind.report_defaults(), **table})
-            except (HeadscopeError, TypeError):  # the run says what is wrong
-                continue
-            yield name, options
+            if (options := self.options_of(name)) is not None:
+                yield name, options
 
 
 insights = entry(InsightsOptions, InsightsResult, "headscope.reports.claims.run")

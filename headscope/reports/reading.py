@@ -16,9 +16,7 @@ from headscope.models.certificate.validation import (
     ValidationSummary,
     certificate_of,
 )
-from headscope.reports.registry import SECTIONS, Sections, section_of
-
-_REPORT = "report.json"
+from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ def read_results(path: str | Path) -> Results:
     if not path.is_dir():
         return results_of(load_json(path), str(path))
     raw: dict[str, dict[str, Any]] = {}
-    if (path / _REPORT).exists():
-        raw |= _split(load_json(path / _REPORT), str(path / _REPORT))
+    if (path / REPORT).exists():
+        raw |= _split(load_json(path / REPORT), str(path / REPORT))
     for section in SECTIONS:
         file = path / f"{section}.json"
         if section in raw or not file.exists():
@@ -59,7 +57,7 @@ def read_results(path: str | Path) -> Results:
             )
         raw |= document
     if not raw:
-        names = ", ".join([_REPORT, *(f"{section}.json" for section in SECTIONS)])
+        names = ", ".join([REPORT, *(f"{section}.json" for section in SECTIONS)])
         raise InputError(f"The folder {visible(path)} holds no results; looked for {names}.")
     return _typed(raw, str(path))
 
@@ -68,8 +66,9 @@ def results_of(
     document: Mapping[str, Any], name: str, sections: Mapping[str, Any] | None = None
 ) -> Results:
     """Read what a result file holds, given as plain values, or as ``sections`` that are at hand."""
-    raw = _split(document, name)
-    return _typed(raw, name) if sections is None else Results(name, raw, **sections)
+    if sections is None:
+        return _typed(_split(document, name), name)
+    return Results(name, {section: document[section] for section in sections}, **sections)
 
 
 def load_json(path: Path) -> Any:

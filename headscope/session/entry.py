@@ -34,7 +34,7 @@ _REST = """
 Returns
 -------
 {result}
-    Frozen raw values; ``.to_frame()`` gives pandas.
+    Frozen raw values{frame}.
 
 Raises
 ------
@@ -149,5 +149,6 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
         lines += [f"{option.name} : {type_name}, {default}"]
         help_text = option.marker.python_help or option.marker.help
         lines += textwrap.wrap(help_text, 90, initial_indent="    ", subsequent_indent="    ")
-    lines += _REST.format(result=result.__name__).splitlines()
+    frame = "; ``.to_frame()`` gives pandas" if hasattr(result, "to_frame") else ""
+    lines += _REST.format(result=result.__name__, frame=frame).splitlines()
     return "\n".join([*lines, *(["", "Examples", "--------", examples] if examples else [])])

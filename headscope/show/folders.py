@@ -57,7 +57,8 @@ def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> di
     """Return ``NAME.csv`` of every table, ``NAME.png`` and ``NAME.svg`` of every figure."""
     from headscope.show.figures import figure_files
 
-    return {f"{name}.csv": text.encode() for name, text in tables.items()} | figure_files(figures)
+    written = {f"{name}.csv": text.encode("utf-8", "replace") for name, text in tables.items()}
+    return written | figure_files(figures)
 
 
 def write_files(

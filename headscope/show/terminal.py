@@ -124,7 +124,7 @@ def _head_map(
     """Lay layers x heads out in blocks of heads; those that are missing stay empty."""
     rows = head_rows(cells, layers)
     first = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
-    n_heads = max(head for _, head in cells) + 1
+    n_heads = len(rows[0][1]) if rows else 0
     across = max(1, (columns - first) // 6)
     for start in range(0, n_heads, across):
         heads = range(start, min(start + across, n_heads))

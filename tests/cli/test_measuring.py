@@ -156,3 +156,4 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(name, run, model, tm
     assert ("Its steps: validate; explain; classify" in done.flat) == (name == "report")
     assert f"It writes {tmp_path / 'out'}." in done.flat
     assert not (tmp_path / "out").exists()
+    assert ("It writes reports/" in run(name, model, "--dry-run").flat) == (name == "report")

@@ -85,13 +85,14 @@ def test_a_model_that_is_not_known_gets_its_certificate_and_nothing_else(
     run, unknown, quick, tmp_path
 ):
     out = tmp_path / "report"
-    done = run("report", unknown, "--config", quick, "-o", out)
-    assert done.code == 3
-    assert "fails validation" in done.stderr
-    document = json.loads((out / "report.json").read_text())
-    assert document["validate"]["passed"] is False
-    assert document["classify"] is None
-    assert "Validation FAILED" in (out / "report.html").read_text()
+    for only in ((), ("--only", "classify")):
+        done = run("report", unknown, "--config", quick, "-o", out, *only)
+        assert done.code == 3
+        assert "fails validation" in done.stderr
+        document = json.loads((out / "report.json").read_text())
+        assert document["validate"]["passed"] is False
+        assert document["classify"] is None
+        assert "Validation FAILED" in (out / "report.html").read_text()
 
 
 def test_insights_are_judged_by_the_thresholds_of_the_file(run, model, quick, tmp_path):

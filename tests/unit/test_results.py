@@ -130,6 +130,10 @@ def test_damaged_fields_are_named(place, value, words, documents):
         results_of(data, "x.json")
 
 
+def test_a_report_of_no_section_is_a_result_all_the_same():
+    assert results_of({"schema": 2}, "report.json", {}).sections == {}
+
+
 def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents, tmp_path):
     text = json.dumps(changed(documents["classify"], "heads", 0, "entropy", to="@"))
     path = tmp_path / "x.json"

@@ -54,11 +54,6 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
 
-#: Random sets that the labelled heads are compared with. With 39 one of them may do as well and p
-#: is still 2 / 40 = 5%; with fewer it may not.
-DRAWS = 39
-
-
 #: What each section calls its text.
 _TEXTS = {
     **dict.fromkeys(("classify", "flow"), "corpus"),
@@ -107,7 +102,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     translating = loaded.encoder_decoder and task == "seq2seq"
 
     # Everything but fine-tuning, which comes last and gets what is left of the budget.
-    sections = options.sections
+    sections, left_out = options.sections, dict[str, str]()
     tell: Progress = options.tell
     tuning: Run | None = None
     if sections is None:
@@ -124,7 +119,8 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
         shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
-        sections = run_sections(first, shared).sections
+        measured = run_sections(first, shared)
+        sections, left_out = measured.sections, measured.left_out
         tuning = shared if "transfer" in names else None
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
@@ -164,17 +160,15 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         left = max(budget - (time.monotonic() - started), 1.0)
         table = settings.get("transfer", {})
         limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
-        tuned = run_sections(["transfer"], dataclasses.replace(tuning, settings=limits)).sections
-        sections = dataclasses.replace(sections, transfer=tuned.transfer)
+        tuned = run_sections(["transfer"], dataclasses.replace(tuning, settings=limits))
+        sections = dataclasses.replace(sections, transfer=tuned.sections.transfer)
+        left_out |= tuned.left_out
+    without = (f"{name} is left out: {why}" for name, why in left_out.items())
+    warnings = [*warnings_of(*sections.sections.values()), *without]
     evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
     return InsightsResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded,
-            command=options.command,
-            seed=seed,
-            warnings=warnings_of(*sections.sections.values()),
-        ),
+        provenance=provenance(loaded, command=options.command, seed=seed, warnings=warnings),
         validation=validation,
         insights=tuple(decide(name, evidence, thresholds) for name in JUDGES),
         thresholds=dataclasses.asdict(thresholds),
@@ -188,7 +182,7 @@ def measure_kept_roles(
     *,
     task: str = "fidelity",
     data: str | Path | None = None,
-    draws: int = DRAWS,
+    draws: int = 39,
     limit: int | None = None,
     seed: int = 0,
     corpus: Corpus | None = None,

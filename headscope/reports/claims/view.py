@@ -172,6 +172,6 @@ def _verdicts(result: InsightsResult) -> Iterator[KeyNumber]:
 
 VIEW = View(
     _human,
-    files=lambda result: {"insights.csv": to_csv(result).encode()},
+    files=lambda result: {"insights.csv": to_csv(result).encode("utf-8", "replace")},
     compared=_verdicts,
 )

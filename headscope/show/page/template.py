@@ -85,13 +85,10 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
     assets = resources.files("headscope.show.page")
     style = assets.joinpath("style.css").read_text("utf-8") + more_style
     script = "".join(assets.joinpath(name).read_text("utf-8") for name in scripts)
-    return pages.get_template(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        **values,
-    )
+    values |= {"style": Markup(style), "script": Markup(script)}
+    values |= {"style_hash": _hash(style), "script_hash": _hash(script)}
+    page = pages.get_template(template).render(**values)
+    return page.encode("utf-8", "replace").decode()  # a file's name may be no UTF-8
 
 
 def role_colours() -> str:

@@ -24,7 +24,7 @@ from headscope.reports.files import report_json
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.show.blocks import Matrix, Text
+from headscope.show.blocks import HeadMap, Matrix, Text
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell, terminal
@@ -189,3 +189,5 @@ def test_a_square_says_how_much_of_it_is_shown():
     ]
     wide = Matrix("x", rows[:3], ("a", "b", "c"), shape=(3, 20))
     assert "x (3 x 20), first 8 of 20 columns" in text_of(*terminal([wide]))
+    unknown = HeadMap("asymmetry", "exact", {("L0", 0): None}, 2)
+    assert "asymmetry: exact" in text_of(*terminal([unknown]))
