@@ -308,7 +308,7 @@ def check_stated(checkpoint: Checkpoint) -> None:
         named = [] if _NO_SIZES.search(key) else [kind for kind in most if kind.search(key)]
         limit = most[named[0]] if named else None
         if limit is not None and abs(value) > limit:
-            raise _too_large(path, f"{key} is {value:.3g}")
+            raise _too_large(path, f"{key} is {str(value)[:20]}")
 
 
 def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
