@@ -11,11 +11,12 @@ import torch
 from families import BY_NAME, COVERED, FIRST, VARIANTS, Family, out_name, padded_batch, tiny
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import headscope
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.activations import Activations
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
@@ -427,3 +428,11 @@ def test_a_task_head_is_unwrapped(tmp_path):
     assert loaded.model is model.bert
     assert not model.bert.training
     assert_passed(loaded)
+
+
+def test_what_is_no_model_or_cannot_classify():
+    with pytest.raises(InputError, match="str is not a transformers model"):
+        headscope.wrap("demo")
+    classifier = tiny("gpt2", auto=AutoModelForSequenceClassification)
+    with pytest.raises(InputError, match="in memory has no pad_token_id"):
+        headscope.scores(classifier, "magnitude")

@@ -273,9 +273,16 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
     Raises
     ------
+    InputError
+        If it is no transformers model.
     UnsupportedModelError
         If it is of a family that cannot be covered, wants more than text, or is no model of text.
     """
+    if not (hasattr(network, "config") and hasattr(network, "parameters")):
+        raise InputError(
+            f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
+            "a hub id or 'demo'."
+        )
     config = network.config
     refuse(config.model_type, name)
     whole, network = network.eval(), getattr(network, "base_model", network)
