@@ -201,7 +201,7 @@ def current_router() -> Router:
     router = _active.get()
     if router is None:
         raise UnsupportedModelError(
-            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+            "The attention implementation 'headscope' runs only while headscope runs the model."
         )
     return router
 
