@@ -216,6 +216,8 @@ def _check_complete(
         why = "it is not a whole model"
         if checkpoint.stated.get("auto_map"):
             why = "its config.json asks for code of its own (auto_map), which headscope never runs"
+        elif keys is missing and all(key.startswith("decoder.") for key in missing):
+            why = "it is an encoder alone: open it with T5EncoderModel, for headscope.wrap"
         elif keys is missing and len(unread) >= len(missing):
             why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
         raise CheckpointError(

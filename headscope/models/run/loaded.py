@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,10 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     refuse(config.model_type, name)
     whole, network = network.eval(), getattr(network, "base_model", network)
     task_head = task_head_of(type(whole).__name__)
-    if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
+    table = None
+    with suppress(NotImplementedError):  # by models that also see or hear
+        table = network.get_input_embeddings()
+    if getattr(table, "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
