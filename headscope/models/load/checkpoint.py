@@ -143,7 +143,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     named = held.items() if isinstance(held, dict) else ()
     if not named or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in named):
         raise CheckpointError(
-            f"{path} is no table of tensors by their names; save the model by save_pretrained."
+            f"{path} does not map names to tensors; save the model by save_pretrained."
         )
     for name, tensor in named:
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
