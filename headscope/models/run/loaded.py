@@ -118,8 +118,7 @@ class LoadedModel:
         """Sites of the stacks that a view leaves out."""
         if self.whole is None:
             return ()
-        stacks = {site.stack for site in self.sites}
-        return tuple(site for site in self.whole.sites if site.stack not in stacks)
+        return tuple(site for site in self.whole.sites if site.stack not in self.stacks)
 
     @property
     def stacks(self) -> tuple[str, ...]:
