@@ -34,7 +34,6 @@ from headscope.models.run.task_heads import (
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
 
-
 #: Name, shape, type and checksum of every parameter and buffer.
 Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
 
@@ -273,10 +272,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
     Raises
     ------
-    InputError
-        If it is no transformers model.
-    UnsupportedModelError
-        If it is of a family that cannot be covered, wants more than text, or is no model of text.
+    InputError, UnsupportedModelError
+        If it is no transformers model, of a family that cannot be covered, wants more than text, or
+        is no model of text.
     """
     if not (hasattr(network, "config") and hasattr(network, "parameters")):
         raise InputError(
