@@ -276,7 +276,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         If it is no transformers model, of a family that cannot be covered, wants more than text, or
         is no model of text.
     """
-    if not (hasattr(network, "config") and hasattr(network, "parameters")):
+    if not hasattr(getattr(network, "config", None), "model_type"):
         raise InputError(
             f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
             "a hub id or 'demo'."
