@@ -369,7 +369,7 @@ SAME: dict[str, Layout] = {
     ),
     "prompts without a default": Layout(
         lambda folder: edit(folder, SETTINGS, prompts=_PROMPTS, similarity_fn_name="euclidean"),
-        says=("query, passage is not the default", "by euclidean"),
+        says=("prompts that are not its default (query, passage)", "by euclidean"),
         compared=True,
     ),
     "shorter than its positions, lower case": Layout(
@@ -443,7 +443,7 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     "TensorFlow alone": (both(_gone(WEIGHTS), _text("tf_model.h5", "x")), ("tf_model.h5",)),
     "a checkpoint of training": (
         lambda folder: [pickled(folder), torch.save({"model": demo_tensors()}, folder / PICKLE)],
-        ("no table of tensors", "save_pretrained"),
+        ("does not map names to tensors", "save_pretrained"),
     ),
     "static embeddings": (_static, ("starts with StaticEmbedding", "no attention heads")),
 }

@@ -32,11 +32,6 @@ def open_model(
     if isinstance(model, str | Path):
         model, pooling = load(str(model), pooling=pooling, **options), None
     if not isinstance(model, LoadedModel):
-        if not (hasattr(model, "config") and hasattr(model, "parameters")):
-            raise InputError(
-                f"{type(model).__name__} is not a model: give a folder, a hub id, 'demo', what "
-                "headscope.load returned, or a transformers model."
-            )
         model = wrap(model)
     if needs is not None and model.device == "cpu":
         weights = sum(weight.nbytes for weight in model.network.parameters())
@@ -54,6 +49,12 @@ def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> 
     unnamed = loaded.task_head is None and weights is not None and weights.unread
     if task == "mlm" and unnamed and isinstance(model, str | Path):
         loaded = open_model(model, **{**options, "task_head": "mlm"})
+    by_last_token = loaded.task_head == "classification" and loaded.stacks == ("decoder",)
+    if by_last_token and getattr(loaded.model.config, "pad_token_id", None) is None:
+        raise InputError(
+            f"The config of {loaded.name} has no pad_token_id, by which transformers finds the "
+            "last token of each text to classify it; add it to config.json."
+        )
     return loaded
 
 

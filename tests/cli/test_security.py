@@ -173,6 +173,7 @@ def test_a_forged_report_deletes_nothing(run, model, tmp_path):
     ("changes", "said"),
     [
         ({"vocab_size": 10**10}, "vocab_size"),
+        ({"vocab_size": 10**400}, "vocab_size"),  # no float is as large
         ({"hidden_size": 4_000_000}, "hidden_size"),
         ({"num_hidden_layers": -(10**9)}, "num_hidden_layers"),
         ({"intermediate_size": 1_000_000}, "numbers"),

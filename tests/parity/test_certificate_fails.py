@@ -332,7 +332,7 @@ def test_our_implementation_runs_only_inside_routed(loaded):
     for _ in range(2):  # before, and after
         with (
             use_implementation(loaded.model, "headscope"),
-            pytest.raises(UnsupportedModelError, match="only inside"),
+            pytest.raises(UnsupportedModelError, match="only while headscope runs"),
         ):
             loaded.forward(IDS, VALID)
         with routed(loaded.model, Router(loaded.sites)):

@@ -49,6 +49,8 @@ def plain(loaded: LoadedModel) -> Tensor:
         ("bert", [(0, 4)], r"no head L.*layers 0 to 2 with heads 0 to 3"),
         ("bert", [(layer, h) for layer in range(3) for h in range(4)], "every head"),
         ("albert", [(1, h) for h in range(4)], "every head"),  # one layer is all of them
+        ("bert", ["L0H1"], r"'L0H1' names no head; give one as \(layer, head\)"),
+        ("bert", [(0,)], r"\(0,\) names no head"),
     ],
 )
 def test_heads_that_cannot_go(family, heads, message):
@@ -171,6 +173,17 @@ def test_old_pruned_heads(family, tmp_path):
     assert removed_heads(loaded) == tuple(sorted(gone))
     close(plain(loaded), with_gates(whole, gone))
     assert validate_model(loaded).passed
+
+
+def test_old_pruned_heads_of_a_gpt2(tmp_path):
+    """Its config.json says n_head, and keeps one map for q, k and v, transposed."""
+    small = headscope.remove_heads(headscope.wrap(tiny("gpt2")), [(0, 1), (2, 0), (2, 3)])
+    save_file(small.network.state_dict(), tmp_path / "model.safetensors", {"format": "pt"})
+    config = {**small.model.config.to_dict(), "pruned_heads": {"0": [1], "2": [0, 3]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = headscope.load(str(tmp_path), need_tokenizer=False)
+    assert removed_heads(loaded) == removed_heads(small)
+    close(plain(loaded), plain(small))
 
 
 @pytest.mark.parametrize(

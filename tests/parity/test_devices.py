@@ -136,7 +136,7 @@ def test_devices_and_types_that_are_there_are_named(monkeypatch):
     there(monkeypatch, cuda=2)
     assert str(pick_device("auto")) == "cuda"
     assert str(pick_device("cuda:1")) == "cuda:1"
-    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "mps", "tpu", ""):
+    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "cuda:", "cpu:00", "mps", "tpu", ""):
         said = f"^device {wanted} is not available: .* sees cpu and cuda here"
         with pytest.raises(InputError, match=said):
             headscope.load("demo", device=wanted)

@@ -11,11 +11,19 @@ import torch
 from families import BY_NAME, COVERED, FIRST, VARIANTS, Family, out_name, padded_batch, tiny
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    CLIPConfig,
+    T5Config,
+    T5EncoderModel,
+)
 
 import headscope
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.activations import Activations
+from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.data.examples import Examples
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
@@ -416,6 +424,15 @@ def test_a_saved_folder_is_the_same_model(dtype, tmp_path):
     assert_passed(loaded)
 
 
+def test_an_encoder_alone_is_wrapped_and_not_loaded(tmp_path):
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    encoder = T5EncoderModel(T5Config(vocab_size=61, **sizes))
+    assert_passed(headscope.wrap(encoder))
+    encoder.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="encoder alone: open it with T5EncoderModel, for"):
+        headscope.load(str(tmp_path), device="cpu", need_tokenizer=False)
+
+
 def test_a_task_head_is_unwrapped(tmp_path):
     """In memory and from a folder; a masked language model has no pooler: no missing part."""
     model = tiny("bert", auto=AutoModelForMaskedLM)
@@ -427,3 +444,15 @@ def test_a_task_head_is_unwrapped(tmp_path):
     assert loaded.model is model.bert
     assert not model.bert.training
     assert_passed(loaded)
+
+
+def test_what_is_no_model_or_cannot_classify():
+    with pytest.raises(InputError, match="str is not a transformers model"):
+        headscope.wrap("demo")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    both = AutoModel.from_config(CLIPConfig(text_config=sizes, vision_config=sizes))
+    with pytest.raises(UnsupportedModelError, match=r"\(clip\) is not a model of text"):
+        headscope.wrap(both)
+    classifier = tiny("gpt2", auto=AutoModelForSequenceClassification)
+    with pytest.raises(InputError, match="in memory has no pad_token_id"):
+        headscope.scores(classifier, "magnitude")

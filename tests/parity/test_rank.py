@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from families import tiny
+from families import network, tiny
 from rank_reference import check, dense, dense_asymmetry
 from scipy import stats
 from tiny_models import VOCABULARY, tiny_tokenizer
@@ -143,6 +143,13 @@ def test_a_model_without_some_heads():
     check(rest.layers[0].qk, dense(*side), 24, rtol=32 * EPS64)
     (width,) = measured(compact, share_projections=[4]).shared.widths
     assert len(width.layer_score_errors) == 2
+
+
+def test_encoder_and_decoder_with_heads_of_two_widths():
+    result = rank(headscope.wrap(network("bart", encoder_attention_heads=2)), control_seeds=2)
+    for control in result.controls.values():
+        sizes = [(g.n_heads, len(g.heads["qk"].singular_values)) for g in control.geometries]
+        assert sizes == [(4, 8), (2, 16)]
 
 
 @pytest.mark.parametrize("kind", ["esm", "modernbert"])

@@ -221,8 +221,8 @@ def _fresh(
         return layer_factors(site.weights(), biases=biases).first(n_heads)
 
     sites, controls = {site.projections: site for site in twin.sites}.values(), []
-    for n_heads in (like.n_heads for like in geometries):
-        enough = [site for site in sites if site.n_heads >= n_heads][:FRESH_LAYERS]
+    for n_heads, _, d_head in (like.W_Q.shape for like in geometries):
+        enough = [s for s in sites if s.n_heads >= n_heads and s.d_head == d_head][:FRESH_LAYERS]
         if enough:
             draws = read(functools.partial(first_heads, site, n_heads) for site in enough)
             controls.append(layer_control(list(draws)))

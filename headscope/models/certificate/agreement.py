@@ -177,9 +177,6 @@ def _fit(sums: Tensor) -> Scale | None:
     return Scale(1 + excess, math.sqrt(rest) / x)
 
 
-__all__ = ["ZAgreement", "z_agreement"]
-
-
 @dataclass(frozen=True)
 class ZAgreement:
     """Recorded z compared with the exact ones."""

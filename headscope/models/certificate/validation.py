@@ -10,15 +10,6 @@ from typing import Any, ClassVar
 from headscope.core.serialise import SCHEMA
 from headscope.show.shown import Shown
 
-__all__ = [
-    "EmbeddingCheck",
-    "LayerCheck",
-    "ProbeSize",
-    "ValidationResult",
-    "ValidationSummary",
-    "certificate_of",
-]
-
 
 @dataclass(frozen=True)
 class LayerCheck:

@@ -143,7 +143,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     named = held.items() if isinstance(held, dict) else ()
     if not named or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in named):
         raise CheckpointError(
-            f"{path} is no table of tensors by their names; save the model by save_pretrained."
+            f"{path} does not map names to tensors; save the model by save_pretrained."
         )
     for name, tensor in named:
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
@@ -308,7 +308,7 @@ def check_stated(checkpoint: Checkpoint) -> None:
         named = [] if _NO_SIZES.search(key) else [kind for kind in most if kind.search(key)]
         limit = most[named[0]] if named else None
         if limit is not None and abs(value) > limit:
-            raise _too_large(path, f"{key} is {value:.3g}")
+            raise _too_large(path, f"{key} is {str(value)[:20]}")
 
 
 def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:

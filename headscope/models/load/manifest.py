@@ -213,7 +213,7 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptParts:
     """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]}, by attention module."""
-    n_heads = config.get("num_attention_heads", config.get("n_heads", 12))
+    n_heads = config.get("num_attention_heads", config.get("n_heads", config.get("n_head", 12)))
     if not isinstance(pruned, dict) or not _is_count(n_heads):
         raise CheckpointError(f'{path}: pruned_heads is not an object such as {{"0": [1, 2]}}.')
     modules: dict[str | int, tuple[int, ...]] = {}

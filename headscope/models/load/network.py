@@ -217,8 +217,12 @@ def _check_complete(
             continue
         unread = sorted(info.get("unexpected_keys", ()))
         why = "it is not a whole model"
-        if checkpoint.stated.get("auto_map"):
+        if is_ours(checkpoint.stated):
+            why = "its headscope.json, its config.json and its weights do not belong together"
+        elif checkpoint.stated.get("auto_map"):
             why = "its config.json asks for code of its own (auto_map), which headscope never runs"
+        elif keys is missing and all(key.startswith("decoder.") for key in missing):
+            why = "it is an encoder alone: open it with T5EncoderModel, for headscope.wrap"
         elif keys is missing and len(unread) >= len(missing):
             why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
         raise CheckpointError(

@@ -287,8 +287,8 @@ def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[
     stated = prompts.items() if isinstance(prompts, Mapping) else ()
     if named := [str(name) for name, text in stated if text and name != default]:
         yield (
-            f"Of the prompts in the model's folder, {short(', '.join(named))} is not the default, "
-            "so no text is read after it."
+            f"The model's folder has prompts that are not its default ({short(', '.join(named))}); "
+            "headscope puts none of them before a text."
         )
     if (similarity := settings.get("similarity_fn_name") or "cosine") != "cosine":
         yield (
@@ -390,7 +390,7 @@ class SentenceFiles:
             tensors = read_pickle(path)
         for tensor in tensors.values():
             if not bool(torch.isfinite(tensor).all()):
-                raise CheckpointError(f"{path} holds weights that are no finite numbers.")
+                raise CheckpointError(f"{path} holds weights that are NaN or infinite.")
         return tensors
 
 

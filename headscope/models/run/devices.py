@@ -22,9 +22,9 @@ def pick_device(device: str) -> torch.device:
     there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
     if device == "auto":
         return torch.device("cuda" if "cuda" in there else "cpu")
-    name, _, place = device.partition(":")
+    name, colon, place = device.partition(":")
     count = torch.cuda.device_count() if name == "cuda" and name in there else 1
-    if name not in there or (place and not (place.isdecimal() and int(place) < count)):
+    if name not in there or (colon and place not in map(str, range(count))):
         raise InputError(
             f"device {device} is not available: this torch sees {' and '.join(there)} here."
         )

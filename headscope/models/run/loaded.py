@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from headscope.models.run.task_heads import (
 )
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
-
 
 #: Name, shape, type and checksum of every parameter and buffer.
 Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
@@ -117,8 +117,7 @@ class LoadedModel:
         """Sites of the stacks that a view leaves out."""
         if self.whole is None:
             return ()
-        stacks = {site.stack for site in self.sites}
-        return tuple(site for site in self.whole.sites if site.stack not in stacks)
+        return tuple(site for site in self.whole.sites if site.stack not in self.stacks)
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -273,14 +272,23 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
     Raises
     ------
-    UnsupportedModelError
-        If it is of a family that cannot be covered, wants more than text, or is no model of text.
+    InputError, UnsupportedModelError
+        If it is no transformers model, of a family that cannot be covered, wants more than text, or
+        is no model of text.
     """
+    if not hasattr(getattr(network, "config", None), "model_type"):
+        raise InputError(
+            f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
+            "a hub id or 'demo'."
+        )
     config = network.config
     refuse(config.model_type, name)
     whole, network = network.eval(), getattr(network, "base_model", network)
     task_head = task_head_of(type(whole).__name__)
-    if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
+    table = None
+    with suppress(NotImplementedError):  # by models that also see or hear
+        table = network.get_input_embeddings()
+    if getattr(table, "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)

@@ -52,7 +52,7 @@ class Recorded:
         return sum((site.stack, site.layer) not in call.seen for call in self.calls)
 
     def only_before(self, site: AttentionSite) -> Recorded:
-        """Return what changes from this site on need: less memory, for many batches.
+        """Return what a pass that differs from this site on needs: less memory, for many batches.
 
         A layer whose state only the next layer reads may return that one's state.
         """

@@ -117,7 +117,7 @@ class Router:
         eighth of all multiplications in a BERT of six layers) cannot change a measurement.
         """
         self.begin()
-        self._stop_at = sum(map(len, self._sites.values()))
+        self._stop_at = len(self.sites)
         try:
             with suppress(LastSiteSeen):
                 forward()
@@ -127,13 +127,12 @@ class Router:
 
     def check_calls(self) -> None:
         """Raise unless the pass called our attention exactly once per site."""
-        for module_sites in self._sites.values():
-            for site in module_sites:
-                if (calls := self.calls[site.stack, site.layer]) != 1:
-                    raise ValidationFailedError(
-                        f"Our attention ran {calls} times instead of once in {site.stack} layer "
-                        f"{site.layer}; the model bypasses it, so nothing can be measured."
-                    )
+        for site in self.sites:
+            if (calls := self.calls[site.stack, site.layer]) != 1:
+                raise ValidationFailedError(
+                    f"Our attention ran {calls} times instead of once in {site.stack} layer "
+                    f"{site.layer}; the model bypasses it, so nothing can be measured."
+                )
 
     def attend(
         self,
@@ -201,7 +200,7 @@ def current_router() -> Router:
     router = _active.get()
     if router is None:
         raise UnsupportedModelError(
-            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+            "The attention implementation 'headscope' runs only while headscope runs the model."
         )
     return router
 

@@ -86,6 +86,8 @@ def remove_heads(
 
 def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
     """Translate (layer, head) or (stack, layer, head) to (row, head)."""
+    if isinstance(place, str) or len(place) not in (2, 3):
+        raise InputError(f"{place!r} names no head; give one as (layer, head), such as (0, 2).")
     *stack, layer, head = place
     if not stack and len(loaded.stacks) > 1:
         raise InputError(

@@ -161,8 +161,8 @@ def output_rows(network: Any, rows: int) -> list[OutputRows]:
         return []
     if not isinstance(head, nn.Linear) or head.weight.shape[0] != rows:
         raise UnsupportedModelError(
-            f"{type(network).__name__} puts out its vocabulary by something else than one row for "
-            f"each of its {rows:,} pieces; leave the vocabulary whole."
+            f"{type(network).__name__} has no output embedding with one row for each of its "
+            f"{rows:,} pieces; leave the vocabulary whole."
         )
     base = getattr(network, "base_model", network)
     inside = set(base.modules())

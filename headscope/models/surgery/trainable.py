@@ -14,8 +14,6 @@ from headscope.models.layouts.sites import STACKS
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import is_norm
 
-__all__ = ["Chosen", "choose", "count"]
-
 
 @dataclass(frozen=True)
 class Chosen:

@@ -408,8 +408,8 @@ def _check_ids(
                 same = same and [new_ids.get(row) for row in before.ids] == after.ids
     if not same:
         raise UnsupportedModelError(
-            f"The tokenizer of {loaded.name} reads calibration texts otherwise once its unused "
-            "pieces are gone, so its vocabulary is left whole; please report this."
+            f"Without its unused pieces, the tokenizer of {loaded.name} cuts calibration texts "
+            "into other pieces, so its vocabulary is left whole; please report this."
         )
 
 
