@@ -361,8 +361,6 @@ class PruneOptions(RunOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as surgeon."
                 )
-        if not -(2**62) <= self.seed < 2**62:
-            yield f"The seed {self.seed} is too large; give one of at most 62 bits."
         if self.save is not None and not self.manual:
             if not self.scored:
                 yield "Random heads are a control and are never saved; name another method."

@@ -284,7 +284,7 @@ class Surgeon(Ranking):
             hooked(module.register_forward_hook(note(i)) for i, module in enumerate(modules)),
         ):
             for index, batch in enumerate(self._context.calibration.batches(labels=False)):
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+                generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
                 uses.clear()
                 out = batch.embed(batch.gates("example"))
                 outputs = [output for _, _, output in uses]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import pytest
 from rich.console import Console
 from tiny_models import tiny_bert
 
@@ -87,3 +88,11 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
     rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
     assert {row["value_low"] + row["difference_high"] for row in rows} == {""}
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1])
+def test_every_allowed_seed_can_be_used(tmp_path, seed):
+    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8, "ablation": False}
+    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"], "roles": False}
+    found = headscope.prune(str(tiny_bert(tmp_path / "model")), seed=seed, **few, validate=False)
+    assert [len(curve.points) for curve in found.curves] == [2, 2]
