@@ -130,7 +130,8 @@ def units_by_hand(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
         )
     if not removed:
-        raise InputError(f"{what} removes nothing: every head has one of these roles.")
+        why = "no head is left there" if heads else "every head has one of these roles"
+        raise InputError(f"{what} removes nothing: {why}.")
     return tuple(sorted(removed))
 
 

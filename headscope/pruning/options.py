@@ -319,8 +319,9 @@ class PruneOptions(RunOptions):
     @property
     def needs_calibration(self) -> bool:
         """Whether anything is chosen, repaired or tabulated with calibration data."""
-        chosen = any(name not in ("random", "magnitude") for name in self.method_names)
-        return chosen or self.repair_kinds != (Repair.none,) or self.tables
+        chosen = any(name != "magnitude" for name in self.scored)
+        repaired = (self.manual or self.scored) and self.repair_kinds != (Repair.none,)
+        return chosen or bool(repaired) or self.tables
 
     def check(self) -> None:
         """Refuse options that contradict each other, or do not name the one model to keep."""

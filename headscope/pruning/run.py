@@ -67,6 +67,7 @@ def open_sources(
     ``needs_labels`` names the methods that need labels to choose heads; ``tested_unseen`` says that
     what is measured leaves out every example with a sentence that heads were chosen on.
     """
+    check_two(limit)
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         sample = sample_texts()
         texts = list(dict.fromkeys(sample.first))
@@ -80,9 +81,7 @@ def open_sources(
                 ("the other half", order[len(texts) // 2 :]),
             )
         )
-        if task != "mlm":
-            check_two(limit)
-            evaluation = evaluation.draw(limit, seed)
+        evaluation = evaluation if task == "mlm" else evaluation.draw(limit, seed)
         chosen = pick(other, calibration_limit, task, seed) if needs_calibration else None
         return Sources(evaluation, chosen, task)
     evaluation = read_examples(task, data, limit, seed)
@@ -158,7 +157,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     evaluation_of = partial(make_task, task, sources.data, seed=seed, limit=options.limit)
     evaluation, calibration = evaluation_of(loaded), None
     if sources.calibration is not None:  # with other masks: both may hold the same text
-        limit, source = options.calibration_limit // 2, sources.calibration
+        limit, source = max(2, options.calibration_limit // 2), sources.calibration
         kind = sources.calibration_task
         calibration = make_task(kind, source, loaded, seed=seed + 1, limit=limit)
     examples = None if max_drop is None else unseen_examples(evaluation, calibration)
@@ -219,7 +218,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         read, counts = data.data, (data.n_examples, data.skipped)
         return DataInfo(read.name, read.sha256, data.name, *counts, labels, read.drawn, dropped)
 
-    use_labels = bool(needs(methods, "labels")) or labels
+    by_labels = {"ablation", *needs(methods, "labels"), *(("fisher", "gates") if labels else ())}
+    use_labels = not by_labels.isdisjoint(methods)
     result = PruneResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=evaluation.data),
