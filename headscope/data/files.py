@@ -202,7 +202,8 @@ def number_in(path: Path, line: int, column: str, text: str) -> float:
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
-    hint = f" If line 1 is a header, call this column {column}." if line == 1 else ""
+    may_be_header = line == 1 and path.suffix.lower() != ".jsonl"
+    hint = f" If line 1 is a header, call this column {column}." * may_be_header
     raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.{hint}")
 
 

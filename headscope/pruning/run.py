@@ -163,8 +163,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     examples = None if max_drop is None else unseen_examples(evaluation, calibration)
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
-    knows_sample = task != "seq2seq" and loaded.stacks == ("encoder",)
-    if classified is None and options.roles and knows_sample:
+    if classified is None and options.roles and task != "seq2seq":
         tell("finding the roles of heads", 0, 1)
         classified = classify(loaded, validate=False, seed=seed)
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)
