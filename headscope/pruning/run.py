@@ -139,11 +139,13 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, options.stack, task)
-    if not by_hand and not options.methods and not can_refit(loaded):
-        methods, repairs = ("fisher",), repairs if options.repairs else (Repair.scale,)
+    if not (by_hand or (options.methods and options.repairs) or can_refit(loaded)):
+        methods = methods if options.methods else ("fisher",)
+        if not options.repairs:
+            repairs = (*repairs[:-1], Repair.scale)
         warnings.append(
             f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
-            "fisher chose the heads instead."
+            "fisher takes its place as method, scale as repair."
         )
     if save is not None:
         check_saves(loaded)
