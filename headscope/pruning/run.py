@@ -147,6 +147,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
             f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
             "fisher takes its place as method, scale as repair."
         )
+    if options.heads is not None:
+        units_by_hand(loaded, units_of(loaded), options.heads, {}, ())  # refuses slips
     if save is not None:
         check_saves(loaded)
         if not by_hand and max_drop is None:
