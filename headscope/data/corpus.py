@@ -31,8 +31,6 @@ SAMPLE = Path(__file__).with_name("sample.conllu")
 ANNOTATED = 68
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
-
-
 Pair = tuple[str, str]  # A source and its target.
 #: Words of the source and of the target that belong together: (source, target, whether it is sure).
 Links = tuple[tuple[int, int, bool], ...]

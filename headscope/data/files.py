@@ -27,8 +27,6 @@ import regex
 from headscope.core.errors import CorpusError
 
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
-
-
 Edge = tuple[int, int, str]  # Two words of a sentence, and how they belong together.
 
 

@@ -319,9 +319,8 @@ class PruneOptions(RunOptions):
     @property
     def needs_calibration(self) -> bool:
         """Whether anything is chosen, repaired or tabulated with calibration data."""
-        chosen = any(name != "magnitude" for name in self.scored)
-        repaired = (self.manual or self.scored) and self.repair_kinds != (Repair.none,)
-        return chosen or bool(repaired) or self.tables
+        repaired = bool(self.manual or self.scored) and self.repair_kinds != (Repair.none,)
+        return repaired or self.tables or any(name != "magnitude" for name in self.scored)
 
     def check(self) -> None:
         """Refuse options that contradict each other, or do not name the one model to keep."""

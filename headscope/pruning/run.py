@@ -36,7 +36,7 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import chosen_stack, open_calibration, pick
-from headscope.tasks.making import check_two, make_task, read_examples
+from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
 
 
@@ -67,7 +67,6 @@ def open_sources(
     ``needs_labels`` names the methods that need labels to choose heads; ``tested_unseen`` says that
     what is measured leaves out every example with a sentence that heads were chosen on.
     """
-    check_two(limit)
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         sample = sample_texts()
         texts = list(dict.fromkeys(sample.first))
@@ -81,7 +80,7 @@ def open_sources(
                 ("the other half", order[len(texts) // 2 :]),
             )
         )
-        evaluation = evaluation if task == "mlm" else evaluation.draw(limit, seed)
+        evaluation = read_examples(task, evaluation, limit, seed)
         chosen = pick(other, calibration_limit, task, seed) if needs_calibration else None
         return Sources(evaluation, chosen, task)
     evaluation = read_examples(task, data, limit, seed)
@@ -161,9 +160,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     evaluation_of = partial(make_task, task, sources.data, seed=seed, limit=options.limit)
     evaluation, calibration = evaluation_of(loaded), None
     if sources.calibration is not None:  # with other masks: both may hold the same text
-        limit, source = max(2, options.calibration_limit // 2), sources.calibration
-        kind = sources.calibration_task
-        calibration = make_task(kind, source, loaded, seed=seed + 1, limit=limit)
+        limit, kind = max(2, options.calibration_limit // 2), sources.calibration_task
+        calibration = make_task(kind, sources.calibration, loaded, seed=seed + 1, limit=limit)
     examples = None if max_drop is None else unseen_examples(evaluation, calibration)
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
