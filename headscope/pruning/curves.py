@@ -122,7 +122,7 @@ def units_by_hand(
             if name not in role_names:
                 raise InputError(f"There is no role {name!r}; choose {', '.join(role_names)}.")
         if not roles:
-            raise InputError("keep_roles needs to know what the heads do; roles must not be False.")
+            raise InputError("keep_roles needs to know what the heads do; do not turn roles off.")
         kept = {head for head, result in roles.items() if set(keep) & set(result.roles)}
         removed = {unit for unit, members in enumerate(units.members) if kept.isdisjoint(members)}
     if len(removed) == len(units):
