@@ -258,6 +258,11 @@ ROLES = [
         threshold="duplicate",
     ),
 ]
+#: Other names in results, which no registered role can have.
+_OTHER_NAMES = (
+    *("any", "layer", "head", "heads", "name", "stack", "primary", "roles", "confidence"),
+    *("entropy", "relative_entropy", "first_special_mass", "last_special_mass"),
+)
 #: A head without any role.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
 
@@ -386,12 +391,11 @@ def register(
         ``before`` cannot be used.
     """
     order = [role.key for role in primary_roles()]
-    reserved = {"any", *(field.name for field in dataclasses.fields(Thresholds))}
+    taken = {*order, *_OTHER_NAMES, *(role.measure for role in ROLES)}
     if not re.fullmatch("[a-z][a-z0-9_]*", key):
         raise InputError(f"The role {key!r} needs a name of lower-case letters, digits and _.")
-    if key in order or key in reserved:
-        kind = "role" if key in order else "threshold"
-        raise InputError(f"There is a {kind} {key!r} already; choose another name.")
+    if key in taken | {field.name for field in dataclasses.fields(Thresholds)}:
+        raise InputError(f"Results call something else {key!r} already; choose another name.")
     if (name or key) in [role.name for role in primary_roles()]:
         raise InputError(f"Another role is shown as {name or key!r} already; choose another name.")
     number = isinstance(threshold, int | float) and not isinstance(threshold, bool)

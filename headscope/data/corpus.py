@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
@@ -208,7 +208,9 @@ def as_corpus(corpus: AnyCorpus) -> Corpus:
     if given and isinstance(given[0], tuple):
         pairs = list(map(_pair, range(len(given)), given))
         return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-    lines = cast("list[Sentence | str]", given)
+    lines = [x for x in given if isinstance(x, str | Sentence)]
+    if len(lines) < len(given):
+        raise CorpusError("The corpus in memory has rows that are no text; leave them out.")
     items = [x for x in lines if (has_word(x) if isinstance(x, str) else x.words)]
     if not items:
         raise CorpusError("The corpus holds no sentence; give at least one.")

@@ -22,6 +22,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import Corpus
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 
+LENGTH = 128  # Tokens of a window by default; fewer where the model takes fewer.
 SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
 
 IntArray = NDArray[np.int64]

@@ -130,7 +130,8 @@ class Answers:
                 raise InputError("Type at least one word.")
             if any(0xD800 <= ord(char) < 0xE000 for char in text):
                 raise InputError("The text holds half of a character (a lone surrogate).")
-        together = len(texts) == 2 and self.model.task_head in _OF_PAIRS
+        pairs = self.model.task_head in _OF_PAIRS and not self.model.encoder_decoder
+        together = len(texts) == 2 and pairs
         first, second = (texts[:1], texts[1:]) if together else (texts, None)
         rows = []
         for row in encode_rows(self.model, first, second):
@@ -207,8 +208,6 @@ class Answers:
         if logits is not None and head == "mlm" and mask in rows[0].ids:
             place = rows[0].ids.index(mask)
             return _ranked(logits[:: len(rows), place], tokenizer.convert_ids_to_tokens)
-        if self.model.encoder_decoder:
-            return []
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
         own = cosine(by_model, by_model[:1])  # (models, texts)

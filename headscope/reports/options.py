@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -142,6 +143,7 @@ class InsightsOptions(ClaimsOptions):
         Usual(
             help="Seconds for everything: transfer, which comes last, gets what is left.",
             above=0,
+            below=inf,
         ),
     ] = 300.0
     limit: Annotated[

@@ -166,7 +166,7 @@ class RunOptions(CertifiedOptions):
         int,
         Option(
             help="For everything that is drawn at random.",
-            at_least=-(2**63),
+            at_least=0,
             at_most=2**63 - 1,
             why="as a seed has 64 bits",
         ),

@@ -62,7 +62,7 @@ class Bench:
         self.files_of_whole = self.files(whole)
 
     def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
-        """Return where a model's files lie, in a folder of their own; ``texts`` calibrate 8 bits."""
+        """Return where a model's files lie, in its own folder; ``texts`` calibrate 8 bits."""
         self._made += 1
         rows = self.texts.rows(model)
         few = [padded([rows[i]], model.pad_id, model.device) for i in self._calibrate[:texts]]

@@ -50,7 +50,7 @@ from headscope.shrinking.neurons import (
     width_of,
 )
 from headscope.shrinking.result import MeasuredModel, Target, Training
-from headscope.shrinking.serving import FORMS, TORCH, Files, Form
+from headscope.shrinking.serving import FORMS, SMALLEST, TORCH, Files, Form
 
 #: Shares of the layers, and of the neurons of each, that models have which are tested for a largest
 #: drop, the easiest first.
@@ -111,7 +111,11 @@ class Ladder:
         self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
         self._runtimes = runtimes
         #: What may serve a model, the fastest first once the whole one was timed.
-        self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
+        self._forms = [
+            form
+            for form in FORMS
+            if form == TORCH or (form.runtime in runtimes and (form != SMALLEST or self._for_size))
+        ]
 
     @property
     def _for_size(self) -> bool:
@@ -238,10 +242,12 @@ class Ladder:
     def _that_reaches(self, form: Form) -> Shape | None:
         """Return the largest shape that reaches the target; None where none does."""
         whole, *smaller = self._bases()
-        layers = max(map(len, layers_of(whole).values()))
-        # Rows that the text does not need cost least; layers go before rows that it does need.
-        tried = [(base, layers) for base in smaller[:1]]
-        tried += [(base, n) for n in self._counts(whole, form) for base in (whole, *smaller)]
+        counts = self._counts(whole, form)
+        # Rows that the text does not need cost least; half of the layers go before rows of words
+        # that are in it.
+        *first, last = smaller or [whole]
+        tried = [(base, n) for base in first for n in counts if 2 * n >= counts[0]]
+        tried += [(last, n) for n in counts]
         nearest = ""
         for i, (base, count) in enumerate(tried):
             self._tell("choosing a size", i, len(tried))

@@ -13,6 +13,8 @@ openvino       int8            the same by nncf, ranges of activations taken fro
                                what is not in 8 bits is computed as openvino does unasked
 openvino       int8 mixed      int8 without the maps to fewer outputs than inputs: the second one of
                                each feed-forward network, where 8 bits cost most
+openvino       int8, int4      int8 with tables of embeddings in 4 bits, 64 to a scale: the
+               embeddings      smallest file, tried where megabytes are the target
 =============  ==============  ====================================================================
 """
 
@@ -56,7 +58,7 @@ class Form:
     """What runs a model, and in which numbers."""
 
     runtime: str
-    precision: str  # ``float32``, ``bfloat16``, ``int8``, ``int8 mixed`` or ``int8 dynamic``
+    precision: str  # ``float32``, ``bfloat16``, or one in 8 bits of the table above
 
     def __str__(self) -> str:
         return f"{self.runtime} {self.precision}"
@@ -70,6 +72,7 @@ class Form:
             ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
             return f"onnx/model{ending.get(self.precision, '')}.onnx"
         ending = {"int8": "_qint8_quantized", "int8 mixed": "_qint8_mixed"}
+        ending[SMALLEST.precision] = "_qint8_qint4_embeddings"
         name = ending.get(self.precision, "")
         return f"openvino/openvino_model{name}.xml"
 
@@ -80,6 +83,7 @@ class Form:
 
 
 TORCH = Form("torch", "float32")
+SMALLEST = Form("openvino", "int8, int4 embeddings")
 FORMS = (
     TORCH,
     Form("onnxruntime", "float32"),
@@ -89,6 +93,7 @@ FORMS = (
     Form("openvino", "bfloat16"),
     Form("openvino", "int8 mixed"),
     Form("openvino", "int8"),
+    SMALLEST,
 )
 
 
@@ -268,20 +273,33 @@ def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
     openvino.save_model(_converted(graph), str(path), compress_to_fp16=False)
 
 
-def _openvino_int8(
-    graph: Path, path: Path, texts: Sequence[Padded], *, mixed: bool = False
-) -> None:
+def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded], *, kind: str = "int8") -> None:
     openvino, nncf = without_telemetry("openvino"), without_telemetry("nncf")
     model = _converted(graph)
     session = Graph(graph)  # which knows the inputs that the file asks for
     items = [session.feed(*batch.inputs) for batch in texts]
+    left_out = {
+        "int8 mixed": {"names": _narrowing(model)},
+        SMALLEST.precision: {"types": ["Gather"]},
+    }
     small = nncf.quantize(
         model,
         nncf.Dataset(items),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(items),
-        ignored_scope=nncf.IgnoredScope(names=_narrowing(model)) if mixed else None,
+        ignored_scope=nncf.IgnoredScope(**left_out[kind]) if kind in left_out else None,
     )
+    if kind == SMALLEST.precision:
+        small = nncf.compress_weights(
+            small,
+            mode=nncf.CompressWeightsMode.INT4_ASYM,
+            group_size=64,  # numbers that share a scale; fewer where 64 does not divide a row
+            advanced_parameters=nncf.AdvancedCompressionParameters(
+                group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
+            ),
+            all_layers=True,  # tables of embeddings too
+            ignored_scope=nncf.IgnoredScope(types=["MatMul"]),
+        )
     openvino.save_model(small, str(path), compress_to_fp16=False)
 
 
@@ -310,8 +328,9 @@ _WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], object]] = {
     Form("onnxruntime", "int8"): _onnx_int8,
     Form("openvino", "float32"): _openvino,
     Form("openvino", "bfloat16"): _openvino,
-    Form("openvino", "int8 mixed"): partial(_openvino_int8, mixed=True),
+    Form("openvino", "int8 mixed"): partial(_openvino_int8, kind="int8 mixed"),
     Form("openvino", "int8"): _openvino_int8,
+    SMALLEST: partial(_openvino_int8, kind=SMALLEST.precision),
 }
 
 

@@ -69,7 +69,8 @@ class Change:
     low: float  # Its interval; the ends are infinite where it is unknown
     high: float
     level: float  # Level of the interval, such as 0.95.
-    examples: int  # Examples that both were measured on.
+    examples: int  # Examples that both were measured on,
+    units: int  # and the independent units among them: examples, or clusters of them.
     #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
 
@@ -85,10 +86,10 @@ class Change:
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
 
-        Where the interval is unknown although there are enough examples, every resample showed the
-        same loss, and that is returned; with too few examples it is infinite.
+        Where the interval is unknown although there are enough units, every resample showed the
+        same loss, and that is returned; with too few it is infinite.
         """
-        if self.ci is None and self.examples >= FEWEST:
+        if self.ci is None and self.units >= FEWEST:
             return -sign * self.difference
         return -self.low if sign > 0 else self.high
 
@@ -116,7 +117,7 @@ def paired_change(
     examples = size_of(outputs)
 
     def change(low: float, high: float, p_value: float) -> Change:
-        return Change(value, start, value - start, low, high, level, examples, p_value)
+        return Change(value, start, value - start, low, high, level, examples, n, p_value)
 
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))

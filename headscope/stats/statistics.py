@@ -142,18 +142,20 @@ def ratio_error(
 ) -> Array:
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
-    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4. Infinite where there are
-    fewer than 2 sentences: one says nothing about the next. NaN where there is no query.
+    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4. Infinite where fewer than
+    2 sentences have queries: one says nothing about the next. NaN where there is no query.
     """
     total = np.asarray(sums, dtype=float)
     if sentences < 2:
         return np.full(total.shape, np.inf)
-    queries, squares = np.asarray(queries), np.asarray(squares)
+    queries, squares = np.asarray(queries, dtype=float), np.asarray(squares)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = total / queries
         residual = squares - 2 * rate * np.asarray(products)
         residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
-        return np.asarray(np.sqrt(residual * sentences / (sentences - 1)) / queries)
+        error = np.sqrt(residual * sentences / (sentences - 1)) / queries
+    alone = (queries > 0) & (queries**2 == queries_squared)  # all queries are of one sentence
+    return np.where(alone, np.inf, error)
 
 
 def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:

@@ -123,6 +123,9 @@ def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_
     assert (found["corpus"]["sentences"], found["provenance"]["seed"]) == (3, 6)
     assert (found["thresholds"]["positional"], found["thresholds"]["broad_relative"]) == (0.9, 0.5)
     assert not any("positional" in head["roles"] for head in found["heads"])
+    # One sentence gives a mean no interval, and with q = 1 the mean is a label all the same.
+    every = ("--limit", 1, "--threshold", "q=1", "--threshold", "special=0", "--verbose")
+    assert "uniform" in run("classify", model, *every, "--no-validate").stdout
     assert found["validation"]["passed"] is None
 
 

@@ -68,6 +68,7 @@ SLIPS: dict[str, list[Row]] = {
         ("--share-projections 8,33", "between 1 and n_heads * d_head = 32"),
         ("--rtol 1.5", "rtol is 1.5; give a number between 0 and 1", 2),
         ("--limit 0 --share-projections 8", "give 1 line or more", 2),
+        ("--seed -1", "--seed is -1; give 0 or more", 2),
         ("--text long.txt", "No line of"),
     ],
     "report": [

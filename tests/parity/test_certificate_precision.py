@@ -248,3 +248,9 @@ def test_a_family_that_pads_left_is_probed_so():
     result = validate_model(loaded)
     assert result.passed, result.reasons
     assert [probe.name for probe in result.probes] == ["right-padded", "left-padded", "unpadded"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_folder_whose_biases_are_made_in_float32_is_of_one_type(dtype, tmp_path):
+    tiny("deberta").save_pretrained(tmp_path)
+    assert validate_model(headscope.load(tmp_path, dtype=dtype, need_tokenizer=False)).passed

@@ -167,6 +167,11 @@ def test_what_a_family_does_otherwise_is_said_in_numbers():
     assert scale.numbers["root_d_head"] == pytest.approx(8**-0.5)
 
 
+def test_each_layer_that_runs_a_shared_module_is_explained():
+    albert = loaded("albert")
+    assert [explained(albert, layer=layer).layer for layer in range(3)] == [0, 1, 2]
+
+
 def test_a_model_that_lost_heads_keeps_their_numbers(bert):
     whole = explained(bert, layer=1, head=3)
     cut = headscope.remove_heads(bert, [(1, 0), (1, 1), (0, 0)])

@@ -236,7 +236,7 @@ def test_every_stack_of_an_encoder_decoder():
     assert [h.curve for h in alone.heads] == [h.curve for h in result.heads if h.stack == "cross"]
     of_text = headscope.spectrum(loaded, LINES, length=12, sequences=3)
     assert {head.stack for head in of_text.heads} == {"encoder"}
-    with pytest.raises(InputError, match="cross stack of in memory reads pairs"):
+    with pytest.raises(InputError, match="pairs of source and target for the stack cross"):
         headscope.spectrum(loaded, LINES, stack="cross", length=12)
     with pytest.raises(InputError, match="efficient covers"):
         headscope.spectrum(loaded, PAIRS, stack="cross", length=12, efficient=True)

@@ -10,8 +10,10 @@ import numpy as np
 import planted_models
 import pytest
 import torch
+from families import tiny
 from planted_models import D_HEAD, D_MODEL, Planted, build_planted, pool, row
 from scipy import stats
+from tiny_models import SOURCES, VOCABULARY, framed_tokenizer
 from transformers import BertModel
 
 import headscope
@@ -20,7 +22,9 @@ from headscope.analyses.classify.optional_parts import more
 from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, patch, verdict
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
+from headscope.data.files import Sentence
 from headscope.data.pieces import encode_words, placed
+from headscope.models.run import replay
 from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
 
@@ -122,8 +126,8 @@ def test_what_is_shown_written_and_compared(classified):
     result = classified("unread")
     (shown,) = more(result)
     lead, table, *_ = shown.blocks
-    assert "are carried by their head (L0H1 obj dep->head, L0H3 +2)" in lead.text
-    assert "are not (L0H0 -1, L1H1 +1, L2H1 -2)" in lead.text
+    assert "carried by their head: 2 (L0H1 obj dep->head, L0H3 +2)" in lead.text
+    assert "not carried: 3 (L0H0 -1, L1H1 +1, L2H1 -2)" in lead.text
     assert len(table.rows) == len(result.patched_frame()) == 9
     effect = result.heads[1].patched[0].effects[0]
     assert result.patched_frame()["gain_high"][2] == effect.gain.high
@@ -216,6 +220,21 @@ def test_shares_equal_those_of_hooks(clauses):
     expected = np.stack([changes[:-1].mean(axis=0), changes[-1]])  # later layers, the output
     np.testing.assert_allclose(found.whole, expected[:, 0], atol=1e-4)
     np.testing.assert_allclose(found.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
+
+
+def test_a_bias_that_all_rows_share_is_played_back_as_it_was(monkeypatch):
+    """T5's layers return their bias by relative position, which has one row, behind the state."""
+    network = tiny("t5", vocab_size=len(VOCABULARY))
+    view = headscope.wrap(network, framed_tokenizer("$A [SEP]"), name="t5").only("encoder")
+    lines = [Sentence(tuple(line.split())) for line in (*SOURCES, *SOURCES[::-1])]
+    encoded = [s for s in encode_words(view, placed(lines)) if s is not None]
+    pairs = positional_pairs(encoded, 1, 6, np.random.default_rng(0), causal=False)
+    played = patch(view, pairs, 1, [0, 2])
+    monkeypatch.setattr(replay, "layer_lists", lambda *_: {})  # every layer runs again
+    whole = patch(view, pairs, 1, [0, 2])
+    np.testing.assert_allclose(played.shares, whole.shares, atol=1e-5)
+    assert len(pairs) > 2
+    assert played.shares.max() > 0.1
 
 
 def test_evidence_is_two_t_tests():

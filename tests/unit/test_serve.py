@@ -8,8 +8,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from families import tiny
+from tiny_models import VOCABULARY, tiny_tokenizer
 from torch.nn import functional as F
 
+import headscope
 from headscope.core.errors import InputError
 from headscope.live.answers import LONGEST, RANDOM, Answers
 from headscope.session.opening import open_for_tasks
@@ -142,6 +145,13 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
     ):
         ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
         assert np.abs(ours.reshape(shape) - 100 * theirs.numpy()).max() <= 0.51
+
+
+def test_an_encoder_decoder_that_writes_nothing_is_asked_for_its_encoders_embeddings():
+    bart = headscope.wrap(tiny("bart", vocab_size=len(VOCABULARY)), tiny_tokenizer(38))
+    said = Answers(bart)(["the cat sat", "a dog ran"], ["L0H0"])
+    assert said["answers"][0]["name"] == "similarity of the two sentences"
+    assert len(said["texts"]) == 2
 
 
 @pytest.mark.parametrize(

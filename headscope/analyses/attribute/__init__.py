@@ -154,7 +154,7 @@ class AttributeOptions(RunOptions):
         bool,
         Option(
             help="Also judge rankings of the heads by what their first heads do alone. Always with "
-            "--data.",
+            "--data."
         ),
     ] = False
     rankings: Annotated[

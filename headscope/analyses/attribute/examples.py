@@ -12,7 +12,7 @@ from typing import Any
 
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.measure import Example, predicted, spread
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import (
     Examples,
@@ -135,6 +135,13 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
             f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
             f"a {kind} here; leave it out."
         )
+    if kind == "class" and loaded.encoder_decoder:
+        raise UnsupportedModelError(
+            f"{loaded.name} is an encoder-decoder model, whose class cannot be taken apart; give "
+            "two texts and of = cosine, which compares them by its encoder."
+        )
+    if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
+        raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
     if kind == "cosine" and (name := given("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 
@@ -273,8 +280,8 @@ def _targets(
     if options.at is not None:
         if options.at > len(row.labels):
             raise InputError(
-                f"The target has {len(row.labels)} tokens, its end token included, so none is "
-                f"number {options.at}; give 'at' from 1 to {len(row.labels)}."
+                f"The target has {len(row.labels)} tokens, so none is number {options.at}; give "
+                f"'at' from 1 to {len(row.labels)}."
             )
         example = replace(example, positions=(options.at - 1,))
     return (source, target), [example], 0
@@ -292,22 +299,24 @@ def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]
         if row is None or not row.ids:
             continue
         batch = padded([row], loaded.pad_id, loaded.device)
+        most = min(len(row.ids) + MORE, loaded.max_length - 1)
         (ids,) = decode_greedily(
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
             ends=ends,
             pad_id=loaded.pad_id,
-            max_new_tokens=min(len(row.ids) + MORE, loaded.max_length - 1),
+            max_new_tokens=most,
         )
+        labels = (*ids, ends.stop)[:most]  # a text that was cut short has no end
         yield PairRow(
             index=row.index,
             ids=row.ids,
             types=None,
             content=row.content,
-            decoder_ids=(ends.start, *ids),
-            labels=(*ids, ends.stop),
-            decoder_content=tuple(i for i, token in enumerate(ids, 1) if token not in special),
+            decoder_ids=(ends.start, *labels[:-1]),
+            labels=labels,
+            decoder_content=tuple(i for i, t in enumerate(labels[:-1], 1) if t not in special),
         )
 
 
@@ -370,7 +379,8 @@ def _shuffled(
         return [replace(other, label=e.label) for e, other in following]
     pairs = [(e, other.rows[-1]) for e, other in following]
     if n == 1:
-        pairs = [(first, row) for row in rows if row.ids != first.rows[-1].ids][:OTHERS]
+        others = [row for row in rows if row.ids != first.rows[-1].ids] or rows
+        pairs = [(first, row) for row in others[:OTHERS]]
     if first.kind == "cosine":
         return [replace(e, rows=(e.rows[0], row)) for e, row in pairs]
     return [

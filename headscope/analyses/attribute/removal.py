@@ -202,11 +202,7 @@ class Versions:
 
 
 def remove_each(
-    loaded: LoadedModel,
-    examples: Sequence[Example],
-    heads: Heads,
-    ways: Ways,
-    progress: Progress,
+    loaded: LoadedModel, examples: Sequence[Example], heads: Heads, ways: Ways, progress: Progress
 ) -> dict[str, Array]:
     """Run every example without each head in turn, removed in each way.
 

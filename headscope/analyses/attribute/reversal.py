@@ -19,12 +19,7 @@ import torch
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import other_texts, target_of
 from headscope.analyses.attribute.measure import Example, margin_of, predicted
-from headscope.analyses.attribute.removal import (
-    TOGETHER,
-    Place,
-    Replacement,
-    Versions,
-)
+from headscope.analyses.attribute.removal import TOGETHER, Place, Replacement, Versions
 from headscope.analyses.attribute.result import OtherSearch, Reversal
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError

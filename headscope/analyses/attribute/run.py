@@ -45,6 +45,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.heads import layer_name
 from headscope.core.progress import Progress, silent
+from headscope.core.rounding import above
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.layers import Anatomy
@@ -231,11 +232,14 @@ def _mean(values: Array) -> Estimate:
 
 
 def _agreement(first: Array, second: Array, columns: Sequence[int]) -> float | None:
-    """Return Spearman's correlation over some heads of two means over examples."""
+    """Return Spearman's correlation over some heads of two means over examples.
+
+    None for fewer than three heads, and where numbers differ by rounding alone.
+    """
     if len(columns) < 3:
         return None
     x, y = (table.mean(0)[columns] for table in (first, second))
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
+    if not (above(x.max(), x.min()) and above(y.max(), y.min())):
         return None
     return value_of(spearman, {"similarity": x, "gold": y}) / 100
 

@@ -40,7 +40,8 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
         yield b.Text(lines, "soft", b.TERMINAL)
     yield b.Text(summed, "lead", b.PAGE)
     if result.skipped:
-        yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
+        why = "too long, or without a mask" if result.kind == "token" else "too long"
+        yield b.Text(f"Examples that were left out ({why}): {result.skipped:,}.")
     yield from _largest(result)
     yield b.Text(agreement_sentence(result))
     yield from _faithfulness(result)
@@ -58,7 +59,7 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
 
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
     """List the heads with the largest effects, with the interval that holds for all at once."""
-    many, n, heads = result.examples > 1, len(result.heads), _named(result)
+    many, n, heads = result.removals > 1, len(result.heads), _named(result)
     if many:
         at_once = f"that holds for all {n} heads at once ({result.removals} examples)"
         yield b.Text(
@@ -87,7 +88,7 @@ def _largest(result: AttributeResult) -> Iterator[b.Block]:
 def _named(result: AttributeResult) -> list[AttributedHead]:
     """Return the heads by the size of their effect.
 
-    Over several examples, only those whose interval excludes zero, all heads taken together.
+    Removed on several examples, only those whose interval excludes zero, all heads taken together.
     """
 
     def differs(head: AttributedHead) -> bool:
@@ -95,7 +96,7 @@ def _named(result: AttributeResult) -> list[AttributedHead]:
         return bool(above(low, 0.0) or above(0.0, high))
 
     heads = sorted(result.heads, key=_size, reverse=True)
-    return [head for head in heads if result.examples == 1 or differs(head)]
+    return [head for head in heads if result.removals == 1 or differs(head)]
 
 
 def sum_sentence(result: AttributeResult) -> str:
@@ -113,19 +114,21 @@ def agreement_sentence(result: AttributeResult) -> str:
     *before, last = result.layers
     # An encoder's heads have no direct part in a decoder's logit.
     n_direct = sum(head.direct.value is not None for head in result.heads)
-    text = (
-        f"A head's direct part is not what is lost without it: over {n_direct} heads the "
-        f"two have a Spearman correlation of {decimal(result.spearman, 2)} "
-        f"({decimal(result.spearman_mean, 2)} where removed heads leave their mean)."
-    )
+    text = "A head's direct part is not what is lost without it"
+    if result.spearman is not None:
+        text += (
+            f": over {n_direct} heads the two have a Spearman correlation of "
+            f"{decimal(result.spearman, 2)} ({decimal(result.spearman_mean, 2)} where removed "
+            "heads leave their mean)"
+        )
     counted = result.kind == "cosine"
     held = "both texts' lengths" if counted else "the scales of norms"
-    text += f" One reason: the sum holds {held} fixed, and removing a head changes them"
+    text += f". One reason: the sum holds {held} fixed, and removing a head changes them"
     if last.spearman is not None:
         text += (
             f"; in {last.name}, which no layer follows, they agree at {decimal(last.spearman, 2)}"
         )
-        if counted:
+        if last.spearman_first_order is not None:
             text += f", and with lengths counted at {decimal(last.spearman_first_order, 2)}"
     later = [layer.spearman_first_order if counted else layer.spearman for layer in before]
     if known := [value for value in later if value is not None]:
@@ -150,7 +153,8 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
     chance = [of.signed[tenth] for of in found.random]
     by_chance = f"{mean_of(chance):.0%} ({min(chance):.0%} to {max(chance):.0%})"
     examples = f"{found.judged} {plural(found.judged, 'example')}"
-    by = "they are ranked on it too" if found.same else f"ranked on {found.ranked} others"
+    by = f"ranked on {found.ranked} {plural(found.ranked, 'other')}"
+    by = "they are ranked on it too" if found.same else by
     yield b.Text(
         f"Do rankings name the heads that matter? The {few} of {n} heads with the largest effects "
         f"of removal (mean left), alone with all others at their mean, bring back "
@@ -220,7 +224,8 @@ def reversal_sentence(reversal: Reversal) -> str:
     start, end = reversal.margins[0], reversal.margins[-1]
     if not reversal.found:
         return (
-            f"No set of {reversal.most} heads or fewer was found whose removal reverses {what}: "
+            f"No set of at most {reversal.most} {plural(reversal.most, 'head')} was found whose "
+            f"removal reverses {what}: "
             f"the margin goes from {decimal(start)} to {decimal(end)} without "
             f"{joined(reversal.heads)}."
         )
@@ -237,10 +242,10 @@ def reversal_sentence(reversal: Reversal) -> str:
             f"{decimal(min(reversal.put_back))} or more."
         )
     draws = reversal.margins_resampled
-    text += f" Where they leave their mean it is {decimal(reversal.margin_mean)}"
+    text += f" With the mean in their place it is {decimal(reversal.margin_mean)}"
     if draws:
         text += (
-            "; where they put out what they do in other texts it is below zero in "
+            "; with their output in other texts it is below zero in "
             f"{sum(m < 0 for m in draws)} of {len(draws)} draws"
         )
     text += "."
@@ -277,11 +282,15 @@ def _shuffled(result: AttributeResult) -> str:
     }
     kind = _heads_of(result)
     heads = next(part.direct for part in control.parts if part.kind == kind)
+    agreement = _correlated("the heads' parts there and here", control.agreement)
     return (
         f"Control: on {control.examples} {what.get(result.kind, 'other texts')} the mean is "
-        f"{ranged(control.output)}, of which {kind} {ranged(heads)}; the heads' parts there and "
-        f"here have a Spearman correlation of {decimal(control.agreement, 2)}."
+        f"{ranged(control.output)}, of which {kind} {ranged(heads)}{agreement}."
     )
+
+
+def _correlated(what: str, spearman: float | None) -> str:
+    return "" if spearman is None else f"; {what} have a Spearman correlation of {spearman:.2f}"
 
 
 def _heads_of(result: AttributeResult) -> str:
@@ -294,9 +303,8 @@ def _random(result: AttributeResult) -> str:
     assert control is not None
     parts = joined([f"{part.kind} {decimal(part.direct.value)}" for part in control.parts])
     return (
-        f"Control: with random weights {_of(result)} is {ranged(control.output)} ({parts}); direct "
-        f"part and effect of removal there have a Spearman correlation of "
-        f"{decimal(control.spearman, 2)}."
+        f"Control: with random weights {_of(result)} is {ranged(control.output)} ({parts})"
+        f"{_correlated('direct part and effect of removal there', control.spearman)}."
     )
 
 
@@ -325,13 +333,7 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
                 f"100 x the part of {_of(result)} that cross-attention reads from each token of "
                 "the source (across) for each of the target (down)"
             )
-        yield b.Matrix(
-            title,
-            values,
-            rows,
-            across,
-            on=b.BOTH if small else b.PAGE,
-        )
+        yield b.Matrix(title, values, rows, across, on=b.BOTH if small else b.PAGE)
 
 
 def _groups_and_figures(result: AttributeResult) -> Iterator[b.Block]:
@@ -409,8 +411,8 @@ def _run_lines(result: AttributeResult) -> str:
     if data is not None:
         drawn = f" ({data['drawn']})" if data.get("drawn") else ""
         lines.append(
-            f"Data    {data['name']}: {result.examples:,} examples{drawn}, heads removed on "
-            f"{result.removals}"
+            f"Data    {data['name']}: {result.examples:,} "
+            f"{plural(result.examples, 'example')}{drawn}, heads removed on {result.removals}"
         )
     text = result.calibration
     means = f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens"

@@ -20,8 +20,6 @@ RULES = {
 }
 #: The sentence of a role whose row has none.
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
-
-
 #: Where the tokens of a repeated sequence can look.
 PLACES = {
     "after": "after it (induction)",
@@ -176,8 +174,8 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         zero, mean, noise = head.cause.zero, float(head.cause.mean), float(head.cause.noise)
         yield (
             "Loss when removed",
-            f"{loss_text(float(zero))} ({loss_interval(zero)}); mean left {loss_text(mean)}, "
-            f"noise of its size {loss_text(noise)}",
+            f"{loss_text(float(zero))} ({loss_interval(zero)}); replaced by its mean "
+            f"{loss_text(mean)}, noise of its size {loss_text(noise)}",
         )
     for patch in head.patched:
         reads = (f", {e.reader} {decimal(e.gain.value)}" for e in patch.effects)

@@ -134,7 +134,7 @@ def with_causes(
         value=task.value(full),
         estimate="first-order" if calibration.has_labels else "squared",
         tests=tests,
-        fits=tuple(_fits(by_unit, source.seed)),
+        fits=tuple(_fits(by_unit, source.seed)) if len(by_unit) > 1 else (),
         seed=source.seed,
         notes=tuple(notes),
         rotations=ROTATIONS,

@@ -15,8 +15,8 @@ Where words are aligned, the word-level attention W of a head has a row for each
 (mean over the queries at which the decoder is to write a piece of it) and a column for each word of
 the source (sum over its pieces). Its argmax is scored as a relation is (``syntactic.py``), from
 target to source; offsets and the kernel count from the straight line between the ends of both
-sides. Besides, W says which words are aligned, A: those of a weight from t on. With S the sure
-links, P with possible ones::
+sides. W also says which words are aligned: A are those with a weight of at least t. With S the sure
+links, P the sure and possible ones::
 
     precision = \|A & P\| / \|A\|        recall = \|A & S\| / \|S\|
     alignment error rate = 1 - (\|A & S\| + \|A & P\|) / (\|A\| + \|S\|)
@@ -186,8 +186,8 @@ class Agreement(Accumulator):
         error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
         t = int(error[0].argmin())
         of_n, products, of_d = self.squares[:, 1, layer, head, t]
-        terms = both[1, t], of_n, products, size[1, t], of_d
-        half = Z95 * float(np.nan_to_num(ratio_error(*terms, int(self.units[1])), posinf=1.0))
+        terms = both[1, t], of_n, products, size[1, t], of_d, int(self.units[1])
+        half = Z95 * float(np.nan_to_num(ratio_error(*terms), nan=1.0, posinf=1.0))
         value, n = float(error[1, t]), int(links[1, t])
         return LinkScore(
             threshold=round(STEP * (t + 1), 2),
@@ -245,7 +245,7 @@ class AlignedHeads(Parts):
         self.agreement.add(layer, heads, weights, words, rows)
         self._total[rows] += weights.sum(dim=1).to(self._total.dtype)
         self._seen += weights.shape[1] * (rows.start == 0)  # heads, each once
-        used = (per_piece * self._used[rows, None]).double().transpose(0, 1).flatten(1)
+        used = widest(per_piece * self._used[rows, None]).transpose(0, 1).flatten(1)
         index = words.near(FARTHEST)[rows].flatten().expand_as(used)
         by_distance = used.new_zeros(len(used), 2 * FARTHEST + 1).scatter_add_(1, index, used)
         self.kernel.sums[layer, heads] += numpy(by_distance)

@@ -214,8 +214,7 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
             score, c = confirmed[i]
             detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
             role = PAIR + score.relation if by_label else "syntactic"
-            label = Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest)
-            labels.append(label)
+            labels.append(Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest))
         yield place, "syntactic", scores, labels
 
 
@@ -362,7 +361,8 @@ def untestable(
     else:
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
-        duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
+        twice = profile.quantities.index("duplicate_rate")
+        alone = profile.queries[twice] ** 2 == profile.queries_squared[twice]
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
@@ -378,7 +378,7 @@ def untestable(
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),
-            "duplicate": (not duplicates, "no token occurs twice in a sentence"),
+            "duplicate": (bool(alone), "fewer than two sentences have a token twice"),
         }
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"

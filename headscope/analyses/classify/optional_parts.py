@@ -9,7 +9,7 @@ from typing import Any
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
 from headscope.analyses.classify.optional_results import CauseTest, HeadPatch, PatchEffect
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
-from headscope.core.roles import primary_roles, role_name
+from headscope.core.roles import NO_ROLE, role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text
@@ -24,10 +24,10 @@ _VERDICTS = {
 
 #: In the order in which they are told.
 _PATCH_VERDICTS = {
-    "carries": "are carried by their head",
-    "does not": "are not",
-    "not told apart": "are not told apart from no effect or from other heads of the layer",
-    "not measured": "have too few minimal pairs in this corpus",
+    "carries": "carried by their head",
+    "does not": "not carried",
+    "not told apart": "not told apart from no effect or from other heads of the layer",
+    "not measured": "with too few minimal pairs in this corpus",
 }
 
 
@@ -96,7 +96,7 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.Text(
             f"Of a token that comes a second time, {who} looks {name}: with a weight of "
             f"{decimal(score.score, 2)}, and {decimal(score.control, 2)} where nothing is repeated"
-            + (f" (largest gain with random weights {decimal(random, 2)})." if random else "."),
+            + ("." if random is None else f" (largest gain with random weights {random:.2f})."),
             "lead",
             b.PAGE,
         )
@@ -137,9 +137,9 @@ def patch_sentences(result: ClassifyResult) -> Iterator[str]:
     for verdict, words in _PATCH_VERDICTS.items():
         named = [_patched_name(head, patch) for head, patch in rows if patch.verdict == verdict]
         if named:
-            parts.append(f"{len(named)} {words} ({', '.join(named)})")
+            parts.append(f"{words}: {len(named)} ({', '.join(named)})")
     if parts:
-        yield f"Of {len(rows)} roles, {'; '.join(parts)}."
+        yield f"Roles {'; '.join(parts)}."
     yield from result.patching.notes
 
 
@@ -222,10 +222,11 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         f"{fit.spearman.value:.2f} ({ends(fit.spearman.interval)}) for {fit.removal}"
         for fit in causes.fits
     ]
-    yield b.Text(
-        f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
-        f"measured ones with Spearman's {', '.join(fits)}."
-    )
+    if fits:  # a single head has no rank
+        yield b.Text(
+            f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
+            f"measured ones with Spearman's {', '.join(fits)}."
+        )
     yield from map(b.Text, causes.notes)
     yield _losses(result, causes.metric)
     columns: list[b.Column] = [
@@ -282,7 +283,7 @@ def _losses(result: ClassifyResult, metric: str) -> b.Panels:
     names = list(dict.fromkeys(head.layer_name for head, _ in heads))
     wide = 1 + max(head.head for head, _ in heads)
     by_layer, by_noise = list[b.Series](), list[b.Series]()
-    for role in primary_roles():
+    for role in (*result.possible_roles, NO_ROLE):
         mine = [(head, cause) for head, cause in heads if head.primary == role.key]
         zero = [cause.zero for _, cause in mine]
         x = [names.index(h.layer_name) + 0.8 * (h.head + 0.5) / wide - 0.4 for h, _ in mine]
@@ -318,7 +319,7 @@ def _any_role_sentence(test: CauseTest, noise: CauseTest | None) -> str:
             "Whether heads with a role cost more than heads without is not measured: "
             f"no layer has both kinds. Of a pair the one with a role costs more {everywhere}."
         )
-    by_noise = f"; with noise of their size in {noise.within:.0%}" if noise and noise.within else ""
+    by_noise = f"; with noise of their size in {noise.within:.0%}" if noise else ""
     return (
         f"{_VERDICTS[test.verdict]}: of a pair in one layer the one with a role costs more in "
         f"{test.within:.0%} (random labels {ends(test.within_placebo)}, p "

@@ -156,7 +156,7 @@ class Causes:
 
 @dataclass(frozen=True)
 class PatchEffect:
-    """What one reader gets of it when a head looks where it would look in another sentence.
+    """What changes for one reader when a head looks where it would look in another sentence.
 
     Changes are shares of the change that all heads of the layer bring about together when they look
     as in the sentence in which the relation points elsewhere. Intervals: Student's t over pairs.

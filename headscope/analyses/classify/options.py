@@ -119,16 +119,15 @@ class ClassifyOptions(ResumableOptions):
     task: Annotated[
         str,
         Option(
-            help="What models without a head are measured by; fidelity needs no labels.",
+            help="The task that shows what removing a head costs; fidelity needs no labels.",
             choices=TASKS,
         ),
     ] = "fidelity"
     data: Annotated[
         str | Path | None,
         Option(
-            help="What models without a head are measured on, one half, with means of the other: "
-            "text, CSV, TSV, JSONL with labels or targets, or what the task reads. Default: the "
-            "built-in sample."
+            help="Its examples, half of them for losses and half for means: text, CSV, TSV, JSONL "
+            "with labels or targets, or what the task reads. Default: the built-in sample."
         ),
     ] = None
     ablate_limit: Annotated[
@@ -155,8 +154,7 @@ class ClassifyOptions(ResumableOptions):
         super().check()
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
             raise UnusedOptionError(
-                "task and data are what ablate measures models without a head by; ask for ablate "
-                "too, or leave them out."
+                "task and data say what ablate measures; ask for ablate too, or leave them out."
             )
 
     def step_names(self) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Batches(Generic[Raw, Item]):
 
     n_items: int
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes a window, None for what the model cannot read whole; True for the first one
+    #: Encodes a window (None for a row that is too long) and is told whether it is the first
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
     collate: Callable[[Sequence[Item]], Batch]
     _kept: list[tuple[int, Batch]] = field(default_factory=list)
@@ -224,12 +224,10 @@ class Reading:
                 if stack == "encoder" and (self.corpus.has_trees or labels):
                     edges = part
             if edges is not None:
-                counted, again = (edges.syntactic, edges.swapped), self.batches.after(0)
-                hits = kernel_hits(edges.kernel.means(), counted, (batch for _, batch in again))
-                kernel, swapped_edges = (
-                    hits[0],
-                    judge_swapped(edges.swapped, hits[1], thresholds, ids),
-                )
+                counted = edges.syntactic, edges.swapped
+                again = (batch for _, batch in self.batches.after(0))
+                kernel, of_swapped = kernel_hits(edges.kernel.means(), counted, again)
+                swapped_edges = judge_swapped(edges.swapped, of_swapped, thresholds, ids)
             scored = edges.syntactic if edges is not None else None
             heads = judge(
                 *(part, thresholds, ids, stack),

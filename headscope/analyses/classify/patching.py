@@ -258,7 +258,7 @@ def p_above(values: Array) -> float:
 
 
 def evidence(gains: Array, whole: Array) -> tuple[float, float]:
-    """Return p that the first of some heads carries its role, and p that it does not.
+    """Return two p-values: that the first head carries its role, and that it does not.
 
     ``gains`` (heads, pairs), ``whole`` (pairs,), the change that all heads bring about together. To
     carry it, the gain has to exceed both 0 and the mean gain of the others, paired over sentences;
@@ -270,14 +270,14 @@ def evidence(gains: Array, whole: Array) -> tuple[float, float]:
 
 
 def verdict(carries: float, does_not: float) -> str:
-    """Say what both p show; an effect too small to count is none, however sure its sign."""
+    """Decide by both p-values; a gain too small to count is none, however sure its sign."""
     if does_not <= LEVEL:
         return "does not"
     return "carries" if carries <= LEVEL else "not told apart"
 
 
 def _effects(patches: Patches) -> Iterator[PatchEffect]:
-    """Put the numbers of each reader together; p are not adjusted yet."""
+    """Yield the numbers of each reader; their p-values are not adjusted yet."""
     readers = ("later heads", "output")[-len(patches.shares) :]
     rows = zip(readers, patches.shares, patches.whole, patches.size, strict=True)
     for reader, shares, whole, size in rows:
@@ -298,7 +298,7 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
 
 
 def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
-    """Adjust the p of all heads, roles and readers together, and say what they show."""
+    """Adjust the p-values of all heads, roles and readers together, and add the verdicts."""
     every = [effect for head in patched for effect in head.effects]
     carries, does_not = (
         iter(adjust(np.array([getattr(effect, name) for effect in every])).tolist())

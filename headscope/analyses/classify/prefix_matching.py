@@ -21,7 +21,7 @@ from headscope.core.activations import Activations
 from headscope.core.heads import head_name
 from headscope.core.widest import widest
 from headscope.data.corpus import sample_corpus
-from headscope.data.pieces import frame, token_stream
+from headscope.data.pieces import frame, tokenise
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 from headscope.stats.estimate import Estimate
@@ -35,7 +35,7 @@ class PrefixWeights:
     """Mean weight of each head on every place, sequence by sequence.
 
     All sequences have one length: special tokens, a first half, a second half as long, special
-    tokens. Queries are the tokens of the second half but its first and last, so that all three
+    tokens. Queries are the tokens of the second half except its first and last, so that all three
     places are in the first half.
     """
 
@@ -78,7 +78,8 @@ class Repeats:
         has. No token occurs twice within a copy.
         """
         special = set(loaded.tokenizer.all_special_ids)
-        kinds = sorted(set(token_stream(loaded, sample_corpus().lines())) - special)
+        known = tokenise(loaded, sample_corpus().lines(), special=False, check=False)
+        kinds = sorted({token for encoding in known for token in encoding.ids} - special)
         around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
         before, after = around.before, around.after
         room = (loaded.max_length - len(before) - len(after)) // 2

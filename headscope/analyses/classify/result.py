@@ -158,12 +158,9 @@ class HeadResult(Head):
     rare: Annotated[RareScore | None, Compare()] = None
     confidence: float | None = None  # Mean largest weight on a content key
     entropy: float | None = None  # Mean row entropy, nats
-    relative_entropy: float | None = (
-        None  # Mean of row entropy / ln n, n the keys that the row may see
-    )
-    special_mass: float | None = (
-        None  # Mean mass on special tokens, on the first, on the last of them
-    )
+    relative_entropy: float | None = None  # Mean of row entropy / ln n, n the keys a row may see
+    #: Mean mass on special tokens, on the first of them, on the last
+    special_mass: float | None = None
     first_special_mass: float | None = None
     last_special_mass: float | None = None
     punctuation_mass: float | None = None

@@ -33,8 +33,6 @@ SIDE = 16  # Rows and columns of a head's mean attention: the first 15 tokens an
 FARTHEST = 20  # Word offsets further away than this count as this.
 #: Word offsets that a head's distance kernel is measured at.
 WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
-
-
 NOTHING = torch.zeros(0)
 
 

@@ -330,7 +330,7 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
         ("label", lambda row: _label_name(row[1]), str),
         ("head", lambda row: row[0].name.rpartition(":")[2], str),
         ("score", lambda row: row[1].score.value, 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row[1].score.interval)), str),
+        ("95% interval", lambda r: " to ".join(map(decimal, r[1].score.interval or [None])), str),
         ("baseline", lambda row: f"{row[1].baseline:.2f} {row[1].against}", str),
         ("adjusted p", lambda row: row[1].p_adjusted, p_text),
     ]

@@ -52,7 +52,10 @@ class DepthOptions(RunOptions):
         Usual(help="UTF-8 text to cut windows from. Default: the built-in sample."),
     ] = None
     _: KW_ONLY
-    length: Annotated[int, Usual(help="Tokens of a window, special tokens included.")] = 128
+    length: Annotated[
+        int | None,
+        Usual(help="Tokens of a window, all counted. Default: 128, or the model's limit if lower."),
+    ] = None
     sequences: Annotated[
         int | None,
         Usual(

@@ -19,7 +19,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import as_plain
-from headscope.data.packing import Windows, pack
+from headscope.data.packing import LENGTH, Windows, pack
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.run.devices import DTYPES, widest_dtype
@@ -39,6 +39,7 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
+    length = min(LENGTH, loaded.max_length) if length is None else length
     windows = pack(source, loaded, length)
     validation = require_valid(loaded, options.validate)
     anatomy = take_apart(loaded)

@@ -20,7 +20,8 @@ from headscope.show.cells import (
     tiny,
 )
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import Estimate, Z
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import t_half_width
 
 #: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
@@ -218,7 +219,7 @@ def protection_sentence(result: DepthResult) -> str:
     overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
         f"removing {joined(lost)}" if lost else "",
-        f"more is left without {joined(kept)}" if kept else "",
+        f"without {joined(kept)} more is left" if kept else "",
         f"removing {joined(same, 'or')} makes no clear difference" if same else "",
         f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]
@@ -246,7 +247,7 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """Yield what is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
         std, windows = result.std[name][-1], result.sequences
-        half = None if std is None or windows < 2 else Z * std / math.sqrt(windows)
+        half = None if std is None else float(t_half_width(std / math.sqrt(windows), windows))
         ratio = Estimate.around(result.variants[name][-1], half)
         text = ratio_text(ratio.value)
         if ratio.interval is not None:

@@ -17,7 +17,7 @@ __all__ = ["ExplainOptions", "ExplainResult", "explain"]
 
 def number_or_name(text: str) -> int | str:
     """Read a head as it is written on the command line: 4, or L1H4."""
-    if text.lstrip("-").isdigit():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     parse_head(text)  # raises ValueError
     return text
@@ -54,16 +54,16 @@ class ExplainOptions(CertifiedOptions):
     ] = None
     _: KW_ONLY
     layer: Annotated[
-        int | None, Usual(help="Layer, from 0. Default: that of the head that is chosen.")
+        int | None,
+        Usual(help="Layer, from 0. Default: that of the head that is chosen.", at_least=0),
     ] = None
     head: Annotated[
         int | str | None,
         Usual(
-            help="Head: its name, such as L1H4, or its number in --layer. Default: the one that "
+            help="Head: its name, such as L1H4, or its number in the layer. Default: the one that "
             "links this sentence's words most clearly.",
-            python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "
-            "that links this sentence's words most clearly.",
             metavar="NAME|NUMBER",
+            at_least=0,
             read=number_or_name,
         ),
     ] = None

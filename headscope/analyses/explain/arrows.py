@@ -11,8 +11,6 @@ from headscope.analyses.explain.result import ExplainResult
 from headscope.core.safe_text import visible
 from headscope.show.page.script_data import page_json
 
-__all__ = ["arrows"]
-
 #: Where tokens stand and arrows begin and end, in units of the drawing.
 _ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 132, 332, 464
 _LEAST = 0.02  # Weights below this have no arrow.

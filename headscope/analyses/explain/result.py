@@ -68,7 +68,7 @@ class ExplainStep:
     #: ``input``, ``weights``, ``qkv``, ``heads``, ``scores``, ``mask``, ``softmax``, ``z``,
     #: ``mix``, ``skip``, ``layernorm`` or ``ffn``.
     key: str
-    numbers: dict[str, float | None]  # By name; docs/explain.md says what each means
+    numbers: dict[str, float | None]  # By name
     matrices: tuple[Matrix, ...]  # What the step starts from or makes
     checks: tuple[StepCheck, ...]  # Empty where nothing is computed yet
 

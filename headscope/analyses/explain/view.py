@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from headscope.analyses.explain.arrows import arrows
 from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix
@@ -33,9 +32,11 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     """Show the sentence, why this head, and every step with its check."""
     sentence, tokens = visible(result.sentence), [visible(token) for token in result.tokens]
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
-    chosen = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
-    chosen += f": each word gives its favourite {link:.2f} more attention than other words give it."
-    yield b.Text(chosen, "lead")
+    lead = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
+    lead += f": each word gives its favourite {link:.2f} more attention than other words give it."
+    if result.chosen and link < 0.005:  # what is shown as 0.00
+        lead = f"No head links words of this sentence that stand apart; {result.name} is shown."
+    yield b.Text(lead, "lead")
     steps = {step.key: step for step in result.steps}
     pattern = _square(result, steps["softmax"].matrix("pattern"), tokens)
     yield replace(pattern, title=f"Attention of {result.name}", on=b.TERMINAL)
@@ -86,12 +87,10 @@ def _numbers(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Ite
         yield b.Table(columns, step.matrices)
     if step.key == "heads":
         cost = step.matrix("cost")
-        columns = [("heads", lambda row: f"{row[0]} wide", str)]
-        columns += [
-            (title, partial(_cost, cost.columns.index(name)), _count)
-            for name, title in _COST.items()
-        ]
-        yield b.Table(columns, cost.named_rows(), "What this sentence costs")
+        rows = [(f"{name} wide", *values) for name, values in cost.named_rows()]
+        places = {title: 1 + cost.columns.index(name) for name, title in _COST.items()}
+        columns = [("heads", 0, str), *((title, i, _count) for title, i in places.items())]
+        yield b.Table(columns, rows, "What this sentence costs")
     if step.key == "mix":
         columns = [
             ("adds", lambda row: row[0], str),
@@ -123,10 +122,6 @@ def _square(result: ExplainResult, matrix: Matrix, tokens: list[str]) -> b.Matri
         title = f"If the future were {'seen' if result.causal else 'hidden'}"
     weights = matrix.name in ("pattern", "other direction")
     return b.Matrix(title, matrix.values, tokens, tokens, matrix.shape, weights)
-
-
-def _cost(place: int, row: tuple[str, Sequence[float | None]]) -> float | None:
-    return row[1][place]
 
 
 def _count(value: float | None) -> str:
@@ -353,7 +348,7 @@ def _ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     )
 
 
-_WRITERS: tuple[Callable[[ExplainResult, ExplainStep], Iterator[str]], ...] = (
+_WRITERS = (
     *(_input, _weights, _qkv, _heads, _scores, _mask, _softmax, _z, _mix, _skip, _layernorm, _ffn),
 )
 _STEPS = {writer.__name__[1:]: writer for writer in _WRITERS}

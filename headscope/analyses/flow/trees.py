@@ -46,7 +46,8 @@ class GoldTrees:
     def of(cls, sentences: Sequence[Sentence], device: torch.device | str = "cpu") -> GoldTrees:
         """Lay out the trees of some sentences."""
         heads = pad_sequence([torch.tensor(s.heads) for s in sentences], True, 0)
-        marks = [torch.tensor([r == "punct" for r in s.relations or ()]) for s in sentences]
+        names = [s.relations or ("",) * len(s.words) for s in sentences]  # relations may be unknown
+        marks = [torch.tensor([name == "punct" for name in of]) for of in names]
         sizes = torch.tensor([len(s.words) for s in sentences])
         scored = (heads >= 0) & (torch.arange(heads.shape[1]) < sizes[:, None])
         scored = torch.stack([scored, scored & ~pad_sequence(marks, True, True)])

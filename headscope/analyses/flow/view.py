@@ -188,7 +188,7 @@ def _tree_text(result: FlowResult) -> str:
     """Say how well the best head, and the best combination, match gold trees."""
     trees = result.trees
     if trees is None:
-        return "Trees: not measured (no gold trees, or a decoder)."
+        return "Trees: not measured (no gold trees, a decoder, or too few sentences)."
     n, added = len(trees.combination.heads), trees.combination
     base = decimal(trees.baselines[trees.strongest].value)
     strongest = f"{BASELINE_NAMES[trees.strongest]} ({base})"

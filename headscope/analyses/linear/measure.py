@@ -102,7 +102,7 @@ def linear_attention(
         # Weights of both signs may cancel: nothing is divided by a sum that is only rounding.
         none = total.abs() <= 16 * EPS * weights.abs().sum(-1, keepdim=True)
         weights = torch.where(none, 0.0, weights / torch.where(none, 1.0, total))
-    return (weights @ v.to(weights)).to(v)
+    return weights @ v.to(weights)
 
 
 class LinearSums:

@@ -92,7 +92,8 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
             parts = (inputs.q, inputs.k, inputs.v)
             y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
             best = scales[sums.numbers(inputs), EVERY.index(form)]
-            return y * torch.from_numpy(best)[:, None, None].to(y)
+            # The sum may be too large for half precision before it is scaled.
+            return (y * torch.from_numpy(best)[:, None, None].to(y)).to(inputs.v)
 
         return attend
 

@@ -74,15 +74,13 @@ def run(model: Model, options: RankOptions) -> RankResult:
         )
     if options.share_projections:
         loaded.pooling.check()
-    if not loaded.encoder_decoder:
-        loaded = loaded.only(options.stack or "all")
-    elif needs_text and options.stack not in (None, "encoder"):
+    only_encoder = needs_text and loaded.encoder_decoder
+    if only_encoder and options.stack not in (None, "encoder"):
         raise InputError(
             f"A text runs the encoder of {loaded.name} only: leave text and share_projections out, "
             "or choose the stack encoder."
         )
-    else:
-        loaded = loaded.only("encoder" if needs_text else options.stack or "all")
+    loaded = loaded.only("encoder" if only_encoder else options.stack or "all")
     not_covered = _check_coverage(loaded, options.validate)
     validation = require_valid(loaded, options.validate)
     if not loaded.sites:

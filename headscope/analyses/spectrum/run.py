@@ -35,7 +35,7 @@ from headscope.core.processes import current, of_each, share
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import Corpus, as_plain
-from headscope.data.packing import Windows, check_length, pack, pack_pairs
+from headscope.data.packing import LENGTH, Windows, check_length, pack, pack_pairs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 from headscope.models.surgery.copies import random_twin
@@ -47,8 +47,6 @@ from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
-#: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
-LENGTH = 128
 PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
 MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
 _BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each.
@@ -187,8 +185,8 @@ def _choose_stack(
         return loaded.only(stack or "all"), corpus
     if stack not in (None, "encoder"):
         raise InputError(
-            f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
-            "them (.tsv, .csv, .jsonl) as text."
+            f"{loaded.name} needs pairs of source and target for the stack {stack}; give a table "
+            "of them (.tsv, .csv, .jsonl) as text."
         )
     return loaded.only("encoder"), corpus.sources
 

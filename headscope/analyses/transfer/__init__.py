@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -112,23 +113,12 @@ class TransferOptions(RunOptions):
     ] = True
     #: With what comes before the runs it is ten minutes on two cores.
     budget: Annotated[
-        float,
-        Usual(help="Seconds for all runs; what is not reached is said.", above=0),
+        float, Usual(help="Seconds for all runs; what is not reached is said.", above=0, below=inf)
     ] = 540.0
-    train_limit: Annotated[
-        int,
-        Option(
-            help="Examples drawn of --train; 0 for all.",
-            python_help="Examples drawn of train; 0 for all.",
-        ),
-    ] = 512
-    test_limit: Annotated[
-        int,
-        Option(
-            help="Examples drawn of --test; 0 for all.",
-            python_help="Examples drawn of test; 0 for all.",
-        ),
-    ] = 400
+    train_limit: Annotated[int, Option(help="Examples drawn of the training file; 0 for all.")] = (
+        512
+    )
+    test_limit: Annotated[int, Option(help="Examples drawn of the test file; 0 for all.")] = 400
     pooling: Annotated[str | None, POOLING] = None
 
     def step_names(self) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def read(options: TransferOptions) -> Source:
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
     for name in ("train_limit", "test_limit"):
-        if 0 < (limit := getattr(options, name)) < FEWEST:
+        if (limit := getattr(options, name)) and limit < FEWEST:
             raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
     if train is None or test is None:
         ours, theirs = reversed_phrases()
@@ -89,6 +89,9 @@ def read(options: TransferOptions) -> Source:
     # Training examples with the texts of a test example are left out.
     tested = set(_texts(theirs))
     kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
+    if len(kept) < FEWEST:
+        why = f"{ours.name} has {len(kept)} examples that {theirs.name} does not have too"
+        raise CorpusError(f"{why}; give {FEWEST} or more.")
     own = _drawn(ours.pick(kept), options.train_limit, options.seed)
     drawn = _drawn(theirs, options.test_limit, options.seed)
     name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"

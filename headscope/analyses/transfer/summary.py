@@ -166,9 +166,6 @@ def run_of(cell: Cell, seed: int, factor: float, rate: float, out: Outcome, data
 
 def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
     """Sum up the runs of a cell."""
-    mean = _points(np.stack([d.hits for d in done]))
-    if mean.low is not None and mean.high is not None:
-        mean = Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 100.0))
     accuracies = [100 * d.hits.mean() for d in done]
     return TransferCell(
         cell.variant,
@@ -177,7 +174,7 @@ def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) ->
         parameters,
         rate=done[0].row.rate,
         seeds=len(done),
-        accuracy=mean,
+        accuracy=_accuracy([d.hits for d in done]),
         spread=float(np.std(accuracies, ddof=1)) if len(done) > 1 else None,
         diverged=sum(d.row.diverged for d in done),
         failed=sum(d.row.failed for d in done),
@@ -217,6 +214,13 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
 
 def _points(values: Array) -> Estimate:
     return crossed(100 * values, floor=100.0)
+
+
+def _accuracy(hits: Sequence[Array]) -> Estimate:
+    mean = _points(np.stack(hits))
+    if mean.low is not None and mean.high is not None:
+        mean = Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 100.0))
+    return mean
 
 
 def divergence(runs: Iterable[TransferRun], smallest: int) -> Iterator[TransferDivergence]:
@@ -278,8 +282,8 @@ def baselines(
             predicted = naive_bayes(train.words, train.labels.tolist(), data.test.words)
             words.append((predicted == gold).astype(float))
             majority.append(_majority(data, size, seed).astype(float))
-        yield TransferBaseline("majority", size, _points(np.stack(majority)))
-        yield TransferBaseline("words", size, _points(np.stack(words)))
+        yield TransferBaseline("majority", size, _accuracy(majority))
+        yield TransferBaseline("words", size, _accuracy(words))
 
 
 def _majority(data: Labelled, size: int, seed: int) -> Array:

@@ -39,6 +39,8 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     yield b.Text(task, on=b.PAGE)
     panels = _panels(result)
     main = next((p for p in reversed(panels) if p[1] == "pretrained"), panels[-1])
+    runs = [run for run in result.runs if run.factor == 1 and (run.diverged or run.failed)]
+    bad = Counter((run.variant, run.weights, run.size) for run in runs)
     for size, weights in panels:
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
         rows: list[tuple[object, ...]] = [
@@ -48,7 +50,7 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
                 cell.accuracy,
                 cell.spread,
                 f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
-                f"{cell.diverged + cell.failed} of {cell.seeds}",
+                f"{bad[cell.variant, weights, size]} of {cell.seeds}",
             )
             for cell in cells
         ]

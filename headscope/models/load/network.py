@@ -107,6 +107,9 @@ def load_network(
     for key in info["missing_keys"]:  # a pooler that no state depends on: zeros, not noise
         if key.startswith(_OPTIONAL_PARTS):
             network.get_parameter(key).data.zero_()
+    for name, bias in network.named_parameters():
+        if name.endswith((".self.q_bias", ".self.v_bias")):  # DeBERTa's are float32, whatever dtype
+            bias.data = bias.data.to(dtype)
     for module in network.modules():  # chunks save memory but do not allow every length
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0

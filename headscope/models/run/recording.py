@@ -167,16 +167,8 @@ class Recording:
 
 def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Recording:
     """Run the model with its own attention that returns patterns; keep its ``scores`` too."""
-    run = Recording()
-
-    def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
-        run.seen["inputs"][site.row] = inputs
-        with suppress(*_MISREAD):
-            heads = site.layout.place(site, site.project(inputs), inputs)
-            for name in ("q", "k", "v"):
-                run.seen[name][site.row] = getattr(heads, name)
-
-    softmaxes = Softmaxes()
+    run, softmaxes = Recording(), Softmaxes()
+    inputs = run.seen["inputs"]
 
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         if scores:
@@ -187,11 +179,18 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
         # XLM's is float32 in a model of any type
         run.seen["pattern"][site.row] = None if own is None else own.to(loaded.model.dtype)
 
-    inputs = watch_inputs(loaded.sites, keep_input)
+    called = watch_inputs(loaded.sites, lambda site, given: inputs.update({site.row: given}))
     patterns = watch_outputs(loaded.sites, keep_pattern)
     eager = use_implementation(loaded.model, "eager")
-    with inputs, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
+    with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
         run.hidden = loaded.forward(**probe.inputs)
+        # After the pass: a caller may count the model's own calls of these maps.
+        for site in loaded.sites:
+            with suppress(*_MISREAD):
+                given = inputs[site.row]
+                heads = site.layout.place(site, site.project(given), given)
+                for name in ("q", "k", "v"):
+                    run.seen[name][site.row] = getattr(heads, name)
     return run
 
 

@@ -168,10 +168,12 @@ class Rerun:
         return run(*batch.inputs, **batch.decoder_inputs, select=self._select)[0]
 
 
-def _repeated(output: Any, copies: int) -> Any:
-    """Repeat the rows of every tensor that a layer returned."""
+def _repeated(output: Any, copies: int, rows: int = 0) -> Any:
+    """Repeat the rows of every tensor that a layer returned, but not of T5's bias: all share it."""
     if copies == 1:
         return output
+    rows = rows or len(first_tensor(output))
     if isinstance(output, tuple):
-        return tuple(_repeated(part, copies) for part in output)
-    return output.repeat(copies, *[1] * (output.dim() - 1)) if torch.is_tensor(output) else output
+        return tuple(_repeated(part, copies, rows) for part in output)
+    has_rows = torch.is_tensor(output) and output.shape[:1] == (rows,)
+    return output.repeat(copies, *[1] * (output.dim() - 1)) if has_rows else output

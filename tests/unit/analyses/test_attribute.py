@@ -311,3 +311,21 @@ def test_data_gives_means_of_single_runs(bert, tmp_path):
 def test_what_is_refused(bert, options, words):
     with pytest.raises(InputError, match=words):
         headscope.attribute(bert, **options, validate=False)
+
+
+def test_one_output_has_no_prediction_to_change(tmp_path):
+    reranker = tiny_bert(tmp_path / "reranker", task_head="classification", num_labels=1)
+    with pytest.raises(InputError, match="no prediction to change"):
+        headscope.attribute(str(reranker), A, B, flip=True, validate=False)
+
+
+def test_calibration_text_may_be_the_compared_text(bert):
+    found = headscope.attribute(bert, A, B, calibration=[B, B], resamples=0, validate=False)
+    assert (found.calibration["same"], found.shuffled.examples) == (True, 2)
+
+
+def test_rounding_alone_is_not_correlated(bert):
+    found = headscope.attribute(bert, A, A, resamples=0, validate=False)
+    assert found.output.value == pytest.approx(1.0)
+    assert (found.spearman, found.layers[1].spearman_first_order) == (None, None)
+    assert "Spearman" not in agreement_sentence(found)

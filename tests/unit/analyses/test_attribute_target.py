@@ -263,8 +263,10 @@ def test_without_a_target_it_is_what_the_model_writes(tmp_path, monkeypatch):
     written = tokenizer.decode(ids[0], skip_special_tokens=True)
     lines = ["the cat sat", "he saw a dog", "it"]
     few = {"calibration": lines, "resamples": 0, "validate": False}
-    found = headscope.attribute(str(folder), source, flip=True, **few)
+    found = headscope.attribute(str(folder), source, flip=True, tokens=True, **few)
     assert (found.kind, found.texts) == ("target", (source, written))
+    # Cut short after 16 tokens, it has no end token.
+    assert list(found.pairs.rows) == tokenizer.convert_ids_to_tokens(ids[0, 1:])
     assert found.calibration["lines"] == 3
     assert found.reversal.question == "predicted"
     assert found.reversal.margins[0] > 0

@@ -169,7 +169,8 @@ def test_the_number_of_threads_changes_nothing(tmp_path, monkeypatch):
 def test_of_an_encoder_decoder_the_encoder_is_measured_and_said():
     model = BY_NAME["t5"].model("float64", vocab_size=len(VOCABULARY))
     loaded = headscope.wrap(model, tiny_tokenizer(38))
-    result = headscope.depth(loaded, length=12, sequences=2, dtype="float32", validate=False)
+    result = headscope.depth(loaded, sequences=2, dtype="float32", validate=False)
+    assert result.length == loaded.max_length < 128
     assert (result.stack, result.layers, result.layer_norm) == ("encoder", (0, 1), "pre")
     assert {len(curve) for curve in result.variants.values()} == {3}
     shown = [block.text for block in blocks(result) if hasattr(block, "text")]

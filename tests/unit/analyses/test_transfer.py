@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.analyses.transfer.result import TransferResult
+from headscope.analyses.transfer.view import blocks
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.annotated import reversed_phrases
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import section_of
+from headscope.show.blocks import Table
 
 Files = tuple[Path, Path]
 Tune = Callable[..., TransferResult]
@@ -130,6 +133,9 @@ def test_an_absurd_rate_diverges_and_is_counted(tune):
     assert sorted(seeds) == list(range(9))
     rates = {run.factor: run.rate for run in found.runs if run.variant == "layernorm"}
     assert rates == {1.0: 1e3, 3.0: 3e3, 10.0: 1e4}
+    # A run that diverged and did no better than chance counts once.
+    (table,) = (block for block in blocks(found) if isinstance(block, Table))
+    assert {row[0]: row[5] for row in table.rows}["LayerNorm only"] == "3 of 3"
     # Losses that are not finite end a run.
     for run in tune(variants=["all"], rates={"all": (1e38,)}, steps=12).runs:
         assert run.diverged
@@ -205,6 +211,8 @@ def test_test_examples_are_never_trained_on(bert, tmp_path):
     train.write_text(train.read_text() + "".join(test.read_text().splitlines(True)[1:]))
     found = headscope.transfer(bert, train, test, variants=["head"], steps=2, **FEW)
     assert (found.dropped, found.validation_examples) == (60, 20)
+    with pytest.raises(CorpusError, match="has 0 examples that"):
+        headscope.transfer(bert, test, test, **FEW)
     # A class that training lacks is refused.
     test.write_text(test.read_text() + "a bird\tbird\n")
     with pytest.raises(CorpusError, match="label 'bird'"):
@@ -218,6 +226,8 @@ def test_test_examples_are_never_trained_on(bert, tmp_path):
         ({"variants": ["layer"]}, "no variant 'layer'"),
         ({"seeds": 0}, "one seed or more"),
         ({"budget": 0.0}, "budget is 0"),
+        ({"budget": math.inf}, "budget is inf"),
+        ({"train_limit": -5}, "train_limit is -5; give 10 examples or more"),
         ({"rates": {"all": (-1.0,)}}, "positive"),
         ({"test": None}, "both train and test"),
     ],

@@ -114,6 +114,7 @@ def test_too_few_or_damaged_pairs():
     for pairs, says in (
         ([("a", "b"), ("a", " ")], "Pair 2 in memory"),
         ([("a", "b"), "ab"], "Pair 2 in memory"),
+        (["the cat", float("nan")], "rows that are no text"),
     ):
         with pytest.raises(CorpusError, match=says):
             as_corpus(pairs)

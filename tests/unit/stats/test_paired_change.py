@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from headscope.stats.metrics import (
+    CLUSTER,
     Metric,
     Outputs,
     accuracy,
@@ -93,6 +94,10 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
     few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
     assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
+    # 30 questions on five paragraphs are five units.
+    paragraph = {CLUSTER: np.arange(30) // 6}
+    found = paired_change(mean_of("x"), {"x": x, **paragraph}, {"x": x - 2.0, **paragraph})
+    assert (found.ci, found.examples, found.most_lost(1)) == (None, 30, math.inf)
     assert interval_of(mean_of("x"), {"x": few}).interval is None
     assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).interval is not None
     # A ratio of losses is no rate of tokens.

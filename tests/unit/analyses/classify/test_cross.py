@@ -124,7 +124,7 @@ def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
     """The standard error of a ratio of sums over pairs (Cochran 1977, section 6.4)."""
     sums = np.array([sum(pair["rows"][name]) for pair in found], dtype=float)
     counts = np.array([len(pair["rows"][name]) for pair in found], dtype=float)
-    if len(found) < 2:
+    if len(found) < 2 or (counts > 0).sum() == 1:
         return math.inf
     if counts.sum() == 0:
         return math.nan

@@ -5,7 +5,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from families import tiny
+from tiny_models import VOCABULARY, tiny_tokenizer
 
+import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
@@ -79,3 +82,15 @@ def test_every_role_has_a_rule():
     assert list(untestable(CrossHeads(1, 1), Thresholds(), stack="cross")) == [
         role.key for role in roles_of("cross")
     ]
+
+
+def test_a_single_sentence_with_a_token_twice_makes_no_label():
+    """Its mean has no spread over sentences, which is no certainty."""
+    network = tiny("bert", vocab_size=len(VOCABULARY))
+    model = headscope.wrap(network, tiny_tokenizer(38), name="bert")
+    lines = ["a big dog ran", "she saw it", "the cat sat on the mat"]
+    most = Thresholds(duplicate=0.0)
+    found = headscope.classify(model, lines, thresholds=most, validate=False)
+    assert max(head.duplicate_rate for head in found.heads) >= 0.5
+    assert not any("duplicate" in head.roles for head in found.heads)
+    assert found.untestable["duplicate"] == "fewer than two sentences have a token twice"

@@ -112,8 +112,7 @@ def test_a_mean_is_that_of_the_weights(neighbour):
 def test_what_cannot_be_registered_is_refused():
     before = list(roles.ROLES)
     for changed, message in (
-        ({"key": "broad"}, "a role 'broad' already"),
-        ({"key": "min_trials"}, "a threshold 'min_trials' already"),
+        *(({"key": k}, f"else '{k}' already") for k in ("broad", "min_trials", "entropy", "head")),
         ({"key": "My role"}, "lower-case letters"),
         ({"name": "rare-word"}, "shown as 'rare-word' already"),
         ({"threshold": 1.5}, "number between 0 and 1"),

@@ -323,8 +323,10 @@ def test_numbers_of_alignments_are_those_of_loops(folder: Path) -> None:
 
 
 def test_too_few_pairs_are_not_testable_and_others_refused(folder: Path, demo: Any) -> None:
-    few = classified(folder, n=6, stack="cross")
+    few = classified(folder, n=6, prefix_matching=True)
     assert "fewer than 50 trials" in few.untestable["cross:pair:aligned"]
+    # The tokenizer knows no word of the built-in sample.
+    assert few.untestable["prefix matching"] == "too few tokens"
     with pytest.raises(InputError, match="needs the stack cross"):
         classified(folder, n=24, stack="decoder")
     (folder / "two.align").write_text("0-0\n0-0\n")

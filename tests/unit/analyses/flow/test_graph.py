@@ -128,6 +128,11 @@ def test_trees_that_know_only_the_root_and_attachment_without_punctuation():
     assert counts.attachment("x", punctuation=False).value[0] == pytest.approx(2 / 3)
 
 
+def test_without_relations_no_word_is_punctuation():
+    tree = GoldTrees.of([Sentence(("a", "b"), (1, -1)), Sentence(("a", "b", "c"), (-1, 0, 0))])
+    assert tree.scored[0].equal(tree.scored[1])
+
+
 def planted_graph(tree: GoldTrees, seed: int) -> torch.Tensor:
     """Four heads: noise, half of the edges from the dependent, the other half, all reversed."""
     n_sentences, n = tree.heads.shape
