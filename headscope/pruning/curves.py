@@ -130,8 +130,7 @@ def units_by_hand(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
         )
     if not removed:
-        why = "no head is left there" if heads else "every head has one of these roles"
-        raise InputError(f"{what} removes nothing: {why}.")
+        raise InputError(f"{what} would remove no head of {loaded.name}; choose others.")
     return tuple(sorted(removed))
 
 

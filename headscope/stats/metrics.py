@@ -214,7 +214,7 @@ def resampled(
     """Return the metric of every resample, (resamples,); the same seed draws the same examples."""
     owner = _owners(outputs)
     n, values = int(owner.max()) + 1, []
-    rng = np.random.default_rng(abs(seed))
+    rng = np.random.default_rng(seed)
     at_once = max(1, _ENTRIES // len(owner))
     for start in range(0, resamples, at_once):
         rows = min(at_once, resamples - start)

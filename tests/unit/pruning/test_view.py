@@ -5,7 +5,6 @@ import io
 import json
 import re
 
-import pytest
 from rich.console import Console
 from tiny_models import tiny_bert
 
@@ -90,9 +89,9 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     assert {row["value_low"] + row["difference_high"] for row in rows} == {""}
 
 
-@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1])
-def test_every_allowed_seed_can_be_used(tmp_path, seed):
+def test_the_largest_seed_can_be_used(tmp_path):
     few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8, "ablation": False}
     few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"], "roles": False}
-    found = headscope.prune(str(tiny_bert(tmp_path / "model")), seed=seed, **few, validate=False)
+    few |= {"seed": 2**63 - 1, "validate": False}
+    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
     assert [len(curve.points) for curve in found.curves] == [2, 2]
