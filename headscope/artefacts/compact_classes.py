@@ -330,6 +330,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
     register()
     whole = loaded.whole or loaded
     options: dict[str, Any] = {"dtype": getattr(torch, whole.dtype), "local_files_only": True}
+    options["attn_implementation"] = whole.network.config._attn_implementation  # same rounding
     with quiet_transformers(), ExitStack() as stack:
         try:
             kind = class_for(whole.task_head)

@@ -288,7 +288,8 @@ def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
     shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
     if shapes[0] != shapes[1]:
         return False
-    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype))
+    how = {"attn_implementation": whole.network.config._attn_implementation}  # same rounding
+    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype), **how)
     plain.load_state_dict(state)
     return computes_the_same(whole, plain.to(whole.device))
 

@@ -27,8 +27,6 @@ import regex
 from headscope.core.errors import CorpusError
 
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
-
-
 Edge = tuple[int, int, str]  # Two words of a sentence, and how they belong together.
 
 
@@ -202,7 +200,8 @@ def number_in(path: Path, line: int, column: str, text: str) -> float:
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
-    hint = f" If line 1 is a header, call this column {column}." if line == 1 else ""
+    may_be_header = line == 1 and path.suffix.lower() != ".jsonl"
+    hint = f" If line 1 is a header, call this column {column}." * may_be_header
     raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.{hint}")
 
 

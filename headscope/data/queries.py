@@ -162,11 +162,10 @@ def _read(path: Path) -> Examples:
             f"{path} is no table; give a folder with corpus.jsonl, queries.jsonl and "
             "qrels/test.tsv, or rows of query, document and label (csv, tsv, jsonl)."
         )
-    cells = re.split(r"[,\t]", first.lower())
-    named = kind == ".jsonl" or any(_TRIPLES.find(cell.strip(' "')) == "query" for cell in cells)
-    if kind == ".jsonl":
-        named = '"query"' in first.lower() or '"question"' in first.lower()
-    pairs = kind == ".csv" or kind == ".jsonl" or cells[0].strip() in ("sentence1", "text1")
+    line = first.lower()
+    cells = re.findall(r'"(\w+)"\s*:', line) if kind == ".jsonl" else re.split(r"[,\t]", line)
+    named = any(_TRIPLES.find(cell.strip(' "')) == "query" for cell in cells)
+    pairs = kind in (".csv", ".jsonl") or cells[0].strip() in ("sentence1", "text1")
     if number and pairs and not named:
         return _read_scored(path)
     return _read_triples(path)

@@ -67,7 +67,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
         f"Measured on {_data(data)}: {tested}{data.examples:,} examples, {data.skipped:,} left out "
         f"as too long{drawn}."
     )
-    warnings = (f"> {markdown(text)}" for text in (*result.warnings, *warnings_of(result)))
+    warnings = (f"> {markdown(nameless(w))}" for w in (*result.warnings, *warnings_of(result)))
     columns = (f"{metric_name[0].upper()}{metric_name[1:]}", "value", "95% interval")
     return card_text(
         _header(result, loaded, point, title, sentences),

@@ -122,7 +122,7 @@ def units_by_hand(
             if name not in role_names:
                 raise InputError(f"There is no role {name!r}; choose {', '.join(role_names)}.")
         if not roles:
-            raise InputError("keep_roles needs to know what the heads do; roles must not be False.")
+            raise InputError("keep_roles needs to know what the heads do; do not turn roles off.")
         kept = {head for head, result in roles.items() if set(keep) & set(result.roles)}
         removed = {unit for unit, members in enumerate(units.members) if kept.isdisjoint(members)}
     if len(removed) == len(units):
@@ -130,7 +130,7 @@ def units_by_hand(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
         )
     if not removed:
-        raise InputError(f"{what} removes nothing: every head has one of these roles.")
+        raise InputError(f"{what} would remove no head of {loaded.name}; choose others.")
     return tuple(sorted(removed))
 
 

@@ -319,8 +319,8 @@ class PruneOptions(RunOptions):
     @property
     def needs_calibration(self) -> bool:
         """Whether anything is chosen, repaired or tabulated with calibration data."""
-        chosen = any(name not in ("random", "magnitude") for name in self.method_names)
-        return chosen or self.repair_kinds != (Repair.none,) or self.tables
+        repaired = bool(self.manual or self.scored) and self.repair_kinds != (Repair.none,)
+        return repaired or self.tables or any(name != "magnitude" for name in self.scored)
 
     def check(self) -> None:
         """Refuse options that contradict each other, or do not name the one model to keep."""
@@ -361,8 +361,6 @@ class PruneOptions(RunOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as surgeon."
                 )
-        if not -(2**62) <= self.seed < 2**62:
-            yield f"The seed {self.seed} is too large; give one of at most 62 bits."
         if self.save is not None and not self.manual:
             if not self.scored:
                 yield "Random heads are a control and are never saved; name another method."

@@ -63,8 +63,8 @@ class Point:
 class Curve:
     """One method with one repair."""
 
-    method: str  # As on the command line; ``none`` where nothing was repaired.
-    repair: str
+    method: str  # As on the command line; ``manual`` for heads that were named
+    repair: str  # ``none`` where nothing was repaired
     points: tuple[Point, ...]  # From few heads removed to many
 
     @property
@@ -78,8 +78,8 @@ class TestedCount:
     """One model that was tested."""
 
     heads: int  # Heads that it lost
-    lost: float  # What it loses of the metric there, and the upper end of the 95% interval.
-    most_lost: float
+    lost: float  # What it loses of the metric
+    most_lost: float  # The upper end of the 95% interval of that loss
     allowed: bool  # Whether that end is at most what may be lost
 
 
@@ -87,8 +87,8 @@ class TestedCount:
 class CandidateDistance:
     """One way to prune, compared with others on the calibration data before anything is tested."""
 
-    method: str  # How the model was made.
-    repair: str
+    method: str  # How the heads were chosen
+    repair: str  # What was done to the others
     heads: int  # Heads that it lost: about half
     #: Mean squared distance of its outputs to the unpruned model's; labels are not used.
     distance: float
@@ -104,8 +104,8 @@ class MaxDrop:
 
     wanted: float  # The most that may be lost, in the metric's unit
     count: int  # Heads that were removed: the number that was confirmed
-    method: str  # How they were chosen, and what was done to the others.
-    repair: str
+    method: str  # How they were chosen
+    repair: str  # What was done to the others
     looks: tuple[TestedCount, ...] = ()  # Every model that was tested, in order
     #: The numbers of heads in the order in which they were to be tested, settled beforehand.
     sequence: tuple[int, ...] = ()
@@ -125,11 +125,11 @@ class MaxDrop:
 class DataInfo:
     """The data that were read."""
 
-    name: str  # Of the file, and what its examples are for.
-    sha256: str
-    task: str
-    examples: int  # Used, and left out because they are longer than the model allows.
-    skipped: int
+    name: str  # The file as it was named, or the part of the built-in sample
+    sha256: str  # Of the file's bytes
+    task: str  # The task that the examples served
+    examples: int  # Examples that were used
+    skipped: int  # Examples left out because they are longer than the model allows
     labels: bool | None = None  # Whether the methods used labels; None for evaluation data
     #: ``60 of 1,379 examples, chosen at random (seed 0)``; empty where all were read
     drawn: str = ""
@@ -189,8 +189,8 @@ class StackResult:
 class Area:
     """The area under a curve of one stack: the metric's mean over shares of its heads removed."""
 
-    stack: str  # Whose curve it is.
-    method: str
+    stack: str  # The stack whose curve it is
+    method: str  # Of the curve
     repair: str
     #: In the metric's unit, by the trapezoidal rule from the first to the last head removed, over
     #: the shares that the curves of all stacks have in common, with its 95% interval: bootstrap
@@ -223,8 +223,8 @@ class AreaGap:
 class Candidate:
     """A model that may be kept."""
 
-    method: str  # How it was made.
-    repair: str
+    method: str  # How its heads were chosen
+    repair: str  # What was done to the others
     value: float  # The metric that it earns on the *calibration* data
 
 
@@ -275,12 +275,12 @@ class SpeedResult:
 class PruneResult(Measured):
     """Heads chosen, removed and measured again."""
 
-    task: Annotated[str, Setting()]  # What the model is measured on, and the name of the number.
-    metric: Annotated[str, Setting()]
+    task: Annotated[str, Setting()]  # What the model is measured by.
+    metric: Annotated[str, Setting()]  # Name of the task's value.
     higher_is_better: bool  # False for a loss.
     baseline: Baseline  # The unpruned model.
-    data: DataInfo  # What the curves are measured on, and what heads are chosen on.
-    calibration: DataInfo | None
+    data: DataInfo  # What the curves are measured on.
+    calibration: DataInfo | None  # What heads are chosen on; None where nothing is chosen.
     n_heads: int  # Heads that can be removed.
     shared_layers: bool  # Whether one decision holds for several layers (ALBERT).
     curves: tuple[Curve, ...]  # One for each method and repair, random heads among them.

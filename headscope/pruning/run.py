@@ -36,7 +36,7 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import chosen_stack, open_calibration, pick
-from headscope.tasks.making import check_two, make_task, read_examples
+from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
 
 
@@ -80,9 +80,7 @@ def open_sources(
                 ("the other half", order[len(texts) // 2 :]),
             )
         )
-        if task != "mlm":
-            check_two(limit)
-            evaluation = evaluation.draw(limit, seed)
+        evaluation = read_examples(task, evaluation, limit, seed)
         chosen = pick(other, calibration_limit, task, seed) if needs_calibration else None
         return Sources(evaluation, chosen, task)
     evaluation = read_examples(task, data, limit, seed)
@@ -140,12 +138,16 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, options.stack, task)
-    if not by_hand and not options.methods and not can_refit(loaded):
-        methods, repairs = ("fisher",), repairs if options.repairs else (Repair.scale,)
+    if not (by_hand or (options.methods and options.repairs) or can_refit(loaded)):
+        methods = methods if options.methods else ("fisher",)
+        if not options.repairs:
+            repairs = (*repairs[:-1], Repair.scale)
         warnings.append(
             f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
-            "fisher chose the heads instead."
+            "fisher takes its place as method, scale as repair."
         )
+    if options.heads is not None:
+        units_by_hand(loaded, units_of(loaded), options.heads, {}, ())  # refuses slips
     if save is not None:
         check_saves(loaded)
         if not by_hand and max_drop is None:
@@ -158,14 +160,12 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     evaluation_of = partial(make_task, task, sources.data, seed=seed, limit=options.limit)
     evaluation, calibration = evaluation_of(loaded), None
     if sources.calibration is not None:  # with other masks: both may hold the same text
-        limit, source = options.calibration_limit // 2, sources.calibration
-        kind = sources.calibration_task
-        calibration = make_task(kind, source, loaded, seed=seed + 1, limit=limit)
+        limit, kind = max(2, options.calibration_limit // 2), sources.calibration_task
+        calibration = make_task(kind, sources.calibration, loaded, seed=seed + 1, limit=limit)
     examples = None if max_drop is None else unseen_examples(evaluation, calibration)
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
-    knows_sample = task != "seq2seq" and loaded.stacks == ("encoder",)
-    if classified is None and options.roles and knows_sample:
+    if classified is None and options.roles and task != "seq2seq":
         tell("finding the roles of heads", 0, 1)
         classified = classify(loaded, validate=False, seed=seed)
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)
@@ -219,7 +219,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         read, counts = data.data, (data.n_examples, data.skipped)
         return DataInfo(read.name, read.sha256, data.name, *counts, labels, read.drawn, dropped)
 
-    use_labels = bool(needs(methods, "labels")) or labels
+    by_labels = {"ablation", *needs(methods, "labels"), *(("fisher", "gates") if labels else ())}
+    use_labels = not by_labels.isdisjoint(methods)
     result = PruneResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=evaluation.data),

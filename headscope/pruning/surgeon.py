@@ -110,7 +110,7 @@ def eliminate(layer: Layer, at: Moments) -> Elimination:
     return Elimination(tuple(order), tuple(costs))
 
 
-def exactly(paths: Sequence[Elimination], count: int) -> list[int]:
+def cheapest_counts(paths: Sequence[Elimination], count: int) -> list[int]:
     """Return how many heads go from each layer if ``count`` go at the least total cost.
 
     By dynamic programming over the layers; exact for the sum of the layers' curves.
@@ -226,7 +226,7 @@ class Surgeon(Ranking):
                 now = self._at_whole()
             else:
                 paths = self._paths[-1]
-                counts = exactly(paths, self._sizes[i])
+                counts = cheapest_counts(paths, self._sizes[i])
                 left = [path.order[gone:] for path, gone in zip(paths, counts, strict=True)]
                 now = self._moments(i, self._refitted(left, self._last))
             self._last = [layer.A for layer in now]
@@ -238,7 +238,7 @@ class Surgeon(Ranking):
         self._measure_sizes(1)
         before = [i for i in range(len(self._paths)) if self._sizes[i] < count]
         paths = self._paths[max(before, default=0)]
-        layers = zip(self._layers, paths, exactly(paths, count), strict=True)
+        layers = zip(self._layers, paths, cheapest_counts(paths, count), strict=True)
         return tuple(sorted(own.units[i] for own, path, n in layers for i in path.order[:n]))
 
     def _inputs_of(self, count: int) -> list[Tensor]:
@@ -284,7 +284,7 @@ class Surgeon(Ranking):
             hooked(module.register_forward_hook(note(i)) for i, module in enumerate(modules)),
         ):
             for index, batch in enumerate(self._context.calibration.batches(labels=False)):
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+                generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
                 uses.clear()
                 out = batch.embed(batch.gates("example"))
                 outputs = [output for _, _, output in uses]

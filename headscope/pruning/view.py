@@ -128,8 +128,7 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     text = f"Kept    {way(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
     if kept.candidates:
         each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in kept.candidates)
-        values = ", ".join(each)
-        text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
+        text += f"; the best of {len(kept.candidates)} on the calibration data ({', '.join(each)})"
     yield b.Text(f"{text}.")
     measured, before = (number(v, metric) for v in (saved.measured, kept.value))
     value = measured if measured == before else f"{measured} ({before} before it was saved)"

@@ -20,7 +20,7 @@ from headscope.shrinking.result import ShrinkResult
 #: The commands that write JSON.
 COMMANDS = (*SECTIONS, "shrink", "report", "compare", "diff", "list")
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-_FIELD = re.compile(r"^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
+_FIELD = re.compile(r"((?:^    #: .*\n)*)^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
 
 
 def schema_of(command: str) -> dict[str, Any]:
@@ -76,12 +76,14 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
 
 
 def _comments(kind: type) -> dict[str, dict[str, str]]:
-    """Return the comment behind each field of a class as its description."""
+    """Return the comment above or behind each field of a class as its description."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except OSError:  # no source beside the package
         return {}
-    return {name: {"description": text} for name, text in _FIELD.findall(source) if text}
+    fields = _FIELD.findall(source)
+    texts = {name: behind or above.replace("#:", "") for above, name, behind in fields}
+    return {name: {"description": " ".join(text.split())} for name, text in texts.items() if text}
 
 
 def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Task:
         if self.n_examples < 2:
             raise CorpusError(
                 f"{self.n_examples} of {all_of_them} examples of {examples.name} fit the model's "
-                f"limit of {loaded.max_length} tokens; give shorter ones (nothing is ever cut)."
+                f"limit of {loaded.max_length} tokens; give two that do (nothing is ever cut)."
             )
         self.skipped = all_of_them - self.n_examples
         self.distance = Distance(self.rows, loaded)

@@ -1,4 +1,4 @@
-"""Calibration data: what is drawn and what may be asked of it; a task on versions of one model."""
+"""Calibration data: which examples heads are chosen on; a task run on versions of one model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
+from headscope.data.files import TABLES
 from headscope.data.queries import thinned
 from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
@@ -23,11 +24,10 @@ from headscope.stats.metrics import Outputs
 from headscope.tasks.base import TOKEN_HEADS, LossBatch, Task, one_position
 from headscope.tasks.making import read_examples
 
-_TABLES = (".csv", ".tsv", ".jsonl")  # Files whose columns hold labels; anything else is text.
 #: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
 #: folder never is.
 _LABELLED = {
-    **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), _TABLES),
+    **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), TABLES),
     "question-answering": (".json",),
 }
 
@@ -80,7 +80,7 @@ def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedMod
 
 
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
-    """Draw examples at random, in their order; a pair counts as two sentences.
+    """Draw examples at random, in their order; a scored pair, or a question, counts as two.
 
     Queries are drawn with some of their documents, and what counts are texts.
     The ``mlm`` task takes all of the text: its windows are limited instead.

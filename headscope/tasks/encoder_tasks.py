@@ -53,7 +53,7 @@ def tokenised(
     if len(rows) < 2:
         raise CorpusError(
             f"{len(rows)} of {len(first)} texts fit the model's limit of {loaded.max_length} "
-            "tokens; give shorter ones (nothing is ever cut)."
+            "tokens; give two or more different ones that do (nothing is ever cut)."
         )
     return rows, kept
 

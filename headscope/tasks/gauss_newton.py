@@ -57,7 +57,7 @@ def sample(
     gradient, squares = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
     distance, count = 0.0, 0.0
     for index, batch in share(enumerate(batches)):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
         gates = batch.gates("example")
         if at is not None:
             gates = units.expand(at.to(gates)).expand_as(gates).clone().requires_grad_(True)

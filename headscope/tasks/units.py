@@ -12,7 +12,7 @@ from headscope.core.errors import InputError
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 
-_HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+|\*)", re.IGNORECASE)
+_HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d{1,9})H(\d{1,9}|\*)", re.IGNORECASE)
 Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts them.
 
 

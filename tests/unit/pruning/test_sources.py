@@ -4,7 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import tiny_bert
 
+import headscope
+from headscope.core.errors import InputError
+from headscope.pruning.options import PruneOptions
 from headscope.pruning.run import open_sources
 
 
@@ -59,3 +63,26 @@ def test_one_file_for_both_is_told(files):
     assert "leave out every example with a sentence that heads were chosen on" in str(
         searched.warnings
     )
+
+
+def test_a_limit_below_two_is_refused_for_windows_too():
+    for limit in (0, 1, -3):
+        with pytest.raises(InputError, match=f"The limit is {limit};"):
+            open_sources("mlm", None, None, limit=limit, calibration_limit=4, seed=0)
+
+
+def test_labels_are_said_where_the_choice_read_them(tmp_path):
+    model = str(tiny_bert(tmp_path / "model", task_head="classification", num_labels=2))
+    rows = (tmp_path / "data.tsv", tmp_path / "others.tsv")
+    for path, word in zip(rows, ("cat", "dog"), strict=True):
+        path.write_text("".join(f"{'a ' * i}{word}\t{i % 2}\n" for i in range(8)))
+    few = {"fractions": [0.5], "repairs": ["none"], "roles": False, "validate": False}
+    few |= dict(zip(("data", "calibration"), rows, strict=True))
+    for methods, labels, told in (
+        (["ablation"], False, True),
+        (["fisher"], True, True),
+        (["surgeon"], True, False),
+    ):
+        options = {"task": "classification", "methods": methods, "labels": labels, **few}
+        assert headscope.prune(model, **options).calibration.labels is told
+    assert not PruneOptions(methods=["random"], ablation=False).needs_calibration

@@ -16,7 +16,7 @@ from headscope.models.run.intervene import gated
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.measure import compact_model
 from headscope.pruning.ranking import Context, Repaired
-from headscope.pruning.surgeon import Elimination, Surgeon, exactly, surgeon, surgeon_of
+from headscope.pruning.surgeon import Elimination, Surgeon, cheapest_counts, surgeon, surgeon_of
 from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.units import units_of
 
@@ -58,7 +58,7 @@ def test_layers_share_a_number_as_an_exhaustive_search_would():
         def cost(counts: Any) -> float:
             return sum(path.costs[n] for path, n in zip(paths, counts, strict=True))
 
-        assert cost(exactly(paths, count)) == pytest.approx(min(map(cost, every)))
+        assert cost(cheapest_counts(paths, count)) == pytest.approx(min(map(cost, every)))
 
 
 def refitted(context: Context, removed: Any) -> Repaired:

@@ -87,3 +87,11 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
     rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
     assert {row["value_low"] + row["difference_high"] for row in rows} == {""}
+
+
+def test_the_largest_seed_can_be_used(tmp_path):
+    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8, "ablation": False}
+    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"], "roles": False}
+    few |= {"seed": 2**63 - 1, "validate": False}
+    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
+    assert [len(curve.points) for curve in found.curves] == [2, 2]
