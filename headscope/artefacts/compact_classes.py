@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -114,7 +115,7 @@ class _CompactModel:
     """A family's model, cut to the parts that its configuration names."""
 
     config: Any
-    headscope_kind: tuple[str, str | None]
+    headscope_kind: tuple[str, str]  # The family, and the auto class of transformers
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         restore(config, _settings_before(vars(config)))
@@ -137,9 +138,9 @@ def _blank_config(family: str) -> Any:
     return kind.__new__(kind)
 
 
-def _blank(family: str, task_head: str | None) -> Any:
+def _blank(family: str, auto_class: str) -> Any:
     config_kind = _kinds(family)
-    kind = class_for(task_head)._model_mapping[config_kind]
+    kind = getattr(transformers, auto_class)._model_mapping[config_kind]
     return kind.__new__(kind)
 
 
@@ -148,14 +149,13 @@ def _kinds(family: str) -> Any:
     """Make a family's configuration class, and enter its models into transformers' tables."""
     original: Any = CONFIG_MAPPING[family]
     config_kind = _derived(_CompactConfig, original, {})
-    for task_head in (None, *TASK_HEADS):
-        models = class_for(task_head)._model_mapping
+    for auto in (*map(class_for, (None, *TASK_HEADS)), transformers.AutoModelForTextEncoding):
+        models = auto._model_mapping
         if original not in models:
             continue
         model = models[original][0] if isinstance(models[original], tuple) else models[original]
-        own = {"config_class": config_kind, "headscope_kind": (family, task_head)}
-        model_kind = _derived(_CompactModel, model, own)
-        class_for(task_head).register(config_kind, model_kind, exist_ok=True)
+        own = {"config_class": config_kind, "headscope_kind": (family, auto.__name__)}
+        auto.register(config_kind, _derived(_CompactModel, model, own), exist_ok=True)
     return config_kind
 
 
@@ -235,15 +235,17 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
     whole = loaded.whole or loaded
     config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
     with torch.device("meta"):
-        full = class_for(whole.task_head).from_config(config)
+        full = whole.auto_class.from_config(config)
     base = getattr(full, "base_model", full)
     shapes, settings = _differences(base, whole)
     code = {"AutoConfig": _CONFIG}  # class of the file by transformers' auto class
     originals: dict[str, str] = {}  # class of transformers by class of the file
     for head in dict.fromkeys((None, whole.task_head)):
-        code[class_for(head).__name__] = name = class_name(head)
-        models = class_for(head)._model_mapping[type(config)]
+        auto = whole.auto_class if head == whole.task_head else class_for(head)
+        code[auto.__name__] = name = class_name(head)
+        models = auto._model_mapping[type(config)]
         originals[name] = (models[0] if isinstance(models, tuple) else models).__name__
+    code.setdefault("AutoModel", class_name(None))  # which sentence-transformers asks for
     keys = {
         "model_type": STANDALONE_TYPE,
         FAMILY: family["model_type"],
@@ -333,7 +335,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
     options["attn_implementation"] = whole.network.config._attn_implementation  # same rounding
     with quiet_transformers(), ExitStack() as stack:
         try:
-            kind = class_for(whole.task_head)
+            kind = whole.auto_class
             if standalone:
                 module = stack.enter_context(_imported(folder / FILE))
                 kind = getattr(module, class_name(whole.task_head))

@@ -39,7 +39,6 @@ from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.outputs import computes_the_same
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.run.task_heads import class_for
 from headscope.models.surgery.copies import expand_all, original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,
@@ -278,7 +277,7 @@ def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any
 
 def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
     """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
-    kind, state = class_for(whole.task_head), network.state_dict()
+    kind, state = whole.auto_class, network.state_dict()
     try:
         config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
         with torch.device("meta"):

@@ -29,14 +29,14 @@ from headscope.removal.metric_words import METRIC_NAMES, number, span
 from headscope.stats.estimate import Estimate
 
 
-def snippets(opens: str, head: str | None, *, sentences: bool) -> list[str]:
+def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
     """Return code that opens a folder; FOLDER stands for its path.
 
     ``sentences``: whether sentence-transformers opens it, then by the first.
     """
     registered = "import headscope\nheadscope.register()\n" if opens == HEADSCOPE else ""
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
-    codes = [f"{registered}{transformers_code(head, opens)}"]
+    codes = [f"{registered}{transformers_code(loaded, opens)}"]
     if sentences:
         codes.insert(
             0,
@@ -73,7 +73,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
         _header(result, loaded, point, title, sentences),
         title,
         " ".join([nameless(verdict(result)), speed_sentence(speed), MADE_BY]),
-        codes=snippets(saved.opens, loaded.task_head, sentences=sentences),
+        codes=snippets(saved.opens, loaded, sentences=sentences),
         sections={
             "Heads removed": table(
                 ("layer", "heads left", "removed"), _heads_of_layers(point, loaded)

@@ -108,7 +108,7 @@ def keep(
             )
         outputs, largest = _same_outputs(task, compact, again, folder)
         sentences = (path / MODULES).is_file()
-        code, *_ = snippets(opens, loaded.task_head, sentences=sentences)
+        code, *_ = snippets(opens, loaded, sentences=sentences)
         saved = SavedModel(
             folder=str(folder),
             heads_removed=version.point.heads_removed,

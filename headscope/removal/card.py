@@ -14,7 +14,6 @@ from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
 from headscope.models.load.source import DEMO, is_hub_id
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.task_heads import class_for
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
@@ -69,9 +68,10 @@ def card_text(
     return "\n\n".join(parts) + "\n"
 
 
-def transformers_code(head: str | None, opens: str) -> str:
+def transformers_code(whole: LoadedModel, opens: str) -> str:
     """Return three lines that open a folder's weights and run a sentence through them."""
-    name, trusted = class_for(head).__name__, ", trust_remote_code=True" * (opens == REMOTE)
+    head, name = whole.task_head, whole.auto_class.__name__
+    trusted = ", trust_remote_code=True" * (opens == REMOTE)
     run = "model.generate" if head == "seq2seq" else "model"
     output = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}
     return (

@@ -86,8 +86,8 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         f"The headline is that of `{saved.file}`. {MADE_BY}",
         codes=snippets(
             Form(best.runtime, best.precision),
+            whole,
             sentences=sentences,
-            head=whole.task_head,
             opens=saved.opens,
         ),
         sections={
@@ -100,11 +100,11 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     return text, files["shrink.png"]
 
 
-def snippets(form: Form, *, sentences: bool, head: str | None = None, opens: str = "") -> list[str]:
+def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = "") -> list[str]:
     """Return code that opens the file of a form; FOLDER stands for the folder's path.
 
-    ``sentences``: whether sentence-transformers opens it, then by the first; ``head`` is the
-    model's task head; ``opens`` is what opens the weights.
+    ``sentences``: whether sentence-transformers opens it, then by the first; ``opens`` is what
+    opens the weights.
     """
     codes, exact = [], form == Form("openvino", "float32")
     if sentences:
@@ -117,7 +117,7 @@ def snippets(form: Form, *, sentences: bool, head: str | None = None, opens: str
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
         code = _ALONE[form.runtime].replace("SETTING", config)
-        codes.append(code.replace("OUTPUT", "logits" if head else "embeddings"))
+        codes.append(code.replace("OUTPUT", "logits" if model.task_head else "embeddings"))
     else:
-        codes.append(transformers_code(head, opens))
+        codes.append(transformers_code(model, opens))
     return codes

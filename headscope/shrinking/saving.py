@@ -87,7 +87,7 @@ def save(
                 result=result,
             )
         sentences = (room / "modules.json").is_file()
-        code, *_ = snippets(form, sentences=sentences, head=bench.whole.task_head, opens=opens)
+        code, *_ = snippets(form, bench.whole, sentences=sentences, opens=opens)
         saved = Saved(str(folder), file, measured, opens, in_folder(code, str(folder)))
         result = dataclasses.replace(result, saved=saved)
         card, picture = model_card(result, bench.whole, sentences=sentences)

@@ -23,7 +23,7 @@ from transformers import (
 import headscope
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.activations import Activations
-from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.examples import Examples
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
@@ -424,13 +424,22 @@ def test_a_saved_folder_is_the_same_model(dtype, tmp_path):
     assert_passed(loaded)
 
 
-def test_an_encoder_alone_is_wrapped_and_not_loaded(tmp_path):
-    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    encoder = T5EncoderModel(T5Config(vocab_size=61, **sizes))
-    assert_passed(headscope.wrap(encoder))
-    encoder.save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="encoder alone: open it with T5EncoderModel, for"):
-        headscope.load(str(tmp_path), device="cpu", need_tokenizer=False)
+def test_the_encoder_of_t5_alone_is_loaded_pruned_and_saved(tmp_path):
+    """As sentence-t5 and GTR are stored: config.json names T5EncoderModel."""
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
+    encoder = T5EncoderModel(T5Config(vocab_size=61, **sizes)).eval()
+    encoder.save_pretrained(tmp_path / "whole")
+    loaded = headscope.load(str(tmp_path / "whole"), device="cpu", need_tokenizer=False)
+    assert type(loaded.network) is T5EncoderModel
+    assert_passed(loaded)
+    small = headscope.remove_heads(loaded, [(0, 1)])
+    headscope.save(small, tmp_path / "small")
+    again = headscope.load(str(tmp_path / "small"), device="cpu", need_tokenizer=False)
+    assert [site.head_ids for site in again.sites] == [(0,), (0, 1)]
+    ids = torch.arange(3, 12)[None]
+    with torch.no_grad():
+        states = [m.network(input_ids=ids).last_hidden_state for m in (small, again)]
+    torch.testing.assert_close(*states)
 
 
 def test_a_task_head_is_unwrapped(tmp_path):

@@ -86,9 +86,7 @@ def load_network(
     the network has the head that config.json names if the weights hold it, else it is the base
     model. What the weights hold of the head is returned too.
     """
-    stated = checkpoint.config.get("architectures")
-    architecture = stated[0] if isinstance(stated, list) and stated else None
-    architecture = architecture if isinstance(architecture, str) else None
+    architecture = _architecture(checkpoint)
     wanted = task_head_of(architecture) if task_head == "auto" else task_head
     options: dict[str, Any] = {
         "dtype": dtype,
@@ -127,17 +125,17 @@ def _load(
 
     A pruned one is of a class that is built whole and cut before it gets its weights.
     """
-    kind = checkpoint.config["model_type"]
+    kind, builder = checkpoint.config["model_type"], class_for(task_head, _architecture(checkpoint))
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if kept is None else kept.config)
-        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
+        check_built(checkpoint, lambda: builder.from_config(config))
         if kept is None and not checkpoint.pickled:
-            found: tuple[Any, dict[str, Any]] = class_for(task_head).from_pretrained(
+            found: tuple[Any, dict[str, Any]] = builder.from_pretrained(
                 source.folder, use_safetensors=True, **_SAFE, **options
             )
             return found
         with torch.device("meta"):
-            original: Any = type(class_for(task_head).from_config(copy.deepcopy(config)))
+            original: Any = type(builder.from_config(copy.deepcopy(config)))
 
         def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original.__init__(self, *args, **kwargs)
@@ -152,6 +150,13 @@ def _load(
         )
         network.__class__ = original
         return network, info
+
+
+def _architecture(checkpoint: Checkpoint) -> str | None:
+    """Return the class that config.json names."""
+    stated = checkpoint.config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    return first if isinstance(first, str) else None
 
 
 def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
@@ -221,8 +226,6 @@ def _check_complete(
             why = "its headscope.json, its config.json and its weights do not belong together"
         elif checkpoint.stated.get("auto_map"):
             why = "its config.json asks for code of its own (auto_map), which headscope never runs"
-        elif keys is missing and all(key.startswith("decoder.") for key in missing):
-            why = "it is an encoder alone: open it with T5EncoderModel, for headscope.wrap"
         elif keys is missing and len(unread) >= len(missing):
             why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
         raise CheckpointError(

@@ -27,6 +27,7 @@ from headscope.models.run.pooling import Pooling, chosen
 from headscope.models.run.task_heads import (
     HeadWeights,
     Select,
+    class_for,
     last_state,
     run_with_task_head,
     task_head_of,
@@ -156,6 +157,11 @@ class LoadedModel:
         names = ("decoder_layers", "num_decoder_layers")
         decoder = next((n for name in names if (n := getattr(config, name, None))), layers)
         return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
+
+    @property
+    def auto_class(self) -> Any:
+        """The auto class of transformers that builds the network."""
+        return class_for(self.task_head, type(self.network).__name__)
 
     @property
     def encoder_decoder(self) -> bool:

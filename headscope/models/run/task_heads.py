@@ -57,8 +57,13 @@ def task_head_of(architecture: object) -> str | None:
     return next((head for ending, head in endings.items() if name.endswith(ending)), None)
 
 
-def class_for(task_head: str | None) -> Any:
-    """Return the transformers auto class that builds a base model or one with this head."""
+def class_for(task_head: str | None, architecture: str | None = None) -> Any:
+    """Return the transformers auto class that builds a base model or one with this head.
+
+    ``architecture`` is the class that config.json names: T5EncoderModel has no decoder.
+    """
+    if task_head is None and architecture is not None and architecture.endswith("EncoderModel"):
+        return transformers.AutoModelForTextEncoding
     if task_head is None:
         return transformers.AutoModel
     return getattr(transformers, _AUTO.get(task_head, f"AutoModel{TASK_HEADS[task_head]}"))

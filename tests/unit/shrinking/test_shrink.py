@@ -257,8 +257,8 @@ def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
 
 
 @pytest.mark.parametrize("form", serving.FORMS, ids=str)
-def test_the_snippets_of_a_card_are_python(form):
-    codes = snippets(form, sentences=True)
+def test_the_snippets_of_a_card_are_python(form, bert):
+    codes = snippets(form, bert, sentences=True)
     assert len(codes) == 2
     for code in codes:
         compile(code, str(form), "exec")
