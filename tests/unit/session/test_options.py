@@ -71,7 +71,7 @@ def test_a_slip_names_what_may_be_meant(name, option, meant):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("classify", {"data": "x.csv"}, "task and data are what ablate"),
+        ("classify", {"data": "x.csv"}, "task and data say what ablate"),
         ("symmetric", {"data": "x.csv"}, "name the task too"),
         ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
         ("prune", {"heads": "L0H1", "step": 0.1}, "leave out methods, fractions and step"),
