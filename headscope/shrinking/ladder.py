@@ -161,8 +161,9 @@ class Ladder:
             lost = bench.distance(whole, served)
             if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
                 times = bench.times(whole, served)
-                # Text of another kind says nothing new of what is the model itself.
-                self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
+                # On text of another kind all forms are compared where nothing is searched for.
+                all_of_it = lost > ROUNDING and self.target is None and self.max_drop is None
+                self.models.append(bench.measured(files, form, times, elsewhere=all_of_it))
                 self._forms.append(form)
                 self._lost[form] = lost
             else:
@@ -175,6 +176,15 @@ class Ladder:
             give_back()
         usable = [form for form in self._forms if form.runtime in self._runtimes]
         self._forms = sorted(usable or [TORCH], key=lambda f: -(self._model(f).speed.value or 0.0))
+        self._compare_elsewhere(self._forms[0])
+
+    def _compare_elsewhere(self, form: Form) -> None:
+        """Compare a form of the whole model on text of another kind, but for the model itself."""
+        model, files = self._model(form), self.bench.files_of_whole
+        if not model.elsewhere and self._lost.get(form, 0.0) > ROUNDING:
+            elsewhere = self.bench.elsewhere(self.bench.whole, files.served(form))
+            self.models[self.models.index(model)] = dataclasses.replace(model, elsewhere=elsewhere)
+            files.release()
 
     def _whole_reaches(self) -> bool:
         """Take the form of the whole model that reaches the target and loses least, if any does.
@@ -186,8 +196,7 @@ class Ladder:
         if not good:
             return False
         form = min(good, key=lambda form: self._lost[form])
-        model = self._model(form)
-        self._choose(model, self.bench.files_of_whole)
+        model = self._choose(form)
         self.reached = model.keeps(self.max_drop)
         self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
         if not self.reached:
@@ -434,7 +443,7 @@ class Ladder:
                 break
             kept.append(form)
         form = next((f for f in self._forms if f in kept), TORCH)
-        self._choose(self._model(form), self.bench.files_of_whole)
+        self._choose(form)
         if form != self._forms[0]:
             first = self._model(self._forms[0])
             self.stopped = (
@@ -467,5 +476,10 @@ class Ladder:
             self.best, self.chosen = files, len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
 
-    def _choose(self, model: MeasuredModel, files: Files) -> None:
-        self.chosen, self.best, self.reached = self.models.index(model), files, True
+    def _choose(self, form: Form) -> MeasuredModel:
+        """Take the whole model in one form."""
+        self._compare_elsewhere(form)
+        model = self._model(form)
+        self.chosen, self.best = self.models.index(model), self.bench.files_of_whole
+        self.reached = True
+        return model

@@ -160,6 +160,8 @@ def _elsewhere(result: ShrinkResult) -> Iterator[b.Table]:
         ("ten neighbours kept", lambda model: model.elsewhere[0].neighbours, 3),
     ]
     title = f"On text of another kind: {text.text} ({text.texts:,} texts)"
+    if result.target is not None or result.max_drop is not None:
+        title += "; of the whole model's forms the fastest one and the one that is taken"
     yield b.Table(columns, models, title)
 
 
