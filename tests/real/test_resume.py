@@ -164,7 +164,7 @@ for treebank in sys.argv[2:]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_a_longer_corpus_needs_no_more_memory(ewt, tmp_path):
     model = tiny_bert(tmp_path / "model")
-    text = "\n\n".join(ewt.read_text(encoding="utf-8").split("\n\n")[:600]) + "\n\n"
+    text = "\n\n".join(ewt.read_text(encoding="utf-8").split("\n\n")[:800]) + "\n\n"
     short, long = tmp_path / "short.conllu", tmp_path / "long.conllu"
     short.write_text(text * 4, encoding="utf-8")  # More than a window, which is held at once.
     long.write_text(text * 10, encoding="utf-8")
