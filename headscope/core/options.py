@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -67,14 +68,14 @@ class Option:
 
     def bounds(self) -> str:
         """Say what a number must be: ``1 or more``, ``a number between 0 and 1``."""
-        if self.above is not None and self.below is not None:
+        if self.above is not None and self.below is not None and math.isfinite(self.below):
             return f"a number between {self.above:g} and {self.below:g}"
         unit = f" {self.unit}" if self.unit else ""
         words = [
             "" if self.at_least is None else f"{self.at_least}{unit} or more",
             "" if self.above is None else f"more than {self.above:g}",
             "" if self.at_most is None else f"at most {self.at_most}",
-            "" if self.below is None else f"less than {self.below:g}",
+            "" if self.below is None else f"less than {self.below:g}".replace("inf", "infinity"),
         ]
         return " and ".join(filter(None, words))
 
