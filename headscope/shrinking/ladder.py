@@ -254,7 +254,7 @@ class Ladder:
         counts = self._counts(whole, form)
         # Rows that the text does not need cost least; half of the layers go before rows of words
         # that are in it.
-        *first, last = smaller or [whole]
+        *first, last = smaller if len(smaller) == 2 else [whole, *smaller]
         tried = [(base, n) for base in first for n in counts if 2 * n >= counts[0]]
         tried += [(last, n) for n in counts]
         nearest = ""
