@@ -65,7 +65,8 @@ class Texts:
         if not self.plain:
             return list(make_task(self.task, examples, model, seed=self.seed + 1).rows)
         prompt = "" if model.task_head else model.pooling.prompt
-        texts = [prompt + text for text in examples.texts]
+        plain = examples.texts
+        texts = [prompt + text for text in plain]
         if self.task == "mlm":
             rows, _ = tokenised(model, texts)
             return masked(rows, model, self.seed + 1)
@@ -79,7 +80,7 @@ class Texts:
                     "left out (nothing is ever cut)."
                 )
             self.training = examples = dataclasses.replace(
-                examples, first=tuple(examples.texts[i] for i in kept), second=None
+                examples, first=tuple(plain[i] for i in kept), second=None
             )
             encoded = [encoded[i] for i in kept]
         rows = [row for row in encoded if row is not None]
