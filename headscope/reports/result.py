@@ -85,8 +85,8 @@ class KeptRoles:
     higher_is_better: bool  # False for a loss
     baseline: float  # Of the whole model
     value: float | None  # With the kept heads only; None where all heads, or none, have such a role
-    #: 95% interval of value minus baseline, paired over examples; None where it is unknown (a
-    #: single example).
+    #: 95% interval of value minus baseline, paired over examples; None where it is unknown (fewer
+    #: than 8 units, or every resample shows the same).
     difference_ci: tuple[float, ...] | None
     random: tuple[float, ...]  # The metric of each random set of as many heads
     #: Examples that were not measured, as heads had been classified on a sentence of theirs.
@@ -94,6 +94,7 @@ class KeptRoles:
     #: How many different sets have as many heads in every layer as the kept ones: random sets are
     #: drawn of these (2**53 stands for more). None where no random set was drawn.
     sets: int | None = None
+    units: int = 0  # Independent units among the examples: examples, or clusters of them
 
 
 @dataclass(frozen=True, repr=False)

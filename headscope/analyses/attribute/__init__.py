@@ -178,6 +178,8 @@ class AttributeOptions(RunOptions):
         if self.data is not None and given:
             name = given[0]
             raise InputError(f"data holds many examples and {name} is for one; give one of them.")
+        if self.data is None and self.limit is not None:
+            raise InputError("limit counts examples of data; give data, or leave limit out.")
         if self.against is not None and self.second is None:
             raise InputError("against compares a third text with the second; give two texts.")
         if self.first is None and (self.target is not None or self.at is not None):

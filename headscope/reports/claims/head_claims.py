@@ -64,7 +64,7 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     interval = sorted(-sign * end / scale for end in ends) or (None, None)
     lost = Estimate(loss, *interval)
     little: Estimate | str = lost
-    if lost.interval is None and kept.examples >= FEWEST:
+    if lost.interval is None and kept.units >= FEWEST:
         # All examples changed alike, or not at all beyond rounding: resamples do not differ.
         little = HOLDS if loss < most else FAILS
 

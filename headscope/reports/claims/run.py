@@ -222,10 +222,11 @@ def measure_kept_roles(
     for layer, head in of_name.values():
         by_layer.setdefault(layer, []).append(head)
     value = interval = None
+    units = 0
     random: list[float] = []
     if 0 < len(kept) < len(of_name):
         change = measured.change(whole, _outputs_of(measured, loaded, kept), seed=seed)
-        value, interval = change.value, change.ci
+        value, interval, units = change.value, change.ci, change.units
         for draw in range(draws):  # as many heads in every layer, so that layers give no advantage
             rng = np.random.default_rng([seed, draw])
             chosen = [
@@ -253,6 +254,7 @@ def measure_kept_roles(
         random=tuple(random),
         left_out=left_out,
         sets=min(sets, 2**53),
+        units=units,
     )
 
 

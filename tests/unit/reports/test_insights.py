@@ -85,6 +85,7 @@ def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: 
     known |= {"classified_on": "a", "measured_on": "b", "examples": 10, "metric": "cosine"}
     known |= {"higher_is_better": True, "baseline": 1.0, "kept": ((0, 1), (1, 0)), "sets": 144}
     known |= {"value": value, "random": random}
+    known["units"] = fields.get("examples", 10)
     known["difference_ci"] = (difference - half, difference + half)
     return KeptRoles(**{**known, **fields})
 
@@ -113,6 +114,7 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
         # 19 sets: the labelled heads are one of them, so that no p is below 1 / 19.
         (kept(0.99, draws(), sets=19), "not measured"),
         (kept(0.99, draws(), difference_ci=None, examples=1), "not measured"),
+        (kept(0.99, draws(), difference_ci=None, examples=40, units=5), "not measured"),
         # A loss that all examples agree on needs no interval.
         (kept(0.90, draws(), difference_ci=None), "mixed"),
         (dataclasses.replace(kept(1.0, ()), kept=(), value=None), "not applicable"),
