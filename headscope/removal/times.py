@@ -59,13 +59,16 @@ class Times(NamedTuple):
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
-def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times:
+def times(
+    whole: Side, cut: Side | None, *, batch_size: int, seed: int, longer: int = 1
+) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
     eager of a family that has no other), the pooling included, as it is in an exported graph.
-    Without ``cut`` the whole model runs alone. Where the machine's pace changed so much that the
-    ratio has no interval, they run twice as often again, once.
+    Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds. Where the
+    machine's pace changed so much that the ratio has no interval, they run twice as often again,
+    once.
     """
     places = spread_places(whole[2], batch_size)
     runs, texts = list[list[Pass]](), sum(map(len, places))
@@ -79,7 +82,8 @@ def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times
                 padded([rows[i] for i in part], model.pad_id, model.device) for part in places
             )
             runs.append([partial(_pass, served, batch) for batch in batches])
-        spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
+        fewest, seconds = longer * FEWEST, longer * _SECONDS
+        spent = in_turns(runs, fewest=fewest, most=4 * fewest, seconds=seconds).sum(axis=2)
         speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
         if cut and speed.interval is None:
             again = in_turns(runs, fewest=2 * len(spent), most=2 * len(spent), seconds=0.0)

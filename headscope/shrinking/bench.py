@@ -126,11 +126,11 @@ class Bench:
 
     # --- the speed ------------------------------------------------------------------------------
 
-    def times(self, model: LoadedModel, served: Served) -> Times:
-        """Time a model in turns with the whole one in torch."""
+    def times(self, model: LoadedModel, served: Served, longer: int = 1) -> Times:
+        """Time a model in turns with the whole one in torch, ``longer`` times as long as usual."""
         whole = (self.whole, self.whole, self.task.rows)
         cut = None if served is self.whole else (model, served, self.task_of(model).rows)
-        return times(whole, cut, batch_size=self._batch_size, seed=self.seed)
+        return times(whole, cut, batch_size=self._batch_size, seed=self.seed, longer=longer)
 
     # --- all of it ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,12 @@ class Target:
         if self.name == "ms":
             return ms.high is not None and ms.high <= self.value
         return megabytes <= self.value
+
+    def missed_by_interval(self, speed: Estimate, ms: Estimate) -> bool:
+        """Whether a model is as fast by its medians, but not surely."""
+        medians = Estimate(*[speed.value] * 3), Estimate(*[ms.value] * 3)
+        sure, likely = (self.reached_by(*each, math.inf) for each in ((speed, ms), medians))
+        return likely and not sure
 
 
 @dataclass(frozen=True)
