@@ -36,7 +36,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import own_implementation, use_implementation
 from headscope.stats.estimate import Estimate
 
-FEWEST = 30  # Pairs of runs, at least
+FEWEST = 20  # Pairs of runs, at least
 _BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
 _BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
 _SPANS = 4  # Autocorrelation times that a block has

@@ -41,7 +41,7 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import description, line_batches
-from headscope.session.validate import require_valid
+from headscope.session.validate import require_valid, validating
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
@@ -82,8 +82,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
         )
     loaded = loaded.only("encoder" if only_encoder else options.stack or "all")
     not_covered = _check_coverage(loaded, options.validate)
-    validation = require_valid(loaded, options.validate)
     if not loaded.sites:
+        require_valid(loaded, options.validate)  # the certificate says why
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, options.share_projections)
 
@@ -101,14 +101,16 @@ def run(model: Model, options: RankOptions) -> RankResult:
     distinct = {keys[site.row]: site for site in loaded.sites}
     spectra: dict[object, LayerSpectra] = {}
     with reading_layers(reading) as read:
-        measured = read(functools.partial(factors, site) for site in distinct.values())
-        drawn = [
-            read(functools.partial(random_factors, like, seed) for seed in seeds)
-            for like in geometries
-        ]
-        for key, found in zip(distinct, measured, strict=True):
-            spectra[key] = found
-            tell("model", len(spectra), len(distinct))
+        with validating(loaded, options.validate) as certificate:  # spectra are of weights alone
+            measured = read(functools.partial(factors, site) for site in distinct.values())
+            drawn = [
+                read(functools.partial(random_factors, like, seed) for seed in seeds)
+                for like in geometries
+            ]
+            for key, of_layer in zip(distinct, measured, strict=True):
+                spectra[key] = of_layer
+                tell("model", len(spectra), len(distinct))
+        validation = certificate.result()
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
 
