@@ -75,7 +75,7 @@ def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
     assert 1.8 < found.speed.low < 2.0 < found.speed.high < 2.2
     assert found.ms.value == pytest.approx(1.5, rel=0.25)
     assert found.ms_of_whole.value == pytest.approx(3.0, rel=0.25)
-    # 3 batches of 8 texts, a pass that is not counted before each round, both models, 120 rounds
+    # 3 batches of 8 texts, a pass that is not counted before each round, both models, 80 rounds
     # at most, and 15 s beyond the fewest.
     spent = FEWEST * (3.0 + 1.5) / 1e3 * 8 * 4
     assert spent < clock.now < 15 + spent
