@@ -87,10 +87,10 @@ def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
     ):
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
     parts_in_config(config_dict, path)
-    own = {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
+    parts = {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
     # config.json states the number of layers left; the model is built with the original number
     now = {key: config_dict.get(key) for key in _settings_before(config_dict)}
-    return _kinds(family).from_dict({**family_config(config_dict), **now, **own}, **kwargs)
+    return _kinds(family).from_dict({**family_config(config_dict), **now, **parts}, **kwargs)
 
 
 def _settings_before(settings: dict[str, Any]) -> dict[str, Any]:
@@ -154,15 +154,15 @@ def _kinds(family: str) -> Any:
         if original not in models:
             continue
         model = models[original][0] if isinstance(models[original], tuple) else models[original]
-        own = {"config_class": config_kind, "headscope_kind": (family, auto.__name__)}
-        auto.register(config_kind, _derived(_CompactModel, model, own), exist_ok=True)
+        attributes = {"config_class": config_kind, "headscope_kind": (family, auto.__name__)}
+        auto.register(config_kind, _derived(_CompactModel, model, attributes), exist_ok=True)
     return config_kind
 
 
-def _derived(part: type, original: Any, own: dict[str, Any]) -> Any:
+def _derived(part: type, original: Any, attributes: dict[str, Any]) -> Any:
     # transformers reads the source of a model's module, and saves the name of its class.
     return type(original)(
-        original.__name__, (part, original), {"__module__": original.__module__, **own}
+        original.__name__, (part, original), {"__module__": original.__module__, **attributes}
     )
 
 
@@ -232,16 +232,16 @@ def class_name(task_head: str | None) -> str:
 
 def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Write the modelling file of a pruned model, and what config.json must say for it."""
-    whole = loaded.whole or loaded
+    all_stacks = loaded.whole or loaded
     config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
     with torch.device("meta"):
-        full = whole.auto_class.from_config(config)
+        full = all_stacks.auto_class.from_config(config)
     base = getattr(full, "base_model", full)
-    shapes, settings = _differences(base, whole)
+    shapes, settings = _differences(base, all_stacks)
     code = {"AutoConfig": _CONFIG}  # class of the file by transformers' auto class
     originals: dict[str, str] = {}  # class of transformers by class of the file
-    for head in dict.fromkeys((None, whole.task_head)):
-        auto = whole.auto_class if head == whole.task_head else class_for(head)
+    for head in dict.fromkeys((None, all_stacks.task_head)):
+        auto = all_stacks.auto_class if head == all_stacks.task_head else class_for(head)
         code[auto.__name__] = name = class_name(head)
         models = auto._model_mapping[type(config)]
         originals[name] = (models[0] if isinstance(models, tuple) else models).__name__
@@ -290,9 +290,9 @@ def _differences(
         )
     for name, module in full.named_modules():
         other = mine[name]
-        for own, tensor in module.named_parameters(recurse=False):
-            if (shape := other.get_parameter(own).shape) != tensor.shape:
-                shapes[f"{name}.{own}"] = list(shape)
+        for tensor_name, tensor in module.named_parameters(recurse=False):
+            if (shape := other.get_parameter(tensor_name).shape) != tensor.shape:
+                shapes[f"{name}.{tensor_name}"] = list(shape)
         changed = {
             key: vars(other)[key]
             for key, value in vars(module).items()
@@ -330,16 +330,16 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
     would copy it into its cache.
     """
     register()
-    whole = loaded.whole or loaded
-    options: dict[str, Any] = {"dtype": getattr(torch, whole.dtype), "local_files_only": True}
-    options["attn_implementation"] = whole.network.config._attn_implementation  # same rounding
+    all_stacks = loaded.whole or loaded
+    options: dict[str, Any] = {"dtype": getattr(torch, all_stacks.dtype), "local_files_only": True}
+    options["attn_implementation"] = all_stacks.network.config._attn_implementation  # same rounding
     with quiet_transformers(), ExitStack() as stack:
         try:
-            kind = whole.auto_class
+            kind = all_stacks.auto_class
             if standalone:
                 module = stack.enter_context(_imported(folder / FILE))
-                kind = getattr(module, class_name(whole.task_head))
-            same = computes_the_same(whole, kind.from_pretrained(folder, **options))
+                kind = getattr(module, class_name(all_stacks.task_head))
+            same = computes_the_same(all_stacks, kind.from_pretrained(folder, **options))
         except Exception as error:  # transformers raises many kinds
             raise ArtefactError(
                 f"transformers does not open what was written ({reason(error)}), so the folder was "

@@ -143,7 +143,7 @@ def write_model(
 
     Returns what opens the folder: :data:`TRANSFORMERS`, :data:`REMOTE` or :data:`HEADSCOPE`.
     """
-    whole = loaded.whole or loaded
+    all_stacks = loaded.whole or loaded
     sentences = sentence_copy(loaded.folder)
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
@@ -151,15 +151,15 @@ def write_model(
         # keeps the names in memory, by which the parts that are gone are identified.
         half = all(map(_is_half, network.parameters()))
         state = _half_state(network) if half else None
-        stored = form == DENSE and not removed_layers(whole)
+        stored = form == DENSE and not removed_layers(all_stacks)
         network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
     attention = []
-    for rows in shared_layers(whole.sites):
-        site = whole.sites[rows[0]]
+    for rows in shared_layers(all_stacks.sites):
+        site = all_stacks.sites[rows[0]]
         removed = [head for head in range(site.heads_before) if head not in site.head_ids]
-        layers = [whole.sites[row].layer for row in rows]
+        layers = [all_stacks.sites[row].layer for row in rows]
         heads = {"kept": list(site.head_ids), "removed": removed}
         attention.append({"module": site.name, "stack": site.stack, "layers": layers, **heads})
     opens, original = _write_config(loaded, temporary, form == COMPACT, standalone)
@@ -168,11 +168,11 @@ def write_model(
         "schema": SCHEMA,
         "form": form,
         "headscope": importlib.metadata.version("headscope"),
-        "n_heads": original_heads(whole),
-        "d_head": whole.sites[0].d_head,
+        "n_heads": original_heads(all_stacks),
+        "d_head": all_stacks.sites[0].d_head,
         "attention": attention,
-        **what_is_left(whole),
-        VOCABULARY: vocabulary_record(whole.model),
+        **what_is_left(all_stacks),
+        VOCABULARY: vocabulary_record(all_stacks.model),
         "method": method,
         "repair": repair,
         "source": origin_of(loaded),
@@ -195,19 +195,19 @@ def _write_config(
 
     A dense folder has zeros where heads were removed, so its config.json stays plain.
     """
-    path, whole = folder / "config.json", loaded.whole or loaded
-    before, stated = settings_before(whole.model), whole.model.config.to_dict()
+    path, all_stacks = folder / "config.json", loaded.whole or loaded
+    before, stated = settings_before(all_stacks.model), all_stacks.model.config.to_dict()
     now = {key: stated[key] for key in before}
     family = {**family_config(json.loads(path.read_text(encoding="utf-8"))), **before}
     family.pop("pruned_heads", None)
     opens, more = TRANSFORMERS, dict[str, Any]()
     original = before
-    left = what_is_left(whole)
-    if compact and (removed_heads(whole) or left):
+    left = what_is_left(all_stacks)
+    if compact and (removed_heads(all_stacks) or left):
         with quiet_transformers():
-            plain = _plain_settings(whole, {**family, **now})
-        kept = {site.name: list(site.head_ids) for site in whole.sites}
-        parts = {BEFORE: original_heads(whole), KEPT: kept, **left}
+            plain = _plain_settings(all_stacks, {**family, **now})
+        heads = {site.name: list(site.head_ids) for site in all_stacks.sites}
+        parts = {BEFORE: original_heads(all_stacks), KEPT: heads, **left}
         parts |= {SETTINGS_BEFORE: before} if before else {}
         if plain is not None:
             more, original = plain, {key: family.get(key) for key in (*before, *plain)}
@@ -223,11 +223,11 @@ def _write_config(
                 opens = REMOTE
                 (folder / FILE).write_text(code, encoding="utf-8")
             more |= parts
-    elif before and not _is_plain(whole, {**family, **now}, expand_all(whole)):
+    elif before and not _is_plain(all_stacks, {**family, **now}, expand_all(all_stacks)):
         raise UnsupportedModelError(
-            f"{loaded.name} without {', '.join(map(layer_words, removed_layers(whole)))} cannot be "
-            f"written as a plain {loaded.family} checkpoint, whose layers differ by place; save it "
-            "compact."
+            f"{loaded.name} without {', '.join(map(layer_words, removed_layers(loaded)))} cannot "
+            f"be written as a plain {loaded.family} checkpoint, whose layers differ by place; save "
+            "it compact."
         )
     text = json.dumps({**family, **now, **more}, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -241,7 +241,7 @@ _WIDTHS = {
 }
 
 
-def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
+def _plain_settings(loaded: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
     """Return config.json settings that make the family's own class build the pruned model.
 
     A family whose configuration has one number of heads for all layers, and apart from it the
@@ -252,32 +252,32 @@ def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any
     """
     original = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
     settings: dict[str, Any] = {}
-    if removed_heads(whole):
-        counts = {site.n_heads for site in whole.sites}
-        if len(counts) != 1 or min(counts) == 0 or whole.stacks != ("encoder",):
+    if removed_heads(loaded):
+        counts = {site.n_heads for site in loaded.sites}
+        if len(counts) != 1 or min(counts) == 0 or loaded.stacks != ("encoder",):
             return None
-        site, heads, keys = whole.sites[0], "num_attention_heads", "num_key_value_heads"
+        site, heads, keys = loaded.sites[0], "num_attention_heads", "num_key_value_heads"
         settings |= {original.attribute_map.get(heads, heads): site.n_heads}
         settings |= {"head_dim": site.d_head}
         if hasattr(original, keys):
             settings[keys] = site.projections.k.out_features // site.d_head
-    if removed_neurons(whole):
-        items = feed_forwards(whole)
+    if removed_neurons(loaded):
+        items = feed_forwards(loaded)
         for stack in dict.fromkeys(item.stack for item in items):
-            own = [item for item in items if item.stack == stack]
-            if len({item.width for item in own}) != 1:
+            networks = [item for item in items if item.stack == stack]
+            if len({item.width for item in networks}) != 1:
                 return None
             for name, of_stack in _WIDTHS.items():
                 stated = getattr(original, name, 0)
                 # GPT-2 states None for four times the width of the states.
-                if of_stack in (stack, None) and stated in (own[0].width_before, None):
-                    settings[original.attribute_map.get(name, name)] = own[0].width
-    return settings if _is_plain(whole, {**family, **settings}, whole.network) else None
+                if of_stack in (stack, None) and stated in (networks[0].width_before, None):
+                    settings[original.attribute_map.get(name, name)] = networks[0].width
+    return settings if _is_plain(loaded, {**family, **settings}, loaded.network) else None
 
 
-def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
+def _is_plain(loaded: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
     """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
-    kind, state = whole.auto_class, network.state_dict()
+    kind, state = loaded.auto_class, network.state_dict()
     try:
         config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
         with torch.device("meta"):
@@ -287,20 +287,20 @@ def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
     shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
     if shapes[0] != shapes[1]:
         return False
-    how = {"attn_implementation": whole.network.config._attn_implementation}  # same rounding
-    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype), **how)
+    how = {"attn_implementation": loaded.network.config._attn_implementation}  # same rounding
+    plain = kind.from_config(config, dtype=getattr(torch, loaded.dtype), **how)
     plain.load_state_dict(state)
-    return computes_the_same(whole, plain.to(whole.device))
+    return computes_the_same(loaded, plain.to(loaded.device))
 
 
-def what_is_left(whole: LoadedModel) -> dict[str, Any]:
-    """Describe the neurons and layers that are left, for both files; empty where none is gone."""
-    layers = kept_layers(whole) if removed_layers(whole) else None
-    return neurons_and_layers(record_of(whole.model), layers, layers_before(whole))
+def what_is_left(loaded: LoadedModel) -> dict[str, Any]:
+    """Describe the remaining neurons and layers, for both files; empty if none was removed."""
+    layers = kept_layers(loaded) if removed_layers(loaded) else None
+    return neurons_and_layers(record_of(loaded.model), layers, layers_before(loaded))
 
 
 def check_target(folder: str | Path) -> None:
-    """Refuse a folder that a save would have to destroy; to be asked before a long run."""
+    """Refuse a folder whose files a save would destroy; called before a long run."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder to save the model in.")

@@ -143,8 +143,8 @@ def _encoded(loaded: LoadedModel, folder: Path, texts: Sequence[str]) -> tuple[A
 def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
     """Return token ids of texts after the model's prompt, cut where its folder says."""
     longest = min(loaded.pooling.max_length or loaded.max_length, loaded.max_length)
-    given = [loaded.pooling.prompt + text for text in texts]
-    cut = loaded.tokenizer(given, truncation=True, max_length=longest)
+    prompted = [loaded.pooling.prompt + text for text in texts]
+    cut = loaded.tokenizer(prompted, truncation=True, max_length=longest)
     ids: list[list[int]] = cut["input_ids"]
     return ids
 

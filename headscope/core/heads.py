@@ -33,14 +33,14 @@ def layer_numbers(model: Mapping[str, Any]) -> list[int]:
     return [layer for layer in every if layer not in gone]
 
 
-def place_name(place: Sequence[Any]) -> str:
+def place_name(address: Sequence[Any]) -> str:
     """Return the name of (layer, head) or (stack, layer, head).
 
     Anything else, which a damaged file may hold, is written as it is.
     """
-    if len(place) not in (2, 3):
-        return str(list(place))
-    *stack, layer, head = place
+    if len(address) not in (2, 3):
+        return str(list(address))
+    *stack, layer, head = address
     return head_name(layer, head, *stack)
 
 

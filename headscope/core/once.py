@@ -9,27 +9,27 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 #: Cached results of each owner, by its id; the run holds the owner, so the id stays valid.
-_kept: ContextVar[Mapping[int, dict[Hashable, Any]] | None] = ContextVar(
-    "headscope_kept", default=None
+_caches: ContextVar[Mapping[int, dict[Hashable, Any]] | None] = ContextVar(
+    "headscope_caches", default=None
 )
 
 
 @contextmanager
 def keeping(owner: object) -> Iterator[None]:
     """Cache what is computed from an unchanging ``owner`` while the outermost block runs."""
-    token = _kept.set({id(owner): {}, **(_kept.get() or {})})
+    token = _caches.set({id(owner): {}, **(_caches.get() or {})})
     try:
         yield
     finally:
-        _kept.reset(token)
+        _caches.reset(token)
 
 
 def once(owner: object, what: Hashable, make: Callable[[], T]) -> T:
-    """Return what ``make`` gives; computed once for each name where ``owner`` has a cache."""
-    kept = (_kept.get() or {}).get(id(owner))
-    if kept is None:
+    """Return ``make()``, cached under the name ``what`` if ``owner`` has a cache."""
+    cache = (_caches.get() or {}).get(id(owner))
+    if cache is None:
         return make()
-    if what not in kept:
-        kept[what] = make()
-    value: T = kept[what]
+    if what not in cache:
+        cache[what] = make()
+    value: T = cache[what]
     return value

@@ -100,10 +100,10 @@ class Group(Processes):
         try:
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
-            own = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            parts = [torch.empty_like(own) for _ in range(self.size)]
-            dist.all_gather(parts, own)
+            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            parts = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(parts, padded)
         except RuntimeError as error:
             raise LostProcessError(
                 f"The connection to another process broke while it sent {what} "

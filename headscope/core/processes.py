@@ -94,17 +94,17 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
         return parts
     import torch
 
-    own = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
+    local = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
     total = [torch.zeros_like(part) for part in parts]
-    for arrays in _current.gather(own, what):
-        for i, whole in enumerate(total):
-            whole += torch.from_numpy(arrays[str(i)])
+    for arrays in _current.gather(local, what):
+        for i, tensor in enumerate(total):
+            tensor += torch.from_numpy(arrays[str(i)])
     return tuple(total)
 
 
-def in_order(what: str, own: Mapping[int, Array]) -> list[Array]:
+def in_order(what: str, local: Mapping[int, Array]) -> list[Array]:
     """Collect one array of each batch (or row) from all processes, in the order of the batches."""
-    parts = _current.gather({str(i): array for i, array in own.items()}, what)
+    parts = _current.gather({str(i): array for i, array in local.items()}, what)
     arrays = {int(i): array for part in parts for i, array in part.items()}
     return [arrays[i] for i in sorted(arrays)]
 

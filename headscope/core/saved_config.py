@@ -43,8 +43,8 @@ def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json as the family itself would have it, before anything was removed."""
     if not is_ours(config):
         return dict(config)
-    own = (FAMILY, *LEFT, SHAPES, SETTINGS, CODE)
-    plain = {key: value for key, value in config.items() if key not in own}
+    ours = (FAMILY, *LEFT, SHAPES, SETTINGS, CODE)
+    plain = {key: value for key, value in config.items() if key not in ours}
     before = config.get(SETTINGS_BEFORE)
     return {
         **plain,

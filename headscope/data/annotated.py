@@ -36,15 +36,15 @@ def read_questions(path: str | Path) -> Examples:
     path = Path(path)
     text = "\n".join(line for _, line in read_lines(path))
     try:
-        whole = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        whole = None
-    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("data"), list):
         raise CorpusError(
             f'{path} is not JSON in the form of SQuAD ({{"data": [{{"paragraphs": ...}}]}}); give '
             "such a file, version 1.1 or 2."
         )
-    rows = list(_questions(path, whole["data"]))
+    rows = list(_questions(path, content["data"]))
     may_have_no_answer = any(not answers for *_, answers in rows)
     check_size(path, len(rows))
     if not any(answers for *_, answers in rows):

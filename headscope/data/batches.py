@@ -162,10 +162,10 @@ class Batch:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What a model is called with."""
-        own = self.input_ids, self.attention_mask
+        tokens = self.input_ids, self.attention_mask
         if self.source is None:
-            return own
-        return self.source.input_ids, self.source.attention_mask, *own
+            return tokens
+        return self.source.input_ids, self.source.attention_mask, *tokens
 
     @property
     def visible(self) -> Tensor:
@@ -293,7 +293,7 @@ def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
 
 
 class Asked(NamedTuple):
-    """What one row of a batch is asked, and where its words are."""
+    """The trials of one row of a batch, and the positions of its words."""
 
     half: int
     trials: Iterable[tuple[int, Sequence[int], tuple[str, str]]]  # As :func:`trials_of` yields.

@@ -204,12 +204,12 @@ def as_corpus(corpus: AnyCorpus) -> Corpus:
     if isinstance(corpus, str | Path):
         is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
-    given = list(corpus)
-    if given and isinstance(given[0], tuple):
-        pairs = list(map(_pair, range(len(given)), given))
+    rows = list(corpus)
+    if rows and isinstance(rows[0], tuple):
+        pairs = list(map(_pair, range(len(rows)), rows))
         return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-    lines = [x for x in given if isinstance(x, str | Sentence)]
-    if len(lines) < len(given):
+    lines = [x for x in rows if isinstance(x, str | Sentence)]
+    if len(lines) < len(rows):
         raise CorpusError("The corpus in memory has rows that are no text; leave them out.")
     items = [x for x in lines if (has_word(x) if isinstance(x, str) else x.words)]
     if not items:

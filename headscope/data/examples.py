@@ -69,7 +69,7 @@ class Examples:
     ids: tuple[str, ...] | None = None  # What the file calls each query or question
     #: What the queries in ``first`` are answered from, the same for all of them.
     documents: tuple[str, ...] = ()
-    #: Of each query: the grades of the documents that were judged for it, by their places.
+    #: Of each query: the grades of the documents that were judged for it, by their indices.
     relevance: tuple[Mapping[int, float], ...] | None = None
     candidates: tuple[tuple[int, ...], ...] | None = None  # Of each query: documents to be ordered
     words: tuple[tuple[str, ...], ...] | None = None  # Of each sentence, and their tags
@@ -107,20 +107,20 @@ class Examples:
         }
         return replace(self, **columns)
 
-    def with_documents(self, places: Sequence[int]) -> Examples:
-        """Keep some of the documents, and what is judged of them, under new places."""
-        new = {place: i for i, place in enumerate(places)}
+    def with_documents(self, indices: Sequence[int]) -> Examples:
+        """Keep some documents, renumbered, with what is judged of them."""
+        new = {index: i for i, index in enumerate(indices)}
         relevance, candidates = self.relevance, self.candidates
         if relevance is not None:
             relevance = tuple(
-                {new[place]: grade for place, grade in grades.items() if place in new}
+                {new[index]: grade for index, grade in grades.items() if index in new}
                 for grades in relevance
             )
         if candidates is not None:
             candidates = tuple(
-                tuple(new[place] for place in own if place in new) for own in candidates
+                tuple(new[index] for index in query if index in new) for query in candidates
             )
-        documents = tuple(self.documents[place] for place in places)
+        documents = tuple(self.documents[index] for index in indices)
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
     def can_be_ranked(self, query: int, fewest: int = 2) -> bool:
@@ -270,10 +270,10 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     second = examples.second or ("",) * len(examples)
     both = zip(examples.first, second, strict=True)
     rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
-    left, places = examples.pick(rows), range(len(examples.documents))
+    left, documents = examples.pick(rows), range(len(examples.documents))
     if examples.documents:
-        places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
-        left = left.with_documents(places_left)
+        unshared = [i for i in documents if common.isdisjoint(normalised([examples.documents[i]]))]
+        left = left.with_documents(unshared)
         left = left.pick([i for i in range(len(left)) if left.can_be_ranked(i)])
     if common and len(left) < 2:
         return Unshared(examples, 0, len(common), len(theirs), same=True)

@@ -37,15 +37,15 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     if path is not None:
         return _from_file(Path(path))
     code = corpus.language if language is None else language
-    found = None if code is None else wordfreq_list(code)
-    if found is not None:
+    listed = None if code is None else wordfreq_list(code)
+    if listed is not None:
         try:
-            return _from_wordfreq(found)
+            return _from_wordfreq(listed)
         except ModuleNotFoundError as error:
             if language is not None:  # it was asked for, and not only read off the file's name
                 raise InputError(
                     f"wordfreq needs the package {error.name} to look up words of the language "
-                    f"{found}; install it (pip install 'wordfreq[cjk]') or give a file of "
+                    f"{listed}; install it (pip install 'wordfreq[cjk]') or give a file of "
                     "frequencies."
                 ) from None
     counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
@@ -90,8 +90,8 @@ def wordfreq_list(language: str) -> str | None:
             f"The language {language!r} is not a language code; give an ISO code such as en or de."
         ) from None
     lists, code = wordfreq.available_languages(), tag.language or ""
-    found = code if code in lists else _SAME_LIST.get(code)
-    return found if found in lists else None
+    listed = code if code in lists else _SAME_LIST.get(code)
+    return listed if listed in lists else None
 
 
 def _from_wordfreq(code: str) -> Frequencies:
@@ -126,10 +126,10 @@ def common_words(language: str, count: int) -> list[str]:
     """
     import wordfreq
 
-    found = wordfreq_list(language)
-    if found is None:
+    code = wordfreq_list(language)
+    if code is None:
         raise InputError(
             f"wordfreq counts no words of the language {language!r}; name another language, or "
             "keep the words of a file."
         )
-    return list(wordfreq.top_n_list(found, count))
+    return list(wordfreq.top_n_list(code, count))

@@ -130,13 +130,13 @@ def _grouped(rows: Sequence[_Row]) -> list[list[_Row]]:
 def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
     ends = []
     for name, cell in zip(("from", "to"), row.ends, strict=True):
-        place = int(cell) if _POSITION.fullmatch(cell) else len(words)
-        if place >= len(words):
+        position = int(cell) if _POSITION.fullmatch(cell) else len(words)
+        if position >= len(words):
             raise CorpusError(
                 f"{path}, line {row.line}: {name} is {cell!r}, but the text has {len(words)} words "
                 f"({_COUNTED}); give 0 to {len(words) - 1}."
             )
-        ends.append(place)
+        ends.append(position)
     if ends[0] == ends[1]:
         raise CorpusError(
             f"{path}, line {row.line}: both ends of the pair are {words[ends[0]]!r}, word "
@@ -256,8 +256,8 @@ def encode_aligned(
             strict=True,
         )
         of_source, of_target = (_words_of(model, *side) for side in sides)
-        found = [len({*of_side} - {-1}) for of_side in (of_source, of_target)]
-        if found != [len(side) for side in pair.words]:
+        counts = [len({*of_side} - {-1}) for of_side in (of_source, of_target)]
+        if counts != [len(side) for side in pair.words]:
             yield None
             continue
         yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=pair)
@@ -268,13 +268,13 @@ def _words_of(
 ) -> tuple[int, ...]:
     """Return the word of each token, that of its first character which is no space."""
     word_at = {at: i for i, (start, stop) in enumerate(words) for at in range(start, stop)}
-    found = [-1] * len(tokens)
+    word_ids = [-1] * len(tokens)
     for token in content:
         inside = [word_at[at] for at in range(*tokens[token]) if at in word_at]
         if len({*inside}) > 1 and len(words) == len(text):
             _refuse_characters(model, text[slice(*tokens[token])])
-        found[token] = inside[0] if inside else -1
-    return tuple(found)
+        word_ids[token] = inside[0] if inside else -1
+    return tuple(word_ids)
 
 
 def _refuse_characters(model: TextModel, piece: str) -> NoReturn:

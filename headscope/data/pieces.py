@@ -200,7 +200,7 @@ class EncodedSentence:
 
 
 class Placed(NamedTuple):
-    """A sentence and what its place in the corpus decides."""
+    """A sentence, its half of the corpus, and its control sentence."""
 
     sentence: Sentence
     half: int  # As in :class:`EncodedSentence`
@@ -223,7 +223,7 @@ def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
 
 def encode_words(
     model: TextModel,
-    places: Iterable[Placed],
+    items: Iterable[Placed],
     frequencies: Frequencies | None = None,
     *,
     check: bool = True,
@@ -233,10 +233,10 @@ def encode_words(
     A sentence is skipped when it is longer than the model's limit, or when one of its words yields
     no piece; it is never cut. ``check`` is that of :func:`tokenise`.
     """
-    places, again = tee(places)
-    words_of = (place.sentence.words for place in again)
+    items, again = tee(items)
+    words_of = (item.sentence.words for item in again)
     encodings = tokenise(model, words_of, check=check)
-    for (sentence, half, swapped), encoding in zip(places, encodings, strict=True):
+    for (sentence, half, swapped), encoding in zip(items, encodings, strict=True):
         ids = np.asarray(encoding.ids, dtype=np.int64)
         word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
         words, first = np.unique(word_of, return_index=True)

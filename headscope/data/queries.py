@@ -89,8 +89,8 @@ def with_candidates(examples: Examples) -> Examples:
     judged = examples.relevance or ({},) * len(examples)
     best = best_by_bm25(examples.first, examples.documents, CANDIDATES)
     candidates = tuple(
-        tuple(islice(dict.fromkeys((*sorted(known), *found)), max(CANDIDATES, len(known))))
-        for known, found in zip(judged, best, strict=True)
+        tuple(islice(dict.fromkeys((*sorted(known), *ranked)), max(CANDIDATES, len(known))))
+        for known, ranked in zip(judged, best, strict=True)
     )
     return replace(examples, candidates=candidates)
 
@@ -115,8 +115,8 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
         return examples
     few = examples.pick(sorted(order[: max(2, limit // 4)]))
     relevance = few.relevance or ()
-    wanted = {place for grades in relevance for place, grade in grades.items() if grade > 0}
-    others = [place for place in range(len(examples.documents)) if place not in wanted]
+    wanted = {index for grades in relevance for index, grade in grades.items() if grade > 0}
+    others = [index for index in range(len(examples.documents)) if index not in wanted]
     more = min(max(limit - len(few) - len(wanted), 0), len(others))
     return few.with_documents(sorted(wanted | set(rng.sample(others, more))))
 
@@ -132,18 +132,18 @@ def best_by_bm25(
     lengths = [count.total() for count in counts]
     mean = sum(lengths) / len(lengths) or 1.0
     where: dict[str, list[tuple[int, float]]] = {}
-    for place, count in enumerate(counts):
-        norm = _K1 * (1 - _B + _B * lengths[place] / mean)
+    for index, count in enumerate(counts):
+        norm = _K1 * (1 - _B + _B * lengths[index] / mean)
         for word, n in count.items():
-            where.setdefault(word, []).append((place, n * (_K1 + 1) / (n + norm)))
+            where.setdefault(word, []).append((index, n * (_K1 + 1) / (n + norm)))
     for query in queries:
         scores = dict.fromkeys(range(len(documents)), 0.0)
         for word in _words(query):
             hits = where.get(word, [])
             idf = math.log(1 + (len(documents) - len(hits) + 0.5) / (len(hits) + 0.5))
-            for place, weight in hits:
-                scores[place] += idf * weight
-        yield tuple(sorted(scores, key=lambda place: (-scores[place], place))[:k])
+            for index, weight in hits:
+                scores[index] += idf * weight
+        yield tuple(sorted(scores, key=lambda index: (-scores[index], index))[:k])
 
 
 def _words(text: str) -> list[str]:
@@ -188,10 +188,10 @@ def _read_triples(path: Path) -> Examples:
     queries = {query: query for query, _, _ in judged}
     documents = {document: document for _, document, _ in judged}
     examples = _joined(str(path), sha256_of_file(path), queries, documents, judged)
-    places = {document: place for place, document in enumerate(documents)}
+    index_of = {document: index for index, document in enumerate(documents)}
     candidates: dict[str, dict[int, None]] = {query: {} for query in queries}
     for query, document, _ in judged:
-        candidates[query][places[document]] = None
+        candidates[query][index_of[document]] = None
     return replace(examples, candidates=tuple(map(tuple, candidates.values())), ids=None)
 
 
@@ -255,18 +255,18 @@ def _joined(
     documents: Mapping[str, str],
     judged: Sequence[_Judged],
 ) -> Examples:
-    """Put queries, documents and what was judged together, by place."""
+    """Put queries, documents and what was judged together, by index."""
     check_size(f"{name}, of queries,", len(queries))
     check_size(f"{name}, of documents,", len(documents))
-    places = {document: place for place, document in enumerate(documents)}
+    index_of = {document: index for index, document in enumerate(documents)}
     relevance: dict[str, dict[int, float]] = {query: {} for query in queries}
     unknown = 0
     for query, document, grade in judged:
-        if query not in relevance or document not in places:
+        if query not in relevance or document not in index_of:
             unknown += 1
         elif grade is not None:
-            known = relevance[query].get(places[document], -math.inf)
-            relevance[query][places[document]] = max(known, grade)
+            known = relevance[query].get(index_of[document], -math.inf)
+            relevance[query][index_of[document]] = max(known, grade)
     note = (
         f"{unknown:,} of {len(judged):,} judgements are of queries or documents that are not "
         "there, or are empty; they are left out."

@@ -243,7 +243,7 @@ def _content(special: Sequence[int]) -> tuple[int, ...]:
 
 
 def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
-    """Yield where a decoder reads the tokens that are punctuation: one place after writing them."""
+    """Yield the positions where a decoder reads punctuation: one after it has written it."""
     marked = punctuation_spans(text)
     for token, (begin, end) in enumerate(encoding.offsets):
         inside = [i for i in range(begin, end) if not text[i].isspace()]
@@ -292,8 +292,8 @@ def halve(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split examples at random into two halves.
 
-    Examples that share a sentence, directly or through others, go to the same half. Where more than
-    half of all examples hang together like that, those are dealt out one by one.
+    Examples that share a sentence, directly or through others, go to the same half. A group of more
+    than half of all examples is split: its members are dealt out one by one.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -307,9 +307,9 @@ def halve(
     for i, label in enumerate(connected_components(graph, directed=False)[1][:n].tolist()):
         by_label.setdefault(label, []).append(i)
     groups = list(by_label.values())
-    whole = [group for group in groups if 2 * len(group) <= len(sentences)]
+    intact = [group for group in groups if 2 * len(group) <= len(sentences)]
     torn = [[i] for group in groups if 2 * len(group) > len(sentences) for i in group]
-    parts = [*whole, *torn]
+    parts = [*intact, *torn]
     random.Random(seed).shuffle(parts)
     halves: tuple[list[int], list[int]] = ([], [])
     # The largest first, so that single examples make both halves equally long.

@@ -51,12 +51,12 @@ def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
 
 def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> str:
     """Write the card of a saved folder; ``sentences``: whether sentence-transformers opens it."""
-    kept, saved, speed, data = result.kept, result.saved, result.speed, result.data
-    assert kept is not None  # nothing is written otherwise
+    kept_model, saved, speed, data = result.kept, result.saved, result.speed, result.data
+    assert kept_model is not None  # nothing is written otherwise
     assert saved is not None
     assert speed is not None
-    points = result.curve(kept.method, kept.repair).points
-    point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
+    points = result.curve(kept_model.method, kept_model.repair).points
+    point = next(p for p in points if p.heads_removed and p.fraction == kept_model.fraction)
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
@@ -81,7 +81,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
             "What it costs": "\n\n".join(
                 [table(columns, _costs(result, point, saved)), measured_on, *warnings]
             ),
-            "How it was made": "\n".join(f"* {line}" for line in _made(result, kept)),
+            "How it was made": "\n".join(f"* {line}" for line in _made(result, kept_model)),
         },
         command=str(result.provenance["command"]),
     )
@@ -151,10 +151,10 @@ def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, s
 
 
 def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tuple[str, str, str]]:
-    metric, whole, value = result.metric, result.baseline.value, point.value
+    metric, baseline, value = result.metric, result.baseline.value, point.value
     # Fidelity is a model's distance to itself.
-    interval = "by definition" if result.task == "fidelity" else span(whole, metric)
-    yield f"all {result.n_heads} heads", number(whole.value, metric), interval
+    interval = "by definition" if result.task == "fidelity" else span(baseline, metric)
+    yield f"all {result.n_heads} heads", number(baseline.value, metric), interval
     yield "this model", number(value.value, metric), span(value, metric)
     if point.difference is not None:
         change = number(point.difference.value, metric, signed=True)
@@ -164,12 +164,12 @@ def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tup
     yield "this folder, opened again", number(saved.measured, metric), ""
 
 
-def _made(result: PruneResult, kept: KeptModel) -> Iterator[str]:
+def _made(result: PruneResult, kept_model: KeptModel) -> Iterator[str]:
     model = result.provenance["model"]
     weights, source = model.get("weights_sha256"), str(model["id"])
     sha256 = f", weights SHA-256 `{weights}`" if weights else ""
     yield f"Source: {markdown(base_model(source) or Path(source).name)}{sha256}"
-    yield f"Heads chosen by `{kept.method}`, repair `{kept.repair}`"
+    yield f"Heads chosen by `{kept_model.method}`, repair `{kept_model.repair}`"
     if (chosen := result.calibration) is not None:
         how = "with labels" if chosen.labels else "no labels used"
         yield f"Chosen on {_data(chosen)}: {chosen.examples:,} examples, {how}"

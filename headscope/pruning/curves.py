@@ -47,7 +47,7 @@ class Version:
 
 
 class Outcome(NamedTuple):
-    """What was measured: the curves, and the models that may be kept."""
+    """The measured curves, and the models of which one may be saved."""
 
     pruner: Pruner  # on the examples that were measured on
     curves: tuple[Curve, ...]
@@ -105,15 +105,15 @@ def units_by_hand(
     roles: Mapping[Head, HeadResult],
     keep: Sequence[str],
 ) -> tuple[int, ...]:
-    """Return the units that are removed by name, or because they have no role that is kept.
+    """Return the units that are removed by name, or because they have no role of ``keep``.
 
-    ``heads`` are such as ``L0H1,L3H*``; without them those stay that have a role of ``keep``.
+    ``heads`` is a list such as ``L0H1,L3H*``; without it, heads with a role of ``keep`` stay.
     """
     if heads is not None:
         what = f"heads {heads}"
         names = parse_heads(heads, {(s.stack, s.layer): s.head_ids for s in loaded.sites})
-        place_of = places(loaded)
-        removed = {units.unit(place_of[name]) for name in names}
+        position_of = places(loaded)
+        removed = {units.unit(position_of[name]) for name in names}
     else:
         what = f"keep_roles {','.join(keep)}"
         of_heads = (key for head in roles.values() for key in head.roles)  # also labels of pairs
@@ -123,8 +123,8 @@ def units_by_hand(
                 raise InputError(f"There is no role {name!r}; choose {', '.join(role_names)}.")
         if not roles:
             raise InputError("keep_roles needs to know what the heads do; do not turn roles off.")
-        kept = {head for head, result in roles.items() if set(keep) & set(result.roles)}
-        removed = {unit for unit, members in enumerate(units.members) if kept.isdisjoint(members)}
+        kept_heads = {head for head, result in roles.items() if set(keep) & set(result.roles)}
+        removed = {u for u, members in enumerate(units.members) if kept_heads.isdisjoint(members)}
     if len(removed) == len(units):
         raise InputError(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
@@ -155,19 +155,19 @@ def single_heads(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffe
             bare = Repaired.bare(units, [unit])
             point = pruner.point(bare, all_metrics=False, run=evaluation.outputs)
             without[point.heads_removed[0]] = point
-    kept = dict[Name, Point]()
+    alone = dict[Name, Point]()
     for layer, of_layer in by_layer.items():
         qualities = []
         calibration.start_at(layer)
         for unit in of_layer:
-            tell("heads left alone", len(kept), len(by_layer))
+            tell("heads left alone", len(alone), len(by_layer))
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
             qualities.append(chosen_on.quality(gates, lambda xi: calibration.outputs(gates=xi)))
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
         name = original_names(loaded, units.members[best])[0]
-        kept[name] = pruner.point(others, all_metrics=False)
-    return _effects(without), _effects(kept)
+        alone[name] = pruner.point(others, all_metrics=False)
+    return _effects(without), _effects(alone)
 
 
 def _effects(points: Mapping[Name, Point]) -> tuple[HeadEffect, ...]:
@@ -197,7 +197,7 @@ class Swept(NamedTuple):
 
 def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
     """Return the curves that run from no head removed to all, with the values of each resample."""
-    whole = []
+    complete = []
     for curve in curves:
         values = list[Any]()
         for point in curve.points:
@@ -208,8 +208,8 @@ def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
             values.append([value, *(drawn or [value] * pruner.draws)])
         shares = np.array([point.fraction for point in curve.points])
         if (shares[0], shares[-1]) == (0.0, 1.0):
-            whole.append(Swept(curve.method, curve.repair, shares, np.array(values)))
-    return tuple(whole)
+            complete.append(Swept(curve.method, curve.repair, shares, np.array(values)))
+    return tuple(complete)
 
 
 def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:

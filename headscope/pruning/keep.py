@@ -62,13 +62,13 @@ def choose_version(
         best = versions[int((sign * tied([each.value for each in candidates])).argmax())]
     worth = best.point.value.value
     assert worth is not None
-    kept = (best.method, best.repair.value, best.point.fraction, worth)
-    return best, KeptModel(*kept, tuple(candidates))
+    fields = (best.method, best.repair.value, best.point.fraction, worth)
+    return best, KeptModel(*fields, tuple(candidates))
 
 
 def keep(
     version: Version,
-    kept: KeptModel,
+    model: KeptModel,
     result: PruneResult,
     pruner: Pruner,
     evaluation_of: Callable[[LoadedModel], Task],
@@ -84,15 +84,15 @@ def keep(
         If the folder could not be made; the error has the result with everything else. Nothing of
         the folder is left then, and what was there before is as it was.
     """
-    loaded, task, result = pruner.loaded, pruner.evaluation, dataclasses.replace(result, kept=kept)
+    loaded, task, result = pruner.loaded, pruner.evaluation, dataclasses.replace(result, kept=model)
     compact = compact_model(loaded, pruner.units, version.made)
     with _failure_with(result), whole_folder(folder) as path:
         opens = write_model(
             compact,
             path,
             COMPACT,
-            method=kept.method,
-            repair=kept.repair,
+            method=model.method,
+            repair=model.repair,
             provenance=result.provenance,
         )
         numbers, head = loaded.dtype, loaded.task_head

@@ -97,23 +97,23 @@ def search(
     Raises if already the first number is refused.
     """
     numbers, models, tests = ascending(len(pruner.units)), list[Repaired](), list[Judged]()
-    looks, sign = list[TestedCount](), 1 if pruner.evaluation.higher_is_better else -1
+    counts, sign = list[TestedCount](), 1 if pruner.evaluation.higher_is_better else -1
     method, repair = by
 
     def allowed(number: int) -> bool:
         pruner.tell("removing heads", len(tests), len(numbers))
         removed = ranking.remove(number)
         models.append(pruner.repaired(repair, removed))
-        found = judged(pruner.change(models[-1]), sign, wanted)
+        tested = judged(pruner.change(models[-1]), sign, wanted)
         heads = len(pruner.units.heads(removed))
-        looks.append(TestedCount(heads, found.lost, found.most_lost, found.allowed))
-        tests.append(found)
-        return found.allowed
+        counts.append(TestedCount(heads, tested.lost, tested.most_lost, tested.allowed))
+        tests.append(tested)
+        return tested.allowed
 
     number = last_confirmed(numbers, allowed).confirmed
     if number is not None:
-        return number, models[numbers.index(number)], tuple(looks)
-    first, heads = tests[0], looks[0].heads
+        return number, models[numbers.index(number)], tuple(counts)
+    first, heads = tests[0], counts[0].heads
     needed = examples_needed(first, wanted)
     advice = "" if needed is None else f"about {needed:,} examples, or "
     raise InputError(
@@ -154,7 +154,7 @@ def find_most(
     ways = [(method, repair) for method in methods for repair in repairs]
     chosen, near = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
     (method, repair), ranking = chosen, rankings[chosen[0]]
-    number, made, looks = search(pruner, ranking, chosen, wanted)
+    number, made, counts = search(pruner, ranking, chosen, wanted)
     points = tuple(pruner.point(each) for each in (Repaired.bare(pruner.units, ()), made))
     curves = [Curve(method, repair.value, points)]
     if random:
@@ -162,7 +162,7 @@ def find_most(
         curves.append(Curve("random", "none", beside))
     sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
     max_drop = MaxDrop(
-        *(wanted, len(points[1].heads_removed), method, repair.value, looks, sequence, near),
+        *(wanted, len(points[1].heads_removed), method, repair.value, counts, sequence, near),
         left_out=pruner.evaluation.n_examples - len(examples),
     )
     versions = (Version(method, repair, made, points[1]),)

@@ -159,16 +159,16 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     """
     removed = removed.clone()
     while removed.any() and not removed.all():
-        out, kept = removed.nonzero().flatten(), (~removed).nonzero().flatten()
+        out, left = removed.nonzero().flatten(), (~removed).nonzero().flatten()
         pull = matrix[:, out].sum(dim=1)
         # Change of the sum when unit i comes back and unit j goes instead.
         back = matrix.diagonal()[out] - 2 * pull[out]
-        away = matrix.diagonal()[kept] + 2 * pull[kept]
-        change = back[:, None] + away[None, :] - 2 * matrix[out][:, kept]
-        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(kept))
+        away = matrix.diagonal()[left] + 2 * pull[left]
+        change = back[:, None] + away[None, :] - 2 * matrix[out][:, left]
+        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(left))
         if change[i, j] >= -ROUNDING * matrix.diagonal().abs().max():  # copies of a head: no gain
             break
-        removed[out[i]], removed[kept[j]] = False, True
+        removed[out[i]], removed[left[j]] = False, True
     return removed
 
 

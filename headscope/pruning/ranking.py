@@ -71,13 +71,13 @@ class Context:
         return self.use_labels and self.calibration.has_labels
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """Return what ``make`` gives; made once for each name."""
+        """Return ``make()``, cached by name."""
         if name not in self.memo:
             self.memo[name] = make()
         return cast(T, self.memo[name])
 
     def targets(self) -> Targets:
-        """Return the unpruned model's outputs of each batch, as far as they are kept; made once."""
+        """Return the unpruned model's outputs of each batch, where they are stored; cached."""
         batches = self.calibration.batches(labels=False)
         return self.remember("full outputs", lambda: full_outputs(batches))
 
@@ -96,10 +96,10 @@ class Context:
 
 
 class Ranking:
-    """Which units go, for every number of them.
+    """Which units are removed, for every count.
 
-    ``values`` (n_units,) are higher for units that are rather kept; of values that are equal to
-    rounding the later unit goes first. ``size`` says how large the numbers were whose differences
+    ``values`` (n_units,) are higher for units worth keeping; of values that are equal up to
+    rounding the later unit goes first. ``size`` is the magnitude of the numbers whose differences
     the values are.
     """
 
@@ -136,18 +136,18 @@ def scale_gates(
 
     They never bring the outputs farther from the unpruned model's than gates of 1.
     """
-    kept = [unit for unit in range(len(context.units)) if unit not in set(removed)]
+    remaining = [unit for unit in range(len(context.units)) if unit not in set(removed)]
     best = context.units.gates(removed).double()
-    if not kept or not removed:
+    if not remaining or not removed:
         return best
     matrix = context.gauss_newton(directions).matrix
     best_distance = context.distance(best)
-    step = _solve_damped(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
+    step = _solve_damped(matrix, remaining, matrix[remaining][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
         for length in (1.0, 0.5, 0.25):
             trial = best.clone()
-            trial[kept] += length * step
+            trial[remaining] += length * step
             if (at_trial := context.distance(trial)) < (1 - ROUNDING) * best_distance:
                 best, best_distance = trial, at_trial
                 break
@@ -160,12 +160,12 @@ def scale_gates(
             targets=context.targets(),
             seed=context.seed + 1 + number,
         )
-        step = _solve_damped(sums.matrix, kept, -sums.gradient[kept], DAMPING)
+        step = _solve_damped(sums.matrix, remaining, -sums.gradient[remaining], DAMPING)
     return best
 
 
-def _solve_damped(matrix: Tensor, kept: list[int], right: Tensor, damping: float) -> Tensor:
-    inner = matrix[kept][:, kept].double()
+def _solve_damped(matrix: Tensor, units: list[int], right: Tensor, damping: float) -> Tensor:
+    inner = matrix[units][:, units].double()
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
-    solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
+    solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(units)).double(), right)
     return solved

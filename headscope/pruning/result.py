@@ -118,7 +118,7 @@ class MaxDrop:
     @property
     def refusals(self) -> tuple[TestedCount, ...]:
         """Every number that was refused: the one that ended the sequence, if any."""
-        return tuple(look for look in self.looks if not look.allowed)
+        return tuple(test for test in self.looks if not test.allowed)
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ class PruneResult(Measured):
                     "p_value": point.p_value,
                     "spread": point.spread,
                     **{name: (point.metrics or {}).get(name) for name in others},
-                    "removed": " ".join(place_name(place) for place in point.heads_removed),
+                    "removed": " ".join(place_name(address) for address in point.heads_removed),
                 }
                 for stack, curves in every
                 for curve in curves

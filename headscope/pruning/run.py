@@ -251,6 +251,6 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     if save is not None and current().rank == 0:
         tell("saving", 0, 1)
         with alone():  # what is kept is written, opened again and timed by the first process
-            version, kept = choose_version(outcome.versions, loaded, calibration or evaluation)
-            result = keep(version, kept, result, pruner, evaluation_of, Path(save))
+            version, chosen = choose_version(outcome.versions, loaded, calibration or evaluation)
+            result = keep(version, chosen, result, pruner, evaluation_of, Path(save))
     return result

@@ -104,8 +104,8 @@ def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
     named first, the point nearest to half of the heads. None where nothing was removed anywhere.
     """
     curves = chosen_curves(result.curves) or list(result.curves)
-    if (kept := result.kept) is not None:
-        curves = [result.curve(kept.method, kept.repair)]
+    if (chosen := result.kept) is not None:
+        curves = [result.curve(chosen.method, chosen.repair)]
     for curve in curves:
         points = [point for point in curve.points if point.heads_removed]
         if points:

@@ -88,7 +88,7 @@ class Elimination:
 
 
 def eliminate(layer: Layer, at: Moments) -> Elimination:
-    """Let the heads of a layer go one at a time, the cheapest first."""
+    """Remove the heads of a layer one at a time, the cheapest first."""
     values, vectors = torch.linalg.eigh(at.C)
     # With C = L L^T, tr(X^T Q X C) is the square of Q^(1/2) X L.
     V = (layer.W @ (vectors * values.clamp(min=0).sqrt())).float()
@@ -153,15 +153,15 @@ def can_refit(loaded: LoadedModel) -> bool:
     """Whether every layer's output map reads its heads and nothing else."""
     maps = ((site, site.projections.out) for site in loaded.sites if site.n_heads)
     return all(
-        own.module.weight.dim() == 2
-        and own.in_features == site.n_heads * site.d_head
-        and own.parts == 1
-        for site, own in maps
+        linear.module.weight.dim() == 2
+        and linear.in_features == site.n_heads * site.d_head
+        and linear.parts == 1
+        for site, linear in maps
     )
 
 
 class Surgeon(Ranking):
-    """Which units go for each count, and the maps that are refitted to those that stay.
+    """Which units are removed for each count, and the maps refitted to the remaining ones.
 
     The sets of its path come from the moments measured nearest below their size; sets of different
     sizes need not be nested. A unit's score is the share of units in the smallest set that removes
@@ -180,14 +180,14 @@ class Surgeon(Ranking):
         self._layers = []
         for site in sorted(first.values(), key=lambda site: site.row):
             units = tuple(context.units.unit((site.row, head)) for head in range(site.n_heads))
-            own = output_map(site)
-            self._layers.append(Layer(site, units, exact(torch.cat([own.W, own.b[None]])).cpu()))
+            out = output_map(site)
+            self._layers.append(Layer(site, units, exact(torch.cat([out.W, out.b[None]])).cpu()))
         n = len(context.units)
         sizes = sorted({n * i // PARTS for i in range(PARTS)})
         #: Sizes at which moments may be measured: no set is larger than the context's largest.
         self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
         self._paths: list[list[Elimination]] = []
-        self._whole: list[Moments] = []  # of the whole model, measured once
+        self._full: list[Moments] = []  # of the whole model, measured once
         #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
         self._inputs: list[list[Tensor]] = []
         self._last: list[Tensor] = []  # A in float64 at the last of these sizes
@@ -210,11 +210,11 @@ class Surgeon(Ranking):
     def refit(self, removed: Sequence[int]) -> Repaired:
         """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
         gone = set(removed)
-        left = [[i for i, unit in enumerate(own.units) if unit not in gone] for own in self._layers]
+        left = [[i for i, u in enumerate(layer.units) if u not in gone] for layer in self._layers]
         if self._paths and self.remove(len(removed)) == tuple(removed):
             inputs = self._inputs_of(len(removed))
         else:  # by what passes through the whole model, then through the model that this gives
-            inputs = [layer.A for layer in self._at_whole()]
+            inputs = [layer.A for layer in self._at_full()]
             inputs = [layer.A for layer in self._moments(1, self._refitted(left, inputs))]
         gates = self._context.units.expand(self._context.units.gates(removed))
         return Repaired(tuple(removed), gates, self._refitted(left, inputs))
@@ -223,7 +223,7 @@ class Surgeon(Ranking):
         """Measure the model at each of the first sizes, where that was not done before."""
         for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
             if i == 0:
-                now = self._at_whole()
+                now = self._at_full()
             else:
                 paths = self._paths[-1]
                 counts = cheapest_counts(paths, self._sizes[i])
@@ -239,7 +239,7 @@ class Surgeon(Ranking):
         before = [i for i in range(len(self._paths)) if self._sizes[i] < count]
         paths = self._paths[max(before, default=0)]
         layers = zip(self._layers, paths, cheapest_counts(paths, count), strict=True)
-        return tuple(sorted(own.units[i] for own, path, n in layers for i in path.order[:n]))
+        return tuple(sorted(layer.units[i] for layer, path, n in layers for i in path.order[:n]))
 
     def _inputs_of(self, count: int) -> list[Tensor]:
         """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
@@ -261,9 +261,9 @@ class Surgeon(Ranking):
             if len(heads) < layer.site.n_heads
         }
 
-    def _at_whole(self) -> list[Moments]:
-        self._whole = self._whole or self._moments(0, {})
-        return self._whole
+    def _at_full(self) -> list[Moments]:
+        self._full = self._full or self._moments(0, {})
+        return self._full
 
     def _moments(self, step: int, maps: Mapping[int, OutputMap]) -> list[Moments]:
         """Run the model with other maps over all calibration examples; sum up what passes."""

@@ -148,10 +148,10 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         )
     rows = [
         [
-            *(str(look.heads), number(look.lost, metric), number(look.most_lost, metric)),
-            "confirmed" if look.allowed else "refused",
+            *(str(test.heads), number(test.lost, metric), number(test.most_lost, metric)),
+            "confirmed" if test.allowed else "refused",
         ]
-        for look in search.looks
+        for test in search.looks
     ]
     yield b.text_table(
         ("heads", "loss", "at most (95%)", ""),
@@ -259,7 +259,7 @@ def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
         yield b.HeadMap(
             f"{scores.method}: heads of {model_name(result)}",
             f"score / {unit:.3g}",
-            {place: None if v is None else v / unit for place, v in values.items()},
+            {head: None if v is None else v / unit for head, v in values.items()},
             digits=2,
             file="scores",
             on=b.NOWHERE,

@@ -78,7 +78,7 @@ def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
     leading = leading_point(result)
     if leading is None or not result.scores or not leading[1].heads_removed:
         return
-    gone = {place_name(place) for place in leading[1].heads_removed}
+    gone = {place_name(address) for address in leading[1].heads_removed}
     marks: dict[tuple[str, int], tuple[str, str]] = {}
     for layer, row in zip(result.scores[0].names, result.scores[0].values, strict=True):
         for head in (i for i, score in enumerate(row) if score is not None):
@@ -122,15 +122,15 @@ def _run_lines(result: PruneResult) -> str:
 
 def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model was saved and why, and how fast it is."""
-    if (kept := result.kept) is None or (saved := result.saved) is None:
+    if (model := result.kept) is None or (saved := result.saved) is None:
         return
-    count, metric = round(kept.fraction * result.n_heads), result.metric
-    text = f"Kept    {way(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
-    if kept.candidates:
-        each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in kept.candidates)
-        text += f"; the best of {len(kept.candidates)} on the calibration data ({', '.join(each)})"
+    count, metric = round(model.fraction * result.n_heads), result.metric
+    text = f"Kept    {way(model.method, model.repair)}: {count} of {result.n_heads} heads removed"
+    if model.candidates:
+        each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in model.candidates)
+        text += f"; the best of {len(model.candidates)} on the calibration data ({', '.join(each)})"
     yield b.Text(f"{text}.")
-    measured, before = (number(v, metric) for v in (saved.measured, kept.value))
+    measured, before = (number(v, metric) for v in (saved.measured, model.value))
     value = measured if measured == before else f"{measured} ({before} before it was saved)"
     same = "every output is the same as before"
     if saved.max_difference > 0:
@@ -147,17 +147,17 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
 def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
     """Yield each known head's rank, when it is removed first, and the model's value without it.
 
-    The page has a place for each head of one stack: the encoder, or the only one that was pruned.
+    The page shows the heads of one stack: the encoder, or the only one that was pruned.
     """
     here = "encoder" if result.stack == "all" else result.stack
     scores: dict[Place, float] = {}
     for first in result.scores[:1]:
         for (stack, layer), row in zip(first.layers, first.values, strict=True):
             if stack == here:  # a row counts the heads that its layer still has
-                heads = [place for place in places if place[0] == layer]
+                heads = [address for address in places if address[0] == layer]
                 scores |= zip(heads, [v for v in row if v is not None], strict=False)
-    order = sorted(scores, key=lambda place: -scores[place])
-    ranks = {place: rank for rank, place in enumerate(order, start=1)}
+    order = sorted(scores, key=lambda address: -scores[address])
+    ranks = {address: rank for rank, address in enumerate(order, start=1)}
     removed: dict[Place, tuple[float, str]] = {}
     for curve in chosen_curves(result.curves)[:1]:
         for point in sorted(curve.points, key=lambda p: p.fraction):
@@ -165,17 +165,17 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
                 if not stack_of or stack_of[0] == here:
                     removed.setdefault((layer, head), (point.fraction, curve.method))
     alone = {(row.layer, row.head): row for row in result.ablation if row.stack == here}
-    for place in places:
-        card = Card(*place, values={"importance": ranks.get(place)})
-        if place in ranks:
+    for address in places:
+        card = Card(*address, values={"importance": ranks.get(address)})
+        if address in ranks:
             by = f"by {result.scores[0].method} (1 is kept longest)"
-            card.facts.append(("Pruning rank", f"{ranks[place]} of {len(ranks)} {by}"))
-        if place in removed:
-            fraction, method = removed[place]
+            card.facts.append(("Pruning rank", f"{ranks[address]} of {len(ranks)} {by}"))
+        if address in removed:
+            fraction, method = removed[address]
             text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
             card.facts.append(("First removed", text))
-        if place in alone:
-            effect, metric = alone[place], result.metric
+        if address in alone:
+            effect, metric = alone[address], result.metric
             change = number(effect.difference.value, metric, signed=True)
             ends = span(effect.difference, metric, signed=True)
             text = f"{change} {metric} ({ends}, adj. p {p_text(effect.p_adjusted)})"
@@ -214,7 +214,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     layers = zip(*(scores.values for scores in result.scores), strict=True)
-    places = result.scores[0].layers if result.scores else ()
+    stack_layers = result.scores[0].layers if result.scores else ()
     methods = [scores.method for scores in result.scores]
     areas: list[tuple[Area | AreaGap, str]] = [
         *((area, "") for area in result.areas),
@@ -228,7 +228,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         "scores": [
             {"layer": layer, "head": head, "stack": stack}
             | dict(zip(methods, of_head, strict=True))
-            for (stack, layer), by_method in zip(places, layers, strict=True)
+            for (stack, layer), by_method in zip(stack_layers, layers, strict=True)
             for head, of_head in enumerate(zip(*by_method, strict=True))
             if of_head[0] is not None
         ],
@@ -241,7 +241,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         "ablation": rows_of(result.ablation),
         "kept_alone": rows_of(result.kept_alone),
     }
-    tables = {name: frame_csv(pandas.DataFrame(own)) for name, own in rows.items() if own}
+    tables = {name: frame_csv(pandas.DataFrame(items)) for name, items in rows.items() if items}
     return folder_files({"curves": to_csv(result), **tables}, dict(figures_of(blocks(result))))
 
 

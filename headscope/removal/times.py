@@ -60,7 +60,7 @@ class Times(NamedTuple):
 
 
 def times(
-    whole: Side, cut: Side | None, *, batch_size: int, seed: int, longer: int = 1
+    full_model: Side, cut: Side | None, *, batch_size: int, seed: int, longer: int = 1
 ) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
@@ -70,16 +70,16 @@ def times(
     machine's pace changed so much that the ratio has no interval, they run twice as often again,
     once.
     """
-    places = spread_places(whole[2], batch_size)
-    runs, texts = list[list[Pass]](), sum(map(len, places))
+    parts = spread_places(full_model[2], batch_size)
+    runs, texts = list[list[Pass]](), sum(map(len, parts))
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        for model, served, rows in (whole, cut) if cut else (whole,):
+        for model, served, rows in (full_model, cut) if cut else (full_model,):
             if isinstance(served, LoadedModel):
-                own = own_implementation(served.network)
-                stack.enter_context(use_implementation(served.network, own))
+                implementation = own_implementation(served.network)
+                stack.enter_context(use_implementation(served.network, implementation))
             batches = (
-                padded([rows[i] for i in part], model.pad_id, model.device) for part in places
+                padded([rows[i] for i in part], model.pad_id, model.device) for part in parts
             )
             runs.append([partial(_pass, served, batch) for batch in batches])
         fewest, seconds = longer * FEWEST, longer * _SECONDS
@@ -171,8 +171,8 @@ def median_interval(values: ArrayLike, *, seed: int = 0) -> Estimate:
     tail = float(ndtr(-quantile))
     resamples = int(np.clip(_BEYOND / tail, *_RESAMPLES))
     starts = np.random.default_rng(abs(seed)).integers(n, size=(resamples, blocks, 1))
-    places = ((starts + np.arange(block)) % n).reshape(resamples, -1)[:, :n]
-    drawn = np.median(logs[places], axis=1)
+    indices = ((starts + np.arange(block)) % n).reshape(resamples, -1)[:, :n]
+    drawn = np.median(logs[indices], axis=1)
     if np.ptp(drawn) <= EPS:
         return Estimate(estimate)
     return Estimate(estimate, *np.exp(np.quantile(drawn, [tail, 1 - tail])).tolist())

@@ -49,7 +49,7 @@ ValidationFailedError
 def entry(
     options: Callable[P, Options], result: type[Result], run: str
 ) -> Callable[Concatenate[Model, P], Result]:
-    """Make the public function that makes the options' class and calls ``run(model, options)``.
+    """Make the public function that builds the options and calls ``run(model, options)``.
 
     ``run`` names the module that has the function ``run``; it is loaded when first called.
     """
@@ -78,8 +78,8 @@ def entry(
     function.__module__ = "headscope"
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__doc__ = _docstring(kind, result)
-    own = ["model", *(option for option in declared if not declared[option].marker.loading)]
-    checked = _checked(function, own)
+    names = ["model", *(option for option in declared if not declared[option].marker.loading)]
+    checked = _checked(function, names)
     checked.options = kind  # type: ignore[attr-defined]
     return cast("Callable[Concatenate[Model, P], Result]", checked)
 
@@ -89,12 +89,12 @@ def public(function: Callable[P, Result]) -> Callable[P, Result]:
 
     Its ``**options`` are those of loading.
     """
-    own = [name for name in inspect.signature(function).parameters if name != "options"]
-    return _checked(function, own)
+    names = [name for name in inspect.signature(function).parameters if name != "options"]
+    return _checked(function, names)
 
 
-def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, Result]:
-    """Refuse options that are neither a function's ``own`` nor of loading, and compute in float32.
+def _checked(function: Callable[P, Result], names: Sequence[str]) -> Callable[P, Result]:
+    """Refuse options that are neither in ``names`` nor of loading, and compute in float32.
 
     Options of loading are refused too where the model is in memory already.
     """
@@ -104,11 +104,11 @@ def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, R
     def checked(*args: P.args, **keywords: P.kwargs) -> Result:
         in_memory = not isinstance(args[0] if args else keywords.get("model"), str | Path | None)
         for name in keywords:
-            if name in own or (name == "pooling" and in_memory):
+            if name in names or (name == "pooling" and in_memory):
                 continue
             if name not in loading:
                 called = _IN_PYTHON.get(name, name)
-                hint = nearest(called, [*own, *sorted(loading)], "it takes")
+                hint = nearest(called, [*names, *sorted(loading)], "it takes")
                 raise UnusedOptionError(
                     f"{function.__name__}() got an unexpected option {name!r}; {hint}"
                 )

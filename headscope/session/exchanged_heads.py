@@ -1,4 +1,4 @@
-"""Run a model with something else in place of its attention, and see how near it stays."""
+"""Run a model with its attention replaced, and measure how little its outputs change."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PooledStates:
 class Opened:
     """A model whose heads are to be exchanged, and what it is measured on."""
 
-    loaded: LoadedModel  # Certified, and seen in the one stack that a text runs
+    loaded: LoadedModel  # Certified; a view of the one stack that a text runs
     effects: Effects  # Of its changed versions
     #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
     common: dict[str, Any]
@@ -98,12 +98,12 @@ class Opened:
             return (line for i, line in enumerate(text.lines()) if i in chosen)
 
         source = dataclasses.replace(text, n_sentences=lines, read=read)
-        whole = open_for_tasks(model, task=options.task, **options.loading)
-        need_tokenizer(whole, name)
-        whole.pooling.check()
-        if not whole.sites:  # the certificate says why
-            require_valid(whole, options.validate)
-        loaded = readable(whole, name)
+        all_stacks = open_for_tasks(model, task=options.task, **options.loading)
+        need_tokenizer(all_stacks, name)
+        all_stacks.pooling.check()
+        if not all_stacks.sites:  # the certificate says why
+            require_valid(all_stacks, options.validate)
+        loaded = readable(all_stacks, name)
         validation = require_valid(loaded, options.validate)
         task = None
         if options.task is not None and examples is not None:
@@ -113,7 +113,7 @@ class Opened:
             "schema": SCHEMA,
             "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
-            "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
+            "left_out": tuple(stack for stack in all_stacks.stacks if stack not in loaded.stacks),
             "text": {
                 "name": text.name,
                 "sha256": text.sha256,
@@ -146,7 +146,7 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 
 
 class Effects:
-    """A model and the lines that its changed versions are compared with it on."""
+    """A model, and the lines on which changed versions are compared with it."""
 
     def __init__(
         self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
@@ -179,11 +179,11 @@ class Effects:
         """Run the unchanged model, or another one, and show what it computes.
 
         ``see`` gets the number of the batch, what the heads of a site attend with, and their z
-        (batch, heads, pos, d_head). It may be called on several threads, once for each of both.
+        (batch, heads, pos, d_head). Several threads may call it, once for each batch and site.
         """
 
         @contextmanager
-        def reading(own: LoadedModel) -> Iterator[Callable[[int], None]]:
+        def reading(model: LoadedModel) -> Iterator[Callable[[int], None]]:
             def read(number: int) -> None:
                 def attend(inputs: HeadInputs) -> Tensor:
                     qkv = (inputs.q, inputs.k, inputs.v)
@@ -191,10 +191,10 @@ class Effects:
                     see(number, inputs, z)
                     return z
 
-                with intervene(own, attention=Exchanged(attend)) as router:
-                    router.run(partial(own.forward, *self.batches[number]))
+                with intervene(model, attention=Exchanged(attend)) as router:
+                    router.run(partial(model.forward, *self.batches[number]))
 
-            with prepared(own.network):
+            with prepared(model.network):
                 yield read
 
         for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), reading):
@@ -225,14 +225,14 @@ class Effects:
         rerun = Rerun(loaded, task.batches(loaded), few)
 
         @contextmanager
-        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
+        def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
             def read(item: tuple[int, Padded]) -> BatchOutputs:
                 i, batch = item
-                with intervene(own, attention=versions[i]) as router:
-                    run: Run = partial(router.checked, own.run)  # type: ignore[call-arg]
-                    return task.read(rerun.again(run, own), batch)
+                with intervene(model, attention=versions[i]) as router:
+                    run: Run = partial(router.checked, model.run)  # type: ignore[call-arg]
+                    return task.read(rerun.again(run, model), batch)
 
-            with prepared(own.network):
+            with prepared(model.network):
                 yield read
 
         for row in sorted({version.first_row for version in versions}):
@@ -254,8 +254,8 @@ class Effects:
         items = [(b, i) for b in range(len(batches)) for i in range(len(versions))]
 
         @contextmanager
-        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
-            replay, embed = Replay(own), own.pooling.embed
+        def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
+            replay, embed = Replay(model), model.pooling.embed
             # The recorded batch, what its layers returned, and its embeddings.
             number, recorded, unchanged = -1, Recorded(), Tensor()
 
@@ -264,19 +264,19 @@ class Effects:
                 b, version = item[0], versions[item[1]]
                 ids, mask = batches[b]
                 if b != number:
-                    with intervene(own) as router, replay.recording() as recorded:
-                        unchanged = embed(router.checked(own.forward, ids, mask), mask)
+                    with intervene(model) as router, replay.recording() as recorded:
+                        unchanged = embed(router.checked(model.forward, ids, mask), mask)
                     number = b
                 playing = replay.playing(recorded, version.first_row)
-                with intervene(own, attention=version) as router, playing:
-                    changed = embed(router.checked(own.forward, ids, mask), mask)
+                with intervene(model, attention=version) as router, playing:
+                    changed = embed(router.checked(model.forward, ids, mask), mask)
                 return cosine(changed, unchanged).cpu().numpy().clip(-1.0, 1.0)
 
-            with prepared(own.network):
+            with prepared(model.network):
                 yield read
 
-        found = side_by_side(self._loaded, items, reading)
-        for n, ((_, i), cosines) in enumerate(zip(items, found, strict=True), start=1):
+        results = side_by_side(self._loaded, items, reading)
+        for n, ((_, i), cosines) in enumerate(zip(items, results, strict=True), start=1):
             parts[i].append(cosines)
             progress(what, n, len(items))
         return np.array([np.concatenate(of_lines) for of_lines in parts])

@@ -50,8 +50,8 @@ _SHARED = (
 def ordered(kind: type) -> dict[str, Declared]:
     """Return the options of a class, its own ones first."""
     every = options_of(kind)
-    own = [name for name in every if name not in _SHARED]
-    return {name: every[name] for name in (*own, *_SHARED) if name in every}
+    specific = [name for name in every if name not in _SHARED]
+    return {name: every[name] for name in (*specific, *_SHARED) if name in every}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,8 @@ class ModelOptions:
             for name, option in options_of(type(self)).items()
             if option.marker.loading
         }
-        given = {name: value for name, value in values.items() if value is not None}
-        return {**given, "needs": self.needs}
+        arguments = {name: value for name, value in values.items() if value is not None}
+        return {**arguments, "needs": self.needs}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,17 +43,17 @@ def provenance(
     """
     fit = fit_of(loaded, data)
     own_warnings = fit_warnings(fit, loaded.name, "" if data is None else data.name)
-    sha256, whole = loaded.weights_sha256, loaded.whole or loaded
+    sha256, all_stacks = loaded.weights_sha256, loaded.whole or loaded
     weights = "in memory" if loaded.file is None else "in memory, changed since loading"
     removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
-    for site in whole.sites:
-        stack = [] if whole.stacks == ("encoder",) else [site.stack]
+    for site in all_stacks.sites:
+        stack = [] if all_stacks.stacks == ("encoder",) else [site.stack]
         gone = (head for head in range(site.heads_before) if head not in site.head_ids)
         removed += [[*stack, site.layer, head] for head in gone]
     parts: dict[str, Any] = {}
-    if layers := removed_layers(whole):
+    if layers := removed_layers(all_stacks):
         parts["removed_layers"] = list(layers)
-    if neurons := removed_neurons(whole):
+    if neurons := removed_neurons(all_stacks):
         parts["removed_neurons"] = {name: len(gone) for name, gone in neurons.items()}
     of_data = None
     if data is not None:
@@ -67,8 +67,8 @@ def provenance(
             "weights_sha256": sha256,
             "weights": weights if sha256 is None else "file",
             "family": loaded.family,
-            "n_layers": whole.n_layers,
-            "n_heads": whole.n_heads,
+            "n_layers": all_stacks.n_layers,
+            "n_heads": all_stacks.n_heads,
             "pooling": str(loaded.pooling),
             "pooling_from": loaded.pooling.origin,
             "removed_heads": removed,

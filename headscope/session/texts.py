@@ -40,21 +40,21 @@ def own_batches(
     """Yield (rows that this process has done by then, its next batch) of a corpus of ``n`` rows.
 
     All processes together have the batches that one alone would go through. They take windows of
-    rows in turn, and what another process takes is not encoded. The last windows, of which there
-    is not one for each process, all encode, and take their batches in turn. ``encode`` is given the
-    rows of a window, and whether they are the first. Within a window the rows that are done are
-    counted by their tokens, since short ones come first.
+    rows in turn, and none encodes what another takes. Every process encodes the last windows, which
+    are too few for all, and takes their batches in turn. ``encode`` is called with the rows of a
+    window, and whether they are the first. Within a window the rows that are done are counted by
+    their tokens, since short ones come first.
     """
     stream, done, n_windows, group = iter(rows), 0.0, -(-n // WINDOW), current()
     for number in range(n_windows):
         window = list(itertools.islice(stream, WINDOW))
-        whole = number < n_windows - n_windows % group.size
-        if whole and number % group.size != group.rank:
+        full_round = number < n_windows - n_windows % group.size
+        if full_round and number % group.size != group.rank:
             continue
         encoded = list(encode(window, number == 0))
         tokens = sum(len(item) for item in encoded if item is not None)
         batches = buckets(encoded, BATCH_TOKENS)
-        for batch in batches if whole else share(batches):
+        for batch in batches if full_round else share(batches):
             done += len(window) * sum(map(len, batch)) / tokens
             yield done, batch
 

@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(
         self,
-        whole: LoadedModel,
+        full_model: LoadedModel,
         task: Task,
         texts: Texts,
         folder: Path,
@@ -47,19 +47,19 @@ class Bench:
         batch_size: int,
         seed: int,
     ) -> None:
-        self.whole, self.task, self.texts, self.seed = whole, task, texts, seed
+        self.full_model, self.task, self.texts, self.seed = full_model, task, texts, seed
         self._folder, self._made, self._batch_size = folder, 0, batch_size
-        self._outputs = task.outputs(whole, all_metrics=True)
+        self._outputs = task.outputs(full_model, all_metrics=True)
         self._drawn = task.resampled(self._outputs, seed=seed)
-        self._tasks: dict[int, Task] = {whole.vocab_size: task}
+        self._tasks: dict[int, Task] = {full_model.vocab_size: task}
         #: The whole model's outputs and nearest neighbours on text of another kind.
         self._elsewhere: tuple[Tensor, Tensor | None] | None = None
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
         # lost by them is judged on others.
-        n = len(texts.rows(whole))
+        n = len(texts.rows(full_model))
         drawn = random.Random(seed).sample(range(n), min(n, CALIBRATION + CHOOSING))
         self._calibrate, self._choose = drawn[:CALIBRATION], drawn[CALIBRATION:] or drawn
-        self.files_of_whole = self.files(whole)
+        self.files_of_whole = self.files(full_model)
 
     def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
         """Return where a model's files lie, in its own folder; ``texts`` calibrate 8 bits."""
@@ -93,7 +93,7 @@ class Bench:
     ) -> tuple[Estimate, Change, dict[str, float]]:
         """Measure a model as it is served: its metric, the change, and all metrics of the task."""
         task, seed = self.task_of(model), self.seed
-        if served is self.whole:
+        if served is self.full_model:
             outputs = self._outputs
         elif isinstance(served, LoadedModel):
             outputs = task.outputs(served, all_metrics=True)
@@ -106,21 +106,21 @@ class Bench:
         return value, change, task.metrics(outputs)
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
-        """Return the mean loss on calibration text, which chooses; no evaluation text is read."""
-        own_rows, whole_rows = self.texts.rows(model), self.texts.rows(self.whole)
-        pairs = [(own_rows[i], whole_rows[i]) for i in self._choose[:most]]
+        """Return the mean loss on calibration text, by which forms and layers are chosen."""
+        rows, full_rows = self.texts.rows(model), self.texts.rows(self.full_model)
+        pairs = [(rows[i], full_rows[i]) for i in self._choose[:most]]
         pairs.sort(key=lambda pair: len(pair[0]))
-        total = 0.0
+        total, full_model = 0.0, self.full_model
         for first in range(0, len(pairs), 64):
             part = pairs[first : first + 64]
             ours, theirs = (
                 padded([pair[side] for pair in part], loaded.pad_id, loaded.device)
-                for side, loaded in ((0, model), (1, self.whole))
+                for side, loaded in ((0, model), (1, full_model))
             )
-            with torch.no_grad(), fast_products(self.whole.network), fast_products(model.network):
-                full = output_of(self.whole, theirs)
-                own = output_of(as_model(model, served), ours)
-            loss = loss_of(own, full, head=model.task_head is not None).mean()
+            with torch.no_grad(), fast_products(full_model.network), fast_products(model.network):
+                expected = output_of(full_model, theirs)
+                outputs = output_of(as_model(model, served), ours)
+            loss = loss_of(outputs, expected, head=model.task_head is not None).mean()
             total += float(loss) * len(part)
         return total / len(pairs)
 
@@ -128,9 +128,9 @@ class Bench:
 
     def times(self, model: LoadedModel, served: Served, longer: int = 1) -> Times:
         """Time a model in turns with the whole one in torch, ``longer`` times as long as usual."""
-        whole = (self.whole, self.whole, self.task.rows)
-        cut = None if served is self.whole else (model, served, self.task_of(model).rows)
-        return times(whole, cut, batch_size=self._batch_size, seed=self.seed, longer=longer)
+        full = (self.full_model, self.full_model, self.task.rows)
+        cut = None if served is self.full_model else (model, served, self.task_of(model).rows)
+        return times(full, cut, batch_size=self._batch_size, seed=self.seed, longer=longer)
 
     # --- all of it ------------------------------------------------------------------------------
 
@@ -148,10 +148,10 @@ class Bench:
         value, paired, metrics = self.value(model, served)
         most = paired.most_lost(1 if self.task.higher_is_better else -1)
         change = paired.estimate()
-        if served is self.whole:  # against itself
+        if served is self.full_model:  # against itself
             most, change = 0.0, Estimate(0.0)
         return MeasuredModel(
-            layers=tuple(name for own in layers_of(model).values() for name in own),
+            layers=tuple(name for layers in layers_of(model).values() for name in layers),
             neurons=width_of(model),
             rows=model.vocab_size,
             runtime=form.runtime,
@@ -168,18 +168,18 @@ class Bench:
         )
 
     def elsewhere(self, model: LoadedModel, served: Served) -> tuple[Elsewhere, ...]:
-        """Compare a model with the whole one on text of another kind; the whole one with nothing.
+        """Compare a model with the full one on text of another kind; empty for the full one itself.
 
         Embeddings by their cosine and by their nearest neighbours among these texts, classes by the
-        share of equal guesses; of other heads nothing is said.
+        share of equal guesses; models with other heads are not compared.
         """
-        head, other = self.whole.task_head, self.texts.other
-        compared = head in (None, "classification") and not self.whole.encoder_decoder
-        if other is None or not compared or served is self.whole:
+        full_model, other, head = self.full_model, self.texts.other, self.full_model.task_head
+        compared = head in (None, "classification") and not full_model.encoder_decoder
+        if other is None or not compared or served is full_model:
             return ()
         rows = self.texts.other_rows(model)
         if self._elsewhere is None:
-            theirs = _outputs(self.whole, self.whole, self.texts.other_rows(self.whole))
+            theirs = _outputs(full_model, full_model, self.texts.other_rows(full_model))
             self._elsewhere = theirs, nearest(theirs) if head is None else None
         ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
         if near is None:

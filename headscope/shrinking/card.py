@@ -56,7 +56,7 @@ print(OUTPUT)""",
 _FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
 
 
-def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
+def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
     """Return the card and its picture, a PNG file."""
     best, saved = result.best, result.saved
     assert best is not None
@@ -68,7 +68,7 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
         library_name="sentence-transformers" if sentences else "transformers",
         pipeline_tag=HUB_TASKS.get(result.task),
-        **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
+        **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},
     )
     tables, texts = [], []
     for block in blocks(result):
@@ -86,7 +86,7 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         f"The headline is that of `{saved.file}`. {MADE_BY}",
         codes=snippets(
             Form(best.runtime, best.precision),
-            whole,
+            loaded,
             sentences=sentences,
             opens=saved.opens,
         ),

@@ -68,7 +68,7 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
 
 
 def loss_of(ours: Tensor, theirs: Tensor, *, head: bool) -> Tensor:
-    """Return the loss of each row: 1 - cosine, KL(whole || ours), or a squared difference."""
+    """Return the loss of each row: 1 - cosine, KL(full model || ours), or a squared difference."""
     if not head:
         return 1 - (ours * theirs).sum(-1)
     if theirs.shape[-1] == 1:
@@ -79,7 +79,7 @@ def loss_of(ours: Tensor, theirs: Tensor, *, head: bool) -> Tensor:
 
 def distil(
     small: LoadedModel,
-    whole: LoadedModel,
+    full_model: LoadedModel,
     rows: tuple[Sequence[Row], Sequence[Row]],
     minutes: float,
     *,
@@ -96,10 +96,10 @@ def distil(
 
     Parameters
     ----------
-    small, whole : LoadedModel
+    small, full_model : LoadedModel
         What is trained, and what it learns from.
     rows : (sequence of Row, sequence of Row)
-        The same texts, tokenised for ``small`` and for ``whole``, whose vocabularies may differ.
+        The same texts, tokenised for each of the two, whose vocabularies may differ.
     minutes : float
         Of training, the whole model's outputs included.
     seed : int
@@ -125,9 +125,9 @@ def distil(
     train = sorted(left, key=lambda i: len(rows[0][i]))  # Neighbours in length need little padding.
     network = copy.deepcopy(small.network)
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
-    lesson = Lesson(student, whole, rows, {} if known is None else known)
+    lesson = Lesson(student, full_model, rows, {} if known is None else known)
     with ExitStack() as stack:
-        stack.enter_context(fast_products(whole.network))
+        stack.enter_context(fast_products(full_model.network))
         parameters = stack.enter_context(_trained(network))
         before = best = lesson.distance(held)
         rate = RATE if before > NEAR else RATE / 4
@@ -183,12 +183,12 @@ class Lesson:
     def __init__(
         self,
         student: LoadedModel,
-        whole: LoadedModel,
+        full_model: LoadedModel,
         rows: tuple[Sequence[Row], Sequence[Row]],
         known: dict[int, Tensor],
     ) -> None:
-        self.student, self._whole, self._rows, self._known = student, whole, rows, known
-        self._head = whole.task_head is not None
+        self.student, self._full_model, self._rows, self._known = student, full_model, rows, known
+        self._head = full_model.task_head is not None
 
     def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
         """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
@@ -218,15 +218,15 @@ class Lesson:
         """Return the whole model's outputs; those of one row a text are computed only once."""
         missing = [i for i in chosen if i not in self._known]
         if missing:
-            found = self._computed(missing)
-            if len(found) != len(missing):  # several rows a text: as many as there are tokens
-                return found if len(missing) == len(chosen) else self._computed(chosen)
-            self._known.update(zip(missing, found, strict=True))
+            outputs = self._computed(missing)
+            if len(outputs) != len(missing):  # several rows a text: as many as there are tokens
+                return outputs if len(missing) == len(chosen) else self._computed(chosen)
+            self._known.update(zip(missing, outputs, strict=True))
         return torch.stack([self._known[i] for i in chosen])
 
     def _computed(self, chosen: Sequence[int]) -> Tensor:
         with torch.no_grad():
-            return output_of(self._whole, self._batch(self._whole, self._rows[1], chosen))
+            return output_of(self._full_model, self._batch(self._full_model, self._rows[1], chosen))
 
     @staticmethod
     def _batch(loaded: LoadedModel, rows: Sequence[Row], chosen: Sequence[int]) -> Padded:

@@ -80,7 +80,7 @@ class Shape:
 
     @property
     def narrower(self) -> bool:
-        """Whether neurons go."""
+        """Whether it has fewer neurons than its base."""
         return 0 < self.width < width_of(self.base)
 
 
@@ -110,7 +110,7 @@ class Ladder:
         self._known: dict[int, Tensor] = {}  # The whole model's outputs of the training texts
         self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
         self._runtimes = runtimes
-        #: What may serve a model, the fastest first once the whole one was timed.
+        #: Forms in which a model is served, the fastest first once the full model is timed.
         self._forms = [
             form
             for form in FORMS
@@ -139,7 +139,7 @@ class Ladder:
 
     def forget(self) -> None:
         """Delete the saved state of training: the model is saved."""
-        if (state := self._state(Shape(self.bench.whole, 0, 0))) is not None:
+        if (state := self._state(Shape(self.bench.full_model, 0, 0))) is not None:
             state.path.unlink(missing_ok=True)
 
     # --- the first rung -------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Ladder:
 
         One form is open at a time: together they would take several times the model's memory.
         """
-        bench, files, whole = self.bench, self.bench.files_of_whole, self.bench.whole
+        bench, files, full_model = self.bench, self.bench.files_of_whole, self.bench.full_model
         wanted, self._forms = self._forms, []
         for i, form in enumerate(wanted):
             self._tell("whole model", i, len(wanted))
@@ -158,9 +158,9 @@ class Ladder:
             except (UnsupportedModelError, InputError) as error:
                 self.refused.append(str(error))
                 continue
-            lost = bench.distance(whole, served)
+            lost = bench.distance(full_model, served)
             if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
-                times = bench.times(whole, served)
+                times = bench.times(full_model, served)
                 # On text of another kind all forms are compared where nothing is searched for.
                 all_of_it = lost > ROUNDING and self.target is None and self.max_drop is None
                 self.models.append(bench.measured(files, form, times, elsewhere=all_of_it))
@@ -179,10 +179,10 @@ class Ladder:
         self._compare_elsewhere(self._forms[0])
 
     def _compare_elsewhere(self, form: Form) -> None:
-        """Compare a form of the whole model on text of another kind, but for the model itself."""
+        """Compare a form of the full model with it on text of another kind, unless it is exact."""
         model, files = self._model(form), self.bench.files_of_whole
         if not model.elsewhere and self._lost.get(form, 0.0) > ROUNDING:
-            elsewhere = self.bench.elsewhere(self.bench.whole, files.served(form))
+            elsewhere = self.bench.elsewhere(self.bench.full_model, files.served(form))
             self.models[self.models.index(model)] = dataclasses.replace(model, elsewhere=elsewhere)
             files.release()
 
@@ -242,19 +242,19 @@ class Ladder:
                 "more minutes, or more text of the kind that the model will read."
             )
         else:
-            kept = " Its training is kept: ask for a little less, and the run goes on from there."
+            hint = " Its training is kept: ask for a little less, and the run goes on from there."
             self.stopped = (
                 f"{what} in {form} came nearest to the target and miss it: {model.extent}."
-                f"{'' if self._save is None else kept}"
+                f"{'' if self._save is None else hint}"
             )
 
     def _that_reaches(self, form: Form) -> Shape | None:
         """Return the largest shape that reaches the target; None where none does."""
-        whole, *smaller = self._bases()
-        counts = self._counts(whole, form)
+        full_model, *smaller = self._bases()
+        counts = self._counts(full_model, form)
         # Rows that the text does not need cost least; half of the layers go before rows of words
         # that are in it.
-        *first, last = smaller if len(smaller) == 2 else [whole, *smaller]
+        *first, last = smaller if len(smaller) == 2 else [full_model, *smaller]
         tried = [(base, n) for base in first for n in counts if 2 * n >= counts[0]]
         tried += [(last, n) for n in counts]
         nearest = ""
@@ -269,8 +269,8 @@ class Ladder:
                 continue
             if not can:
                 return Shape(base, count, width)
-            # Between this width and the full one the cost is a line, or nearly; the last word has
-            # a model of the width that follows from it.
+            # The cost is nearly linear between this width and the full one; the model of the width
+            # that this line gives is timed before it is taken.
             of_full, _ = self._cost(model, form)
             if of_full <= self._limit:
                 return Shape(base, count, width)
@@ -288,31 +288,31 @@ class Ladder:
         return None
 
     def _counts(self, base: LoadedModel, form: Form) -> list[int]:
-        """List the numbers of layers to try, most first; those that are surely too slow are not."""
+        """List the numbers of layers to try, most first, without those that are surely too slow."""
         counts, target = counts_of(base), self.target
         counts = [max(map(len, layers_of(base).values())), *counts]
         if target is None or target.name != "speed":
             return counts
-        whole = self._model(form).speed.value or 1.0
+        speed = self._model(form).speed.value or 1.0
         return [
-            count for count in counts if whole * HALF_GAINS * counts[0] / count >= target.value
+            count for count in counts if speed * HALF_GAINS * counts[0] / count >= target.value
         ] or counts[-1:]
 
     def _bases(self) -> Iterator[LoadedModel]:
         """Yield the whole model and, for a size, those with ever smaller vocabularies."""
-        whole, texts = self.bench.whole, self.bench.texts
-        yield whole
-        if not self._for_size or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
+        full_model, texts = self.bench.full_model, self.bench.texts
+        yield full_model
+        if not self._for_size or not texts.plain or full_model.task_head in ("mlm", "seq2seq"):
             return
         lines = texts.training.texts
         words = Counter(re.findall(r"\w+", " ".join(lines)))
         often = " ".join(word for word, count in words.items() if count >= OFTEN)
-        for kept, common in ((lines, COMMON_WORDS), ([often], COMMON_WORDS // 2)):
-            plan = plan_vocabulary(whole, kept, common=common)
+        for sources, common in ((lines, COMMON_WORDS), ([often], COMMON_WORDS // 2)):
+            plan = plan_vocabulary(full_model, sources, common=common)
             if plan.rows < plan.rows_before:
-                base = cut_vocabulary(whole, plan)
-                share = tokens_removed(whole, plan, texts.evaluation.texts).share_texts or 0.0
-                self._respelled[base.vocab_size] = share
+                base = cut_vocabulary(full_model, plan)
+                removed = tokens_removed(full_model, plan, texts.evaluation.texts)
+                self._respelled[base.vocab_size] = removed.share_texts or 0.0
                 yield base
 
     @property
@@ -325,7 +325,7 @@ class Ladder:
     def _cost(self, model: LoadedModel, form: Form) -> tuple[float, str]:
         """Return what a model of this size, not yet trained, costs, and say it in words.
 
-        Of an interval its bad end counts; a cost that is not known is infinite.
+        Of an interval the worse end counts; an unknown cost is infinite.
         """
         assert self.target is not None
         files = self.bench.files(model, texts=TIMED)
@@ -346,7 +346,7 @@ class Ladder:
         bench, minutes, base = self.bench, self._minutes, shape.base
         fewer = bool(spread_evenly(base, shape.layers))
         if not fewer and not shape.narrower and bench.distance(base, base) <= ROUNDING:
-            return bench.files(base), None  # rows alone went, and no text needs them
+            return bench.files(base), None  # only rows that no text needs are removed
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
         give_back()
         state = self._state(shape)
@@ -378,7 +378,7 @@ class Ladder:
         return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
 
     def _sets(self, base: LoadedModel, count: int) -> list[tuple[Any, ...]]:
-        """List the sets of layers that may go: the nearest first, and the one spread evenly."""
+        """List candidate sets of layers to remove: the nearest first, and the evenly spread one."""
 
         def distance(model: LoadedModel) -> float:
             return self.bench.distance(model, model, most=128)
@@ -401,8 +401,8 @@ class Ladder:
 
         model, training = distil(
             small,
-            bench.whole,
-            (bench.texts.rows(small), bench.texts.rows(bench.whole)),
+            bench.full_model,
+            (bench.texts.rows(small), bench.texts.rows(bench.full_model)),
             minutes,
             seed=bench.seed,
             state=state,
@@ -419,7 +419,7 @@ class Ladder:
             return None
         texts = self.bench.texts
         what = (
-            *(self.bench.whole.name, fingerprint(self.bench.whole.network)),
+            *(self.bench.full_model.name, fingerprint(self.bench.full_model.network)),
             *(shape.base.vocab_size, shape.layers, shape.width),
             *(texts.training.sha256, len(texts.training), self._minutes, self.bench.seed),
         )
@@ -433,19 +433,19 @@ class Ladder:
             times = self.bench.times(files.model, served, longer=2)
         return self.bench.measured(files, form, times, training)
 
-    # --- the fastest that keeps to a loss -------------------------------------------------------
+    # --- the smallest model within max_drop -----------------------------------------------------
 
     def _smallest_that_keeps(self) -> None:
         """Test forms of the whole model, then ever smaller models, each up to the first refusal.
 
         Calibration text has put the forms in order, the least lossy first.
         """
-        kept: list[Form] = []
+        confirmed: list[Form] = []
         for form in sorted(self._forms, key=lambda f: self._lost[f]):
             if not self._model(form).keeps(self.max_drop):
                 break
-            kept.append(form)
-        form = next((f for f in self._forms if f in kept), TORCH)
+            confirmed.append(form)
+        form = next((f for f in self._forms if f in confirmed), TORCH)
         self._choose(form)
         if form != self._forms[0]:
             first = self._model(self._forms[0])
@@ -455,11 +455,11 @@ class Ladder:
             )
             return
         self.stopped = f"The whole model in {form} keeps to it."
-        whole = self.bench.whole
-        longest, width = max(map(len, layers_of(whole).values())), width_of(whole)
+        full_model = self.bench.full_model
+        longest, width = max(map(len, layers_of(full_model).values())), width_of(full_model)
         shapes = [
             Shape(
-                *(whole, max(1, round(share * longest))),
+                *(full_model, max(1, round(share * longest))),
                 min(width, multiple(neurons * width)),
             )
             for share, neurons in SHARES

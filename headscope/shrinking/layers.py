@@ -22,9 +22,9 @@ MOST_SUBSETS = 500
 
 def layers_of(loaded: LoadedModel) -> dict[str, list[Any]]:
     """List the layers of each stack, as :func:`remove_layers` takes them."""
-    whole = loaded.whole or loaded
-    stacks: dict[str, list[Any]] = {s: [] for s in ("encoder", "decoder") if s in whole.stacks}
-    for site in whole.sites:
+    all_stacks = loaded.whole or loaded
+    stacks: dict[str, list[Any]] = {s: [] for s in ("encoder", "decoder") if s in all_stacks.stacks}
+    for site in all_stacks.sites:
         name = (site.stack, site.layer) if len(stacks) > 1 else site.layer
         if site.stack in stacks and name not in stacks[site.stack]:
             stacks[site.stack].append(name)
@@ -40,13 +40,13 @@ def kept_of_each(loaded: LoadedModel, count: int) -> dict[str, int]:
     """Return how many layers of each stack are left if ``count`` of the longest are."""
     stacks = layers_of(loaded)
     longest = max(map(len, stacks.values()))
-    return {name: max(1, round(count * len(own) / longest)) for name, own in stacks.items()}
+    return {name: max(1, round(count * len(layers) / longest)) for name, layers in stacks.items()}
 
 
 def first_layers(loaded: LoadedModel, count: int) -> LoadedModel:
     """Return a model of the right size, to be timed only: its first layers."""
-    kept = kept_of_each(loaded, count)
-    gone = [name for stack, own in layers_of(loaded).items() for name in own[kept[stack] :]]
+    counts = kept_of_each(loaded, count)
+    gone = [name for stack, layers in layers_of(loaded).items() for name in layers[counts[stack] :]]
     return remove_layers(loaded, gone, share=True) if gone else loaded
 
 
@@ -56,7 +56,7 @@ def nearest_subsets(
     distance: Callable[[LoadedModel], float],
     tell: Callable[[int, int], object],
 ) -> list[tuple[Any, ...]]:
-    """List what may go so that ``count`` layers of the longest stack are left, nearest first.
+    """List sets of layers to remove that leave ``count`` in the longest stack, nearest first.
 
     Raises
     ------
@@ -104,11 +104,11 @@ def nearest_subsets(
 
 
 def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
-    """Return what goes if the layers that stay lie evenly from the first to the last."""
+    """Return what to remove so that the rest lies evenly from the first layer to the last."""
     gone: list[Any] = []
-    kept = kept_of_each(loaded, count)
-    for name, own in layers_of(loaded).items():
-        last, stays = len(own) - 1, kept[name]
-        places = {i * last // max(1, stays - 1) for i in range(stays)}
-        gone += [layer for place, layer in enumerate(own) if place not in places]
+    counts = kept_of_each(loaded, count)
+    for name, layers in layers_of(loaded).items():
+        last, stays = len(layers) - 1, counts[name]
+        indices = {i * last // max(1, stays - 1) for i in range(stays)}
+        gone += [layer for index, layer in enumerate(layers) if index not in indices]
     return tuple(gone)

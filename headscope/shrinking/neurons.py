@@ -121,9 +121,9 @@ def kept_neurons(
             column = H[:, j] / H[j, j]
             V, H = V - column[:, None] * V[j], H - column[:, None] * H[j]
             stays[j] = False
-        kept = torch.ones(len(left), dtype=torch.bool)
-        kept[near[~stays]] = False
-        left = left[kept]
+        remaining = torch.ones(len(left), dtype=torch.bool)
+        remaining[near[~stays]] = False
+        left = left[remaining]
     return left[:width].tolist(), torch.linalg.solve(ridged[left][:, left], target[left])
 
 

@@ -170,9 +170,9 @@ class ShrinkOptions(RunOptions):
 
     def check(self) -> None:
         """Refuse two targets, a folder without a target, and a check that would make something."""
-        given = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InputError(f"{' and '.join(given)} are two targets; give one of them.")
+        targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
+        if len(targets) > 1:
+            raise InputError(f"{' and '.join(targets)} are two targets; give one of them.")
         if self.check_folder is not None and self.save is not None:
             raise InputError("check measures a folder that is there, and save makes one; give one.")
         if self.check_folder is not None and not self.searches:

@@ -95,15 +95,15 @@ class MeasuredModel:
         """Whether it is the whole model in torch, which everything is compared with."""
         return self.speed == Estimate(1.0)
 
-    def parts(self, whole: MeasuredModel) -> str:
+    def parts(self, full_model: MeasuredModel) -> str:
         """Say what is left of the whole model: ``3 of 6 layers, 1,024 of 1,536 neurons each``."""
         parts = []
-        if len(self.layers) < len(whole.layers):
-            parts.append(f"{len(self.layers)} of {len(whole.layers)} layers")
-        if self.neurons < whole.neurons:
-            parts.append(f"{self.neurons:,} of {whole.neurons:,} neurons in each layer")
-        if self.rows < whole.rows:
-            parts.append(f"{self.rows:,} of {whole.rows:,} rows of the vocabulary")
+        if len(self.layers) < len(full_model.layers):
+            parts.append(f"{len(self.layers)} of {len(full_model.layers)} layers")
+        if self.neurons < full_model.neurons:
+            parts.append(f"{self.neurons:,} of {full_model.neurons:,} neurons in each layer")
+        if self.rows < full_model.rows:
+            parts.append(f"{self.rows:,} of {full_model.rows:,} rows of the vocabulary")
         return ", ".join(parts) or "the whole model"
 
     def reaches(self, target: Target | None) -> bool:
@@ -163,7 +163,7 @@ class ShrinkResult:
     dropped: int  # Sentences of that text that are in the data too, and were left out
     models: tuple[MeasuredModel, ...]
     refused: tuple[str, ...] = ()  # Sentences about forms that a runtime refused
-    chosen: int | None = None  # Place in ``models``
+    chosen: int | None = None  # Index in ``models``
     reached: bool = False
     stopped: str = ""  # At which rung, and why
     saved: Saved | None = None
@@ -199,8 +199,8 @@ class ShrinkResult:
                     **estimated_columns("change", model.change),
                     **{f"nearness {e.text}": e.nearness.value for e in model.elsewhere},
                     **{f"neighbours {e.text}": e.neighbours.value for e in model.elsewhere},
-                    "chosen": place == self.chosen,
+                    "chosen": index == self.chosen,
                 }
-                for place, model in enumerate(self.models)
+                for index, model in enumerate(self.models)
             ]
         )

@@ -42,19 +42,19 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         trains=options.searches,
         distils=options.searches and minutes > 0,
     )
-    whole = open_for_tasks(model, task=task_name, **options.loading)
-    need_tokenizer(whole, "shrink")
-    if whole.encoder_decoder and task_name != "seq2seq":
+    loaded = open_for_tasks(model, task=task_name, **options.loading)
+    need_tokenizer(loaded, "shrink")
+    if loaded.encoder_decoder and task_name != "seq2seq":
         raise InputError(
-            f"{whole.name} is an encoder-decoder model; shrink measures what it writes: choose the "
-            "task seq2seq, with pairs of source and target."
+            f"{loaded.name} is an encoder-decoder model; shrink measures what it writes: choose "
+            "the task seq2seq, with pairs of source and target."
         )
-    validation = require_valid(whole, options.validate)
-    task = texts.evaluation_task(whole)
-    texts.rows(whole)  # refuses what does not fit before anything is measured
+    validation = require_valid(loaded, options.validate)
+    task = texts.evaluation_task(loaded)
+    texts.rows(loaded)  # refuses what does not fit before anything is measured
 
     with tempfile.TemporaryDirectory() as room:
-        bench = Bench(whole, task, texts, Path(room), batch_size=options.batch_size, seed=seed)
+        bench = Bench(loaded, task, texts, Path(room), batch_size=options.batch_size, seed=seed)
 
         def result(**measured: Any) -> ShrinkResult:
             remarks = []
@@ -67,7 +67,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
                 )
             return ShrinkResult(
                 schema=SCHEMA,
-                provenance=provenance(whole, command=options.command, seed=seed, data=task.data),
+                provenance=provenance(loaded, command=options.command, seed=seed, data=task.data),
                 validation=validation,
                 task=task.name,
                 metric=task.metric,
@@ -104,7 +104,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
                 stopped=f"{'; '.join(missed)}." if missed else "",
             )
         # No graph holds decoding.
-        usual = ("torch",) if whole.encoder_decoder else installed_runtimes()
+        usual = ("torch",) if loaded.encoder_decoder else installed_runtimes()
         ladder = Ladder(
             bench,
             runtimes or usual,

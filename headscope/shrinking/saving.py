@@ -52,7 +52,7 @@ def save(
     files: Files, form: Form, result: ShrinkResult, bench: Bench, folder: Path
 ) -> ShrinkResult:
     """Write one folder; nothing of it is left if it does not hold what was measured."""
-    best = result.best
+    best, full_model = result.best, bench.full_model
     assert best is not None
     with whole_folder(folder) as room:
         opens = write_model(
@@ -74,7 +74,7 @@ def save(
         manifest[SERVED] = {"runtime": form.runtime, "precision": form.precision}
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         (room / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
-        again = load(str(room.resolve()), dtype=bench.whole.dtype, task_head=bench.whole.task_head)
+        again = load(str(room.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
         check_embeds(again, room)
         opened = Files(again, room, [], written={form: room / file})
         value, _, _ = bench.value(again, opened.served(form))
@@ -87,10 +87,10 @@ def save(
                 result=result,
             )
         sentences = (room / "modules.json").is_file()
-        code, *_ = snippets(form, bench.whole, sentences=sentences, opens=opens)
+        code, *_ = snippets(form, full_model, sentences=sentences, opens=opens)
         saved = Saved(str(folder), file, measured, opens, in_folder(code, str(folder)))
         result = dataclasses.replace(result, saved=saved)
-        card, picture = model_card(result, bench.whole, sentences=sentences)
+        card, picture = model_card(result, full_model, sentences=sentences)
         (room / "README.md").write_text(card, encoding="utf-8")
         (room / "shrink.png").write_bytes(picture)
     return result
@@ -116,13 +116,13 @@ def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, Measured
     if form != TORCH and not (folder / form.default_file).is_file():
         raise InputError(f"{folder} has lost its {form.default_file}; save the model anew.")
     need_runtimes([form.runtime])
-    whole = bench.whole
-    model = load(str(folder.resolve()), dtype=whole.dtype, task_head=whole.task_head)
-    same = type(model.network).__name__ == type(whole.network).__name__
+    full_model = bench.full_model
+    model = load(str(folder.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
+    same = type(model.network).__name__ == type(full_model.network).__name__
     if not same and not (folder / MANIFEST).is_file():
         raise InputError(
-            f"{folder} holds a {model.family} model and {whole.name} is a {whole.family}: give the "
-            "model that the folder was made of."
+            f"{folder} holds a {model.family} model and {full_model.name} is a "
+            f"{full_model.family}: give the model that the folder was made of."
         )
     files = Files(model, folder, [], written={form: folder / form.default_file})
     times = bench.times(model, files.served(form))
@@ -156,8 +156,8 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
         batch = padded(rows[:_COMPARED], model.pad_id, model.device)
         with torch.no_grad():
             expected = output_of(model, batch)
-            found = output_of(as_model(model, files.served(form)), batch)
-        difference = float((found - expected).abs().max())
+            actual = output_of(as_model(model, files.served(form)), batch)
+        difference = float((actual - expected).abs().max())
         if precision == "float32" and not difference <= _FILE_TOLERANCE * max(
             1.0, float(expected.abs().max())
         ):

@@ -159,8 +159,8 @@ class OpenVinoModel(RuntimeFile):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return every output by name."""
-        found = self._compiled(self.feed(input_ids, attention_mask, token_type_ids))
-        return {name: torch.from_numpy(np.array(found[name])) for name in self.outputs}
+        outputs = self._compiled(self.feed(input_ids, attention_mask, token_type_ids))
+        return {name: torch.from_numpy(np.array(outputs[name])) for name in self.outputs}
 
 
 Served = LoadedModel | RuntimeFile

@@ -1,4 +1,4 @@
-"""What a run reads: data that judge, text that trains, text of another kind; none of it shared."""
+"""What a run reads: evaluation data, training text, text of another kind, without overlap."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Texts:
     _other_rows: dict[int, list[Row]] = field(default_factory=dict)
 
     def evaluation_task(self, model: LoadedModel) -> Task:
-        """Tokenise the data that judge."""
+        """Tokenise the evaluation data."""
         return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
 
     def other_rows(self, model: LoadedModel) -> list[Row]:
@@ -56,7 +56,7 @@ class Texts:
         return self._other_rows[key]
 
     def rows(self, model: LoadedModel) -> list[Row]:
-        """Return the text that trains as a model reads it; the same places for every vocabulary."""
+        """Tokenise the training text for a model; row i is the same text for every vocabulary."""
         if model.vocab_size not in self._rows:
             self._rows[model.vocab_size] = self._tokenised(model)
         return self._rows[model.vocab_size]
@@ -74,16 +74,16 @@ class Texts:
         encoded = list(encode_rows(model, texts, None))
         first = next(iter(self._rows.values()), None)
         if first is None:  # the whole model's vocabulary comes first, and says which texts fit
-            kept = [i for i, row in enumerate(encoded) if row is not None]
-            if longer := len(encoded) - len(kept):
+            fitting = [i for i, row in enumerate(encoded) if row is not None]
+            if longer := len(encoded) - len(fitting):
                 self.warnings.append(
                     f"{longer:,} lines of {examples.name} are longer than the model reads and were "
                     "left out (nothing is ever cut)."
                 )
             self.training = examples = dataclasses.replace(
-                examples, first=tuple(plain[i] for i in kept), second=None
+                examples, first=tuple(plain[i] for i in fitting), second=None
             )
-            encoded = [encoded[i] for i in kept]
+            encoded = [encoded[i] for i in fitting]
         rows = [row for row in encoded if row is not None]
         if len(rows) < 2 or (first is not None and len(rows) != len(first)):
             raise InputError(

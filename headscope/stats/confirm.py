@@ -76,14 +76,14 @@ def last_confirmed(numbers: Iterable[int], test: Callable[[int], bool]) -> Stopp
     return Stopped(confirmed, None)
 
 
-def examples_needed(found: Judged, bound: float) -> int | None:
-    """Estimate how many examples would have confirmed it, to two digits; None if none would.
+def examples_needed(judged: Judged, bound: float) -> int | None:
+    """Estimate how many examples would confirm a change, to two digits; None if none would.
 
     The interval's half-width falls with the square root of the number of examples.
     """
-    room = bound - found.lost
-    if room <= 0 or not math.isfinite(found.most_lost):
+    room = bound - judged.lost
+    if room <= 0 or not math.isfinite(judged.most_lost):
         return None
-    needed = math.ceil(found.change.examples * ((found.most_lost - found.lost) / room) ** 2)
+    needed = math.ceil(judged.change.examples * ((judged.most_lost - judged.lost) / room) ** 2)
     unit = int(10 ** max(0, len(str(needed)) - 2))
     return -(-needed // unit) * unit

@@ -70,6 +70,6 @@ def head_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     import pandas as pd
 
     rows = list(rows)
-    places = ((row["layer"], row["head"], row.get("stack", "encoder")) for row in rows)
-    index = pd.Index([head_name(*place) for place in places], name="name", dtype=object)
+    addresses = ((row["layer"], row["head"], row.get("stack", "encoder")) for row in rows)
+    index = pd.Index([head_name(*address) for address in addresses], name="name", dtype=object)
     return pd.DataFrame(rows, index=index)

@@ -224,9 +224,9 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
     core = basis[..., :r] @ basis[..., r:].mT
-    whole = torch.linalg.matrix_norm(core)
-    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / whole
-    return ratio.where(whole > _ZERO * _sizes(left.double(), right.double()), torch.nan)
+    norm = torch.linalg.matrix_norm(core)
+    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / norm
+    return ratio.where(norm > _ZERO * _sizes(left.double(), right.double()), torch.nan)
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
@@ -270,14 +270,14 @@ class LayerSpectra:
 
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
-    whole = factors.concatenated()
+    joined = factors.concatenated()
     query, key = (column_basis(W, 2 * reading.eps) for W in (factors.W_Q, factors.W_K))
     pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
     return LayerSpectra(
         matrix_ranks(factors, reading),
-        matrix_ranks(whole, reading),
+        matrix_ranks(joined, reading),
         asymmetry(factors.W_Q, factors.W_K).tolist(),
-        asymmetry(whole.W_Q, whole.W_K).tolist(),
+        asymmetry(joined.W_Q, joined.W_K).tolist(),
         {name: subspace_overlap(*pair) for name, pair in pairs.items()},
     )
 

@@ -75,24 +75,24 @@ class QuestionAnswering(Task):
         contexts = examples.second or ()
         right = examples.answers or ((),) * len(examples)
         self._rows: list[SpanRow] = []
-        kept: list[int] = []
+        measured: list[int] = []
         typed = "token_type_ids" in loaded.tokenizer.model_input_names
         for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
-            windows = [*_windows(encoding, loaded, right[i], len(kept), typed)]
+            windows = [*_windows(encoding, loaded, right[i], len(measured), typed)]
             if windows:
-                kept.append(i)
+                measured.append(i)
                 self._rows += [
                     SpanRow(**{**vars(row), "index": len(self._rows) + n})
                     for n, row in enumerate(windows)
                 ]
         self.notes = examples.notes
-        self._texts = [(examples.first[i], contexts[i]) for i in kept]
-        self._right = [tuple(text for _, text in right[i]) for i in kept]
+        self._texts = [(examples.first[i], contexts[i]) for i in measured]
+        self._right = [tuple(text for _, text in right[i]) for i in measured]
         self._may_have_none = examples.may_have_no_answer
-        self._of: list[list[SpanRow]] = [[] for _ in kept]
+        self._of: list[list[SpanRow]] = [[] for _ in measured]
         for row in self._rows:
             self._of[row.example].append(row)
-        return self._rows, len(kept), len(examples)
+        return self._rows, len(measured), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -116,7 +116,7 @@ class QuestionAnswering(Task):
         for window, *ends_of in zip(rows, begins, ends, strict=True):
             row, text = self._rows[window], ""
             if window >= 0:
-                first, last = (row.offsets[place - row.window[0]] for place in ends_of)
+                first, last = (row.offsets[token - row.window[0]] for token in ends_of)
                 text = self._texts[row.example][1][first[0] : last[1]]
             answers.append(text)
         return answers
@@ -125,32 +125,32 @@ class QuestionAnswering(Task):
         """Keep the best span of each window, and the sum of logits for no answer."""
         scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
         rows = [self._rows[i] for i in batch.index]
-        places = torch.arange(scores.shape[1], device=scores.device)
+        positions = torch.arange(scores.shape[1], device=scores.device)
         first, behind, none = (
             torch.tensor(values, device=scores.device)
             for values in zip(*((*row.window, row.no_answer) for row in rows), strict=True)
         )
-        inside = (places >= first[:, None]) & (places < behind[:, None])
+        inside = (positions >= first[:, None]) & (positions < behind[:, None])
         start, stop = scores.masked_fill(~inside[..., None], -torch.inf).unbind(dim=-1)
         best = scores.new_full((len(rows),), -torch.inf)
         begin, end = first.clone(), first.clone()
         for more in range(min(LONGEST, scores.shape[1])):
             sums = start[:, : start.shape[1] - more] + stop[:, more:]
             top = sums.max(dim=1).values
-            place = (sums == top[:, None]).int().argmax(dim=1)  # the first of equal ones
+            position = (sums == top[:, None]).int().argmax(dim=1)  # ties go to the first
             better = top > best
             best = torch.where(better, top, best)
-            begin = torch.where(better, place, begin)
-            end = torch.where(better, place + more, end)
+            begin = torch.where(better, position, begin)
+            end = torch.where(better, position + more, end)
         at = scores[torch.arange(len(rows), device=scores.device), none]
         return {"best": best, "begin": begin, "end": end, "none": at.sum(dim=-1)}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
         chosen: dict[str, list[int]] = {"window": [], "begin": [], "end": []}
         for rows in self._of:
-            places = np.array([row.index for row in rows])
-            window = int(places[by_row["best"][places].argmax()])
-            if self._may_have_none and by_row["none"][places].min() > by_row["best"][window]:
+            indices = np.array([row.index for row in rows])
+            window = int(indices[by_row["best"][indices].argmax()])
+            if self._may_have_none and by_row["none"][indices].min() > by_row["best"][window]:
                 window = -1
             chosen["window"].append(window)
             for name in ("begin", "end"):

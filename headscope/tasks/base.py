@@ -25,7 +25,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.side_by_side import side_by_side
 from headscope.models.run.task_heads import Joined, Select
-from headscope.models.surgery.output_maps import own_outputs
+from headscope.models.surgery.output_maps import original_outputs
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Metric, Outputs, resampled, value_of
 from headscope.stats.paired_change import Change, interval_of, paired_change
@@ -33,7 +33,7 @@ from headscope.stats.paired_change import Change, interval_of, paired_change
 R = TypeVar("R", bound=Row)
 #: Rows, how many examples are measured on them, and how many examples there were.
 Taken = tuple[Sequence[Row], int, int]
-BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and what is kept of each
+BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and their outputs
 #: Task heads that make a token, or a tag, at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
 #: The task head that says where an answer begins and ends: it chooses one of all positions.
@@ -90,7 +90,7 @@ class Task:
         ]
 
     def changed(self, outputs: Outputs) -> tuple[str, ...] | None:
-        """Name the examples whose answer is another one than the whole model's, where asked for."""
+        """Name the examples whose answer differs from the full model's, where asked for."""
         return None
 
     def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
@@ -104,8 +104,8 @@ class Task:
         """Run a model over all examples; per-example arrays in the order of the examples."""
 
         @contextmanager
-        def reading(own: LoadedModel) -> Iterator[Callable[[Padded], BatchOutputs]]:
-            with gated(own, gates) as run:
+        def reading(model: LoadedModel) -> Iterator[Callable[[Padded], BatchOutputs]]:
+            with gated(model, gates) as run:
                 yield partial(self.read, run)
 
         batches = share(self.batches(loaded))
@@ -116,14 +116,14 @@ class Task:
         return self.gathered(self.read(run, batch) for batch in batches)
 
     def read(self, run: Run, batch: Padded) -> BatchOutputs:
-        """Run one batch, and return what is kept of its rows."""
+        """Run one batch, and return the stored outputs of its rows."""
         options = {**batch.decoder_inputs, "select": self._select(batch)}
         values = self._read(batch, *run(*batch.inputs, **options))
         by_row = {name: numpy(value) for name, value in values.items()}
         return np.asarray(batch.index, dtype=np.int64), by_row
 
     def gathered(self, parts: Iterable[BatchOutputs]) -> dict[str, Array]:
-        """Put together what :meth:`read` gave of all batches that this process has to do."""
+        """Join what :meth:`read` returned for this process's batches with the other processes'."""
         index: list[Array] = []
         by_row: dict[str, list[Array]] = {}
         for rows, values in parts:
@@ -203,7 +203,7 @@ class Task:
                 read = partial(self._loss_of_sets, [one.index for one in part])
                 yield LossBatch(loaded, batch, owner, read, embed, select, select)
 
-    # What follows is what tasks differ in.
+    # Tasks differ in the methods that follow.
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         """Tokenise the examples: rows, how many examples they are, and how many there were."""
@@ -218,11 +218,11 @@ class Task:
         return _select_masks(batch)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        """Return what is kept of each row."""
+        """Return the outputs to store for each row."""
         raise NotImplementedError
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        """Turn what is kept of rows into what is kept of examples."""
+        """Turn the outputs of rows into those of examples."""
         return by_row
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -262,8 +262,8 @@ class _Set:
 
 def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
     """Return the rows that fit the model, numbered from 0, and their positions before."""
-    kept = [row for row in encoded if row is not None]
-    return [replace(row, index=i) for i, row in enumerate(kept)], [row.index for row in kept]
+    fitting = [row for row in encoded if row is not None]
+    return [replace(row, index=i) for i, row in enumerate(fitting)], [row.index for row in fitting]
 
 
 def need_logits(logits: Tensor | None) -> Tensor:
@@ -311,10 +311,10 @@ class TokenTask(Task):
         """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""
         rows, size = batch.masked[0], len(batch.index)
         count = torch.bincount(rows, minlength=size)
-        place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
+        position = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
         flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
         room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
-        return room.index_put((rows, place), flat).flatten(1)
+        return room.index_put((rows, position), flat).flatten(1)
 
 
 class Distance:
@@ -356,12 +356,12 @@ class Distance:
             return distances
         # KL(unpruned || this model); a mean over its masks for a language model.
         if self.head in TOKEN_HEADS:
-            own, full = wide(logits[0]).log_softmax(-1).chunk(2)
-            return {**distances, "kl": by_row(batch, _kl(full, own))}
+            other, full = wide(logits[0]).log_softmax(-1).chunk(2)
+            return {**distances, "kl": by_row(batch, _kl(full, other))}
         if self.head == SPAN_HEAD:
             full = pad_sequence([self._outputs[i] for i in batch.index], batch_first=True)
-            full, own = (spans(part, batch.attention_mask) for part in (full.to(logits), logits))
-            return {**distances, "kl": (full.exp() * (full - own)).sum(dim=(1, 2)) / 2}
+            full, other = (spans(part, batch.attention_mask) for part in (full.to(logits), logits))
+            return {**distances, "kl": (full.exp() * (full - other)).sum(dim=(1, 2)) / 2}
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
 
@@ -387,8 +387,8 @@ class Distance:
                 batch = padded(part, loaded.pad_id, loaded.device)
                 few = one_position if by_token else None
                 hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=few)
-                kept = at_masks(batch, hidden) if by_token else logits
-                split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
+                out = at_masks(batch, hidden) if by_token else logits
+                split = _split(batch, out) if out is not None else [torch.empty(0)] * len(part)
                 pooled = loaded.pooling.embed(hidden, batch.hidden_mask)
                 for i, state, output in zip(batch.index, pooled, split, strict=True):
                     states[i], outputs[i] = state, output
@@ -491,8 +491,8 @@ class LossBatch:
         return self._read(gates, self._embed, self._select_embed)
 
     def full(self) -> Tensor:
-        """Return the unpruned model's e, (size, d), whatever its output maps are for now."""
-        with own_outputs(self._loaded):
+        """Return the unpruned model's e, (size, d), even while its output maps are replaced."""
+        with original_outputs(self._loaded):
             return self.embed(self.gates().detach())
 
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:

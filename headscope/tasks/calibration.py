@@ -34,7 +34,7 @@ _LABELLED = {
 
 @dataclass(frozen=True)
 class TaskCalibration:
-    """What scores are computed on: a model and examples of a task, apart from those of curves."""
+    """The model and the calibration examples of a task on which scores are computed."""
 
     loaded: LoadedModel
     task: Task
@@ -64,19 +64,19 @@ class TaskCalibration:
 
 
 def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedModel:
-    """Return the view of the stack that heads are removed from; by default all that the task runs.
+    """Return the view of the stack to prune; by default all stacks that the task runs.
 
     Refuses a stack that the model does not have, or that the task does not run.
     """
-    whole = loaded.whole or loaded
+    all_stacks = loaded.whole or loaded
     if stack is None:
-        stack = "all" if task == "seq2seq" or not whole.encoder_decoder else "encoder"
-    if whole.encoder_decoder and task != "seq2seq" and stack != "encoder":
+        stack = "all" if task == "seq2seq" or not all_stacks.encoder_decoder else "encoder"
+    if all_stacks.encoder_decoder and task != "seq2seq" and stack != "encoder":
         raise InputError(
             f"The task {task} runs the encoder of {loaded.name} only; choose the stack encoder, or "
             "the task seq2seq with pairs of source and target."
         )
-    return whole.only(stack)
+    return all_stacks.only(stack)
 
 
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:

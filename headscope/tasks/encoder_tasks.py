@@ -49,13 +49,13 @@ def tokenised(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
     """Return rows numbered from 0, and the positions of the texts that fit the model."""
-    rows, kept = numbered(encode_rows(loaded, first, second))
+    rows, fitting = numbered(encode_rows(loaded, first, second))
     if len(rows) < 2:
         raise CorpusError(
             f"{len(rows)} of {len(first)} texts fit the model's limit of {loaded.max_length} "
             "tokens; give two or more different ones that do (nothing is ever cut)."
         )
-    return rows, kept
+    return rows, fitting
 
 
 def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
@@ -120,7 +120,7 @@ class Fidelity(Task):
         return {**distances, "cosine": distances["cosine"].clamp(max=1.0)}  # rounding exceeds it
 
     def degenerate(self, outputs: Outputs) -> str | None:
-        """Say so where the states to stay near to are the same whatever is read."""
+        """Say so where the reference embeddings are the same for every text."""
         return "gives every text the same embedding" if self.distance.constant() else None
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -178,8 +178,8 @@ class Classification(Task):
             )
         names = {int(number): str(name) for number, name in config.id2label.items()}
         labels = class_ids(examples, names)
-        rows, kept = tokenised(loaded, examples.first, examples.second)
-        self._labels = np.array([labels[i] for i in kept])
+        rows, fitting = tokenised(loaded, examples.first, examples.second)
+        self._labels = np.array([labels[i] for i in fitting])
         return rows, len(rows), len(examples)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -214,8 +214,8 @@ class Similarity(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = examples.texts
-        rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
-        row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
+        rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
+        row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
         pairs, gold = [], []
         both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
         for first, second, score in both:
@@ -294,9 +294,9 @@ class TokenClassification(TokenTask):
             )
             for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
         )
-        rows, kept = numbered(encoded)
+        rows, fitting = numbered(encoded)
         self.notes = examples.notes
-        self._words = [words[i] for i in kept]
+        self._words = [words[i] for i in fitting]
         self._names = names
         self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
         self._entities = has_entities(tag for row in examples.tags or () for tag in row)

@@ -100,13 +100,13 @@ def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
 
     None for very wide ones, and for batches that another process of the run takes care of.
     """
-    kept: list[Tensor | None] = []
+    outputs: list[Tensor | None] = []
     for index, batch in enumerate(batches):
         out = None
         if index % current().size == current().rank:
             out = batch.full().detach()
-        kept.append(out if out is not None and out.shape[-1] <= WIDEST else None)
-    return kept
+        outputs.append(out if out is not None and out.shape[-1] <= WIDEST else None)
+    return outputs
 
 
 def distance(
@@ -125,8 +125,8 @@ def distance(
         total += float(squares.sum())
         count += len(squares)
     (numbers,) = summed("distances", torch.tensor([total, count], dtype=torch.float64))
-    total, whole = numbers.tolist()
-    return float(total / whole)
+    total, n_examples = numbers.tolist()
+    return float(total / n_examples)
 
 
 def _full_output(batch: LossBatch, stored: Tensor | None) -> Tensor:

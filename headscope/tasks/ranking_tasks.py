@@ -69,11 +69,11 @@ class Retrieval(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
-        rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
-        row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
-        places = [i for i, text in enumerate(examples.documents) if text in row_of]
-        longer = len(examples.documents) - len(places)
-        known = examples.with_documents(places)
+        rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
+        row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
+        indices = [i for i, text in enumerate(examples.documents) if text in row_of]
+        longer = len(examples.documents) - len(indices)
+        known = examples.with_documents(indices)
         queries = [
             i
             for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
@@ -85,7 +85,7 @@ class Retrieval(Task):
         self._names = known.ids or known.first
         self._queries = np.array([row_of[text] for text in known.first])
         self._documents = np.array([row_of[text] for text in known.documents])
-        return rows, len(queries) if len(places) > 1 else 0, len(examples)
+        return rows, len(queries) if len(indices) > 1 else 0, len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -124,16 +124,16 @@ class Retrieval(Task):
         return {
             "ndcg": gains,
             "recall": recalls,
-            "changed": (np.sort(top) != np.sort(self._whole)).any(axis=1).astype(float),
+            "changed": (np.sort(top) != np.sort(self._full_top)).any(axis=1).astype(float),
             "top": top,
             "query": np.arange(len(top)),
         }
 
     @cached_property
-    def _whole(self) -> Array:
-        """The whole model's first documents, (queries, 10)."""
-        whole = numpy(F.normalize(self.distance.embeddings(), dim=-1).float())
-        return np.concatenate([first_documents(part) for part in self._steps(whole)])
+    def _full_top(self) -> Array:
+        """The full model's first documents, (queries, 10)."""
+        embedding = numpy(F.normalize(self.distance.embeddings(), dim=-1).float())
+        return np.concatenate([first_documents(part) for part in self._steps(embedding)])
 
     def _steps(self, embedding: Array) -> Iterator[Array]:
         """Yield the scores of all documents for some queries at a time, by embeddings (rows, d)."""
@@ -148,7 +148,7 @@ class Retrieval(Task):
         """Yield rows of a query, its best document and others that are not relevant."""
         for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
             rng = random.Random(self._seed * 1_000_003 + i)
-            best = max(sorted(grades), key=lambda place: grades[place])
+            best = max(sorted(grades), key=lambda index: grades[index])
             others = [p for p in range(len(self._documents)) if grades.get(p, 0.0) <= 0]
             drawn = rng.sample(others, min(_NEGATIVES, len(others)))
             yield [self.rows[row] for row in (query, *self._documents[[best, *drawn]])]
@@ -183,26 +183,26 @@ class Rerank(Task):
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        pairs = [(i, place) for i, own in enumerate(examples.candidates or ()) for place in own]
+        pairs = [(i, j) for i, documents in enumerate(examples.candidates or ()) for j in documents]
         encoded = encode_rows(
             loaded,
             [examples.first[i] for i, _ in pairs],
-            [examples.documents[place] for _, place in pairs],
+            [examples.documents[j] for _, j in pairs],
         )
         graded, longer = examples.relevance, 0
         of_query: dict[int, list[tuple[Row, float]]] = {}
-        for (i, place), row in zip(pairs, encoded, strict=True):
+        for (i, j), row in zip(pairs, encoded, strict=True):
             longer += row is None
             if row is not None:
-                grade = 0.0 if graded is None else graded[i].get(place, 0.0)
+                grade = 0.0 if graded is None else graded[i].get(j, 0.0)
                 of_query.setdefault(i, []).append((row, grade))
         rows, grades, self._of, texts = list[Row](), list[float](), list[Array](), list[str]()
-        for i, own in of_query.items():
-            if len(own) > 1 and (graded is None or max(grade for _, grade in own) > 0):
-                self._of.append(np.arange(len(rows), len(rows) + len(own)))
+        for i, items in of_query.items():
+            if len(items) > 1 and (graded is None or max(grade for _, grade in items) > 0):
+                self._of.append(np.arange(len(rows), len(rows) + len(items)))
                 texts.append(examples.first[i])
-                rows += [row for row, _ in own]
-                grades += [grade for _, grade in own]
+                rows += [row for row, _ in items]
+                grades += [grade for _, grade in items]
         self.has_labels = graded is not None
         self.notes = (*examples.notes, *_longer(longer, len(pairs)))
         self._texts, self._grades = texts, np.array(grades)
@@ -232,9 +232,9 @@ class Rerank(Task):
         return {"score": need_logits(logits)[:, 0].float()}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        steps, whole = on_grid(by_row["score"].astype(float)), self._whole
+        steps, full_steps = on_grid(by_row["score"].astype(float)), self._full_steps
         outputs = {
-            "tau": np.array([order_kept(whole[rows], steps[rows]) for rows in self._of]),
+            "tau": np.array([order_kept(full_steps[rows], steps[rows]) for rows in self._of]),
             "ordered": np.array([np.ptp(steps[rows]) > 0 for rows in self._of]),
         }
         if self.has_labels:
@@ -245,8 +245,8 @@ class Rerank(Task):
         return outputs
 
     @cached_property
-    def _whole(self) -> Array:
-        """The whole model's scores, (rows,)."""
+    def _full_steps(self) -> Array:
+        """The full model's scores on the grid, (rows,)."""
         return on_grid(numpy(self.distance.logits()[:, 0].float()).astype(float))
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -295,7 +295,7 @@ def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> 
     """Return nDCG and recall of one query's ranking, as means over all orders of tied documents.
 
     nDCG is the discounted gain of the first ``k`` documents, divided by that of the best order: the
-    gain is sum_i grade_i / log2(i + 1) over places i = 1 ... k; documents that were not judged, and
+    gain is sum_i grade_i / log2(i + 1) over ranks i = 1 ... k; documents that were not judged, and
     grades below 0, count 0. Recall is the share of the documents with a grade above 0 that are
     among the first ``k``. Both are 0 where nothing is relevant. ``steps`` (documents,) come from
     :func:`on_grid`.
@@ -306,23 +306,23 @@ def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> 
     discounts = 1.0 / np.log2(np.arange(2, k + 2))
     gains = np.array(list(relevant.values()))
     best = np.sort(gains)[::-1][:k]
-    # The worth of a place is its mean over the tied documents that may stand there.
-    own = steps[list(relevant)][:, None]
-    before, behind = (steps > own).sum(axis=1), (steps >= own).sum(axis=1)  # ranks of its ties
-    places = np.stack([discounts, np.ones(k)])  # what each of the first places is worth
-    total = np.pad(np.cumsum(places, axis=1), ((0, 0), (1, 0)))
-    first, last = (np.minimum(place, k) for place in (before, behind))
+    # The worth of a rank is its mean over the tied documents that may hold it.
+    score = steps[list(relevant)][:, None]
+    before, behind = (steps > score).sum(axis=1), (steps >= score).sum(axis=1)  # ranks of its ties
+    worth = np.stack([discounts, np.ones(k)])  # of each of the first ranks
+    total = np.pad(np.cumsum(worth, axis=1), ((0, 0), (1, 0)))
+    first, last = (np.minimum(rank, k) for rank in (before, behind))
     discount, among_first = (total[:, last] - total[:, first]) / (behind - before)
     return float(discount @ gains / (best @ discounts[: len(best)])), float(among_first.mean())
 
 
-def order_kept(whole: Array, other: Array) -> float:
+def order_kept(reference: Array, other: Array) -> float:
     """Return Kendall's tau of two lists of scores of the same documents, (documents,) of int64.
 
-    The mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``whole`` does not tie: 1 for
-    the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where
-    ``whole`` ties everything: there is no order that could be lost.
+    The mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``reference`` does not tie: 1
+    for the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where
+    ``reference`` ties everything: there is no order that could be lost.
     """
-    first, second = (np.sign(x[:, None] - x[None, :]) for x in (whole, other))
+    first, second = (np.sign(x[:, None] - x[None, :]) for x in (reference, other))
     pairs = np.count_nonzero(first)
     return float((first * second).sum() / pairs) if pairs else 1.0

@@ -70,8 +70,8 @@ class Seq2Seq(TokenTask):
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         targets = examples.second or ()
         encoded = encode_pairs(loaded, examples.first, targets, ends_of(loaded))
-        rows, kept = numbered(encoded)
-        self._targets = tuple(targets[i].strip() for i in kept)
+        rows, fitting = numbered(encoded)
+        self._targets = tuple(targets[i].strip() for i in fitting)
         self._longest = max((len(row.labels) for row in rows), default=0)
         self.table: dict[str, Metric] = {
             "token_accuracy": token_rate("correct", "tokens"),

@@ -106,16 +106,16 @@ def parse_heads(
         if stack not in stacks:
             raise InputError(f"{item}: heads are removed from {' and '.join(stacks)} here.")
         if (stack, layer) not in heads:
-            there = [number for name, number in heads if name == stack]
-            last = f"L0 to L{max(there)}"
-            if len(there) <= max(there):  # layers were removed
-                last = ", ".join(f"L{number}" for number in there)
+            layers = [number for name, number in heads if name == stack]
+            last = f"L0 to L{max(layers)}"
+            if len(layers) <= max(layers):  # layers were removed
+                last = ", ".join(f"L{number}" for number in layers)
             raise InputError(f"{item}: there is no layer {layer}; the model has {last}.")
         numbers = heads[stack, layer]
         if head != "*" and int(head) not in numbers:
-            own = ", ".join(f"H{number}" for number in numbers) or "none left"
+            known = ", ".join(f"H{number}" for number in numbers) or "none left"
             if len(numbers) > 1 and list(numbers) == list(range(len(numbers))):
-                own = f"H0 to H{len(numbers) - 1}"
-            raise InputError(f"{item}: layer {layer} has no head {head}; it has {own}.")
+                known = f"H0 to H{len(numbers) - 1}"
+            raise InputError(f"{item}: layer {layer} has no head {head}; it has {known}.")
         names |= {(stack, layer, number) for number in (numbers if head == "*" else [int(head)])}
     return sorted(names)

@@ -51,9 +51,9 @@ neuron-map | shrinking/neurons.py | what goes is not written by the rest
 rotary-sine | models/layouts/rotary.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
-    bias[:, list(kept)] => bias[:, : len(kept)]
+    bias[:, list(heads)] => bias[:, : len(heads)]
 gate-to-mean | models/run/intervene.py | half a gate to the mean
-    z * own + mean * (1 - own)  # => z * own + mean  #
+    z * site_gates + mean * (1 - site_gates)  # => z * site_gates + mean  #
 mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
@@ -113,7 +113,7 @@ sequence-end | stats/confirm.py | a refusal ends nothing
 drop-bound | stats/confirm.py | the mean, not the bound
     above(most, bound) => above(-sign * change.difference, bound)
 permanent-gates | models/surgery/output_maps.py | gates of other heads
-    gates[site.row, kept] => gates[site.row, : len(kept)]
+    gates[site.row, indices] => gates[site.row, : len(indices)]
 half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_graph.py | a pair is run as one text

@@ -73,7 +73,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.models.run.recording import Softmaxes
 from headscope.models.run.routing import Router, use_implementation
-from headscope.models.run.watched import Place, kept
+from headscope.models.run.watched import ModuleTurn, capture
 from headscope.stats.statistics import finite, t_half_width
 
 COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
@@ -147,7 +147,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     places = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations know of some without one.
     eager, seeing = use_implementation(loaded.model, "eager"), watch_inputs(loaded.sites, see)
-    with kept(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # float64 all through
+    with capture(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # all in float64
         loaded.forward(input_ids, torch.ones_like(input_ids))
     states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
     return OwnRun(states, inputs)
@@ -166,7 +166,7 @@ def run_variant(
     same for all variants with a norm before it, and for all without.
     """
 
-    def normed(norm: Place | None, x: Tensor) -> Tensor:
+    def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
         out: Tensor = x if norm is None or not variant.layernorm else norm.module(x)
         return out
 

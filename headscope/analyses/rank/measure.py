@@ -170,7 +170,7 @@ def measure_copying(
     known = [score for of_site in scores.values() for score in of_site if score is not None]
     return scores, Copying(
         stack=stack,
-        own_unembedding=maps.own,
+        own_unembedding=maps.has_unembedding,
         draws=len(random),
         random_mean=float(random.mean()),
         random_low=low,

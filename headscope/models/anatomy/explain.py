@@ -23,7 +23,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads, LinearMap
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.recording import Probe, SiteRecord, run_eager
-from headscope.models.run.watched import Kept, Place, kept
+from headscope.models.run.watched import Captured, ModuleTurn, capture
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def run_sentence(
     with suppress(UnsupportedModelError):
         layer = next(item for item in take_apart(loaded).layers if site in item.sites)
     maps = (site.projections.q, site.projections.k, site.projections.v)
-    turn = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
-    watched = [Place(linear.module, turn) for linear in maps]
+    index = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
+    watched = [ModuleTurn(linear.module, index) for linear in maps]
     if layer is not None:
         norms = [norm for part in layer.sublayers for norm in (part.before, part.after) if norm]
         watched += [layer.enters, layer.leaves, *norms]
-    with kept(watched) as seen, torch.no_grad():
+    with capture(watched) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    returned = [m.leaving(seen[place][1]) for m, place in zip(maps, watched, strict=False)]
+    returned = [m.leaving(seen[turn][1]) for m, turn in zip(maps, watched, strict=False)]
     record = recording.site(site)
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
     return SentenceRun(
@@ -105,7 +105,7 @@ def run_sentence(
 
 
 def _after_attention(
-    layer: Layer, record: SiteRecord, seen: Kept, slack: float
+    layer: Layer, record: SiteRecord, seen: Captured, slack: float
 ) -> AfterAttention | None:
     """Describe what follows attention in a layer; None if it is not the plain kind explained here.
 
@@ -115,7 +115,7 @@ def _after_attention(
     norm = network.before if layer.norm_first else attention.after
     last = network.before if layer.norm_first else network.after
     # The modules of the network that have no modules in them and do something
-    modules = [module for place in network.modules for module in place.module.modules()]
+    modules = [module for turn in network.modules for module in turn.module.modules()]
     leaves = [m for m in modules if not (list(m.children()) or isinstance(m, nn.Dropout))]
     maps = [leaf for leaf in leaves if isinstance(leaf, nn.Linear | Conv1D)]
     functions = [leaf for leaf in leaves if leaf not in maps]

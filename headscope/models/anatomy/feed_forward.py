@@ -85,9 +85,9 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     UnsupportedModelError
         If a layer has none that can be taken apart.
     """
-    whole = loaded.whole or loaded
-    pairs = _elementwise(whole, _pairs(whole))
-    names = {module: name for name, module in whole.model.named_modules()}
+    all_stacks = loaded.whole or loaded
+    pairs = _elementwise(all_stacks, _pairs(all_stacks))
+    names = {module: name for name, module in all_stacks.model.named_modules()}
     networks: list[FeedForward] = []
     for second in dict.fromkeys(pair.second for pair in pairs):
         runs = [pair for pair in pairs if pair.second is second]
@@ -128,29 +128,29 @@ class _Pair(NamedTuple):
     second: nn.Module
 
 
-def _pairs(whole: LoadedModel) -> list[_Pair]:
+def _pairs(loaded: LoadedModel) -> list[_Pair]:
     """List, from one tiny run, the maps that widen the state and the map that leads back."""
-    seen = watch(whole)
+    seen = watch(loaded)
     in_attention = {
         module
-        for site in whole.sites
+        for site in loaded.sites
         for linear in (getattr(site.projections, name) for name in ("q", "k", "v", "out"))
         for module in (*site.module.modules(), linear.module)
     }
-    writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])
+    writes = sorted(((seen.writes[s.row].start, s) for s in loaded.sites), key=lambda w: w[0])
     pairs: list[_Pair] = []
     opened: list[Call] = []  # Maps that read one state, which a second map may follow
     for call in seen.calls:
         before = [site for start, site in writes if start < call.start]
         if not call.is_map:
             continue
-        first = tuple(one.place.module for one in opened)
-        if call.place.module in in_attention or not before:
+        first = tuple(one.turn.module for one in opened)
+        if call.turn.module in in_attention or not before:
             opened = []
         elif opened and call.x is opened[0].x:
             opened.append(call)
-        elif opened and _leads_back(call.place.module, first):
-            pairs.append(_Pair(before[-1], first, call.place.module))
+        elif opened and _leads_back(call.turn.module, first):
+            pairs.append(_Pair(before[-1], first, call.turn.module))
             opened = []
         else:
             opened = [call]
@@ -166,7 +166,7 @@ def _leads_back(second: nn.Module, first: Sequence[nn.Module]) -> bool:
     return alike and width_out == d_model and (width == width_in or halves)
 
 
-def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
+def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     """Keep the pairs of maps between which no neuron depends on another.
 
     Every other row of the first maps is made to put out zero; the second must be given zero there
@@ -177,7 +177,7 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     }
     first = {module for pair in pairs for module in pair.first}
     second = {pair.second for pair in pairs}
-    proven = {item.second for item in lost_neurons(whole.model).values()}
+    proven = {item.second for item in lost_neurons(loaded.model).values()}
     good = dict.fromkeys(second, True)
 
     def silence(module: nn.Module, args: object, output: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     hooks = [module.register_forward_hook(silence) for module in first]
     hooks += [module.register_forward_pre_hook(check) for module in second]
     with hooked(hooks):
-        whole.run_tiny()
+        loaded.run_tiny()
     return [pair for pair in pairs if good[pair.second]]
 
 

@@ -28,7 +28,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.watched import Call, Place, Seen, near, watch
+from headscope.models.run.watched import Call, ModuleTurn, Seen, near, watch
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Sublayer:
     """What reads the residual stream and adds to it: attention or a feed-forward network."""
 
     #: The norms that take the stream before it is read, and the sum after it was added to.
-    before: Place | None
-    after: Place | None
+    before: ModuleTurn | None
+    after: ModuleTurn | None
     #: The modules of a feed-forward network that make its output, one after the other.
-    modules: tuple[Place, ...] = ()
+    modules: tuple[ModuleTurn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Layer:
     sites: tuple[AttentionSite, ...]
     #: The call whose first input is the stream that enters, and the one whose output leaves: of
     #: one and the same module in nearly every family.
-    enters: Place
-    leaves: Place
+    enters: ModuleTurn
+    leaves: ModuleTurn
     attention: tuple[Sublayer, ...]  # One for each site
     network: Sublayer
 
@@ -71,10 +71,10 @@ class Anatomy:
     """The layers of one stack: of an encoder-decoder's whole model the decoder's."""
 
     layers: tuple[Layer, ...]
-    last: Place | None  # The norm after the last layer
+    last: ModuleTurn | None  # The norm after the last layer
 
     @property
-    def end(self) -> Place:
+    def end(self) -> ModuleTurn:
         """The module that puts out the last hidden state."""
         return self.last or self.layers[-1].leaves
 
@@ -122,7 +122,7 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
     if not norms:
         why = "what follows the last layer is neither nothing nor one norm"
         raise _refused(loaded, "the end", why)
-    return Anatomy(tuple(layers), norms[-1].place)
+    return Anatomy(tuple(layers), norms[-1].turn)
 
 
 def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError:
@@ -161,7 +161,7 @@ def _layer(
             continue
         if (parts := _parts(x, y, inside, writes, reads)) is not None:
             leaves = call if near(call.y, y) else next(c for c in inside if near(c.y, y))
-            return Layer(tuple(sites), call.place, leaves.place, *parts)
+            return Layer(tuple(sites), call.turn, leaves.turn, *parts)
     if spans and (x := spans[-1][0].x) is not None:
         norms = [call for call in spans[-1][2] if call.is_norm]
         if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
@@ -178,7 +178,7 @@ def _without_module(
 ) -> tuple[Call, Tensor, list[Call]] | None:
     """Return the calls of a layer that is no module itself, up to where its output is read."""
     modules = {site.module for site in sites}
-    first = next((call for call in around if call.place.module in modules), None)
+    first = next((call for call in around if call.turn.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
         return None
     calls = [call for call in seen.calls if call.start >= first.start]
@@ -199,7 +199,7 @@ def _parts(
             after = _norm(norms, summed, None, start=write.end) if passes else None
             if (before is None and not near(state, read)) or (passes and after is None):
                 break
-            attention.append(Sublayer(_place(before), _place(after)))
+            attention.append(Sublayer(_turn(before), _turn(after)))
             state, start = (summed, write.end) if after is None else (after.y, after.end)
         if len(attention) < len(writes):
             continue
@@ -212,7 +212,7 @@ def _parts(
             plain = [c for c in inside if c.start > start and not any(map(c.encloses, of_stream))]
             network = _network(plain, norms, out, state)
             if network is not None:
-                return tuple(attention), replace(network, after=_place(end))
+                return tuple(attention), replace(network, after=_turn(end))
     return None
 
 
@@ -227,7 +227,7 @@ def _network(
             before = _norm(norms, state, read, end=chain[0].start)
             reads = before is not None or near(state, read)
             if reads and near(goal, _again(chain, read), out):
-                return Sublayer(_place(before), None, tuple(call.place for call in chain))
+                return Sublayer(_turn(before), None, tuple(call.turn for call in chain))
             source = next((c for c in calls if c.end < chain[0].start and near(c.y, read)), None)
             if source is None:
                 break
@@ -241,7 +241,7 @@ def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:
     with torch.no_grad():
         for call in chain:
             try:
-                hidden = call.place.module(hidden)
+                hidden = call.turn.module(hidden)
             except TypeError:
                 return None
     return hidden if isinstance(hidden, Tensor) else None
@@ -258,5 +258,5 @@ def _norm(
     return None
 
 
-def _place(call: Call | None) -> Place | None:
-    return None if call is None else call.place
+def _turn(call: Call | None) -> ModuleTurn | None:
+    return None if call is None else call.turn

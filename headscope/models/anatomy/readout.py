@@ -28,7 +28,7 @@ from headscope.core.errors import InputError
 from headscope.models.run.hooks import hooked, replaced_forwards, with_first
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
-from headscope.models.run.watched import Place
+from headscope.models.run.watched import ModuleTurn
 
 _ELEMENTWISE: set[Any] = {
     *(torch.tanh, torch.sigmoid, torch.relu, torch.erf, torch.selu),
@@ -93,10 +93,10 @@ class Held(TorchFunctionMode):
 
     def _normalize(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def factor() -> Tensor:
-            own = x.detach()
-            unit = F.normalize(own, *args, **kwargs)
-            largest = own.abs().argmax(-1, keepdim=True)
-            return unit.gather(-1, largest) / own.gather(-1, largest)
+            states = x.detach()
+            unit = F.normalize(states, *args, **kwargs)
+            largest = states.abs().argmax(-1, keepdim=True)
+            return unit.gather(-1, largest) / states.gather(-1, largest)
 
         return x * self._hold(factor).nan_to_num()
 
@@ -151,7 +151,7 @@ def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Ten
 
 def task_head(
     loaded: LoadedModel,
-    end: Place,
+    end: ModuleTurn,
     ids: Tensor,
     real: Tensor,
     types: Tensor | None,
@@ -180,7 +180,7 @@ def task_head(
             def swap(module: nn.Module, args: Any, output: Any) -> Any:
                 nonlocal turns, behind
                 turns += 1
-                if turns != end.turn + 1:
+                if turns != end.index + 1:
                     return output
                 stack.enter_context(held)
                 behind = True
@@ -209,8 +209,8 @@ class TokenMaps(NamedTuple):
 
     embedding: Tensor
     unembedding: Tensor
-    #: Whether the model has an unembedding; else W_E stands for it, as the configuration ties them.
-    own: bool
+    #: Without one, W_E is taken for W_U, as the configuration ties them.
+    has_unembedding: bool
 
     def product(self) -> Tensor:
         """Return W_U W_E with W_U centred, (d_model, d_model) in float64 on the CPU.
@@ -244,8 +244,8 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
     read = getattr(base.get_input_embeddings(), "weight", None)
     head: Any = getattr(network, "get_output_embeddings", lambda: None)()
     write = getattr(head, "weight", None)
-    own = write is not None
-    if not own and getattr(network.config, "tie_word_embeddings", False):
+    has_unembedding = write is not None
+    if not has_unembedding and getattr(network.config, "tie_word_embeddings", False):
         write = read
     if read is None or write is None:
         raise InputError(
@@ -260,4 +260,4 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
             "its unembedding, with a map between them, so W_E W_V W_O W_U is not what its heads "
             "do; leave copying out."
         )
-    return TokenMaps(read, write, own)
+    return TokenMaps(read, write, has_unembedding)

@@ -29,7 +29,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
-from headscope.models.run.watched import Place, kept
+from headscope.models.run.watched import ModuleTurn, capture
 
 
 @dataclass(frozen=True)
@@ -217,13 +217,13 @@ def record(
         return z
 
     norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
-    ends = [place for layer in anatomy.layers for place in (layer.enters, layer.leaves)]
+    ends = [turn for layer in anatomy.layers for turn in (layer.enters, layer.leaves)]
     more: dict[str, Any] = {"select": select, **(decoder or {})}
-    watching = kept((*norms, *ends, anatomy.end))
+    watching = capture((*norms, *ends, anatomy.end))
     with watching as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
 
-    def held(norm: Place | None) -> list[HeldNorm]:
+    def held(norm: ModuleTurn | None) -> list[HeldNorm]:
         if norm is None:
             return []
         if (at_its_scale := HeldNorm.of(norm.module, *seen[norm])) is None:

@@ -96,8 +96,8 @@ class _Pass(NamedTuple):
 def validate_model(loaded: LoadedModel) -> ValidationResult:
     """Compare our attention with the model's; the result says passed or why not.
 
-    Kept on ``loaded``: further calls cost a look at the weights, and validate again only when these
-    have changed. A model in training mode fails, whatever was found before.
+    Cached on ``loaded``: further calls only check the weights, and validate again when these have
+    changed. A model in training mode fails, whatever an earlier run showed.
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)
@@ -136,10 +136,10 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         warnings.simplefilter("ignore", MaskedRowWarning)
         passes, by_probe = list[_Pass](), list[list[Evidence]]()
         for probe in probes(loaded):
-            theirs, own = run_eager(loaded, probe), run_ours(loaded, probe)
-            passes.append(_Pass(probe, theirs, own, run_sdpa(loaded, probe)))
+            theirs, installed = run_eager(loaded, probe), run_ours(loaded, probe)
+            passes.append(_Pass(probe, theirs, installed, run_sdpa(loaded, probe)))
             by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
-            for shown in (theirs.seen, own.seen):
+            for shown in (theirs.seen, installed.seen):
                 shown.clear()
         evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
     layers = tuple(map(layer_check, loaded.sites, evidence))
@@ -219,13 +219,13 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
     """Say which numbers are too large or missing; ``sdpa`` if the family has such attention."""
     gaps: list[tuple[str, float | None, str]] = []
     for check in result.layers:
-        place = f"{check.stack} layer {check.layer}"
+        layer = f"{check.stack} layer {check.layer}"
         gaps += [
-            (f"{place}: max |pattern - model's|", check.max_abs_pattern, "pattern"),
-            (f"{place}: max |out - model's|", check.max_abs_out, "out"),
-            (f"{place}: mean |pattern - exact| / rounding", check.rounding_pattern, "rounding"),
-            (f"{place}: mean |out - exact| / rounding", check.rounding_out, "rounding"),
-            (f"{place}: mean |z - pattern v| / rounding", check.rounding_z, "rounding"),
+            (f"{layer}: max |pattern - model's|", check.max_abs_pattern, "pattern"),
+            (f"{layer}: max |out - model's|", check.max_abs_out, "out"),
+            (f"{layer}: mean |pattern - exact| / rounding", check.rounding_pattern, "rounding"),
+            (f"{layer}: mean |out - exact| / rounding", check.rounding_out, "rounding"),
+            (f"{layer}: mean |z - pattern v| / rounding", check.rounding_z, "rounding"),
         ]
     gaps.append(("max |hidden - eager|", result.max_abs_hidden_eager, "hidden"))
     if sdpa:
@@ -241,9 +241,9 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
     """Say where scores or z are off by a factor: in a layer, else in a head, else in all."""
 
-    def reason(place: str, what: str, program: str, fit: Scale) -> str:
+    def reason(where: str, what: str, program: str, fit: Scale) -> str:
         value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
-        return f"{place}: {what.format(program, value)}, tolerance 1 +- {limit:.1e}"
+        return f"{where}: {what.format(program, value)}, tolerance 1 +- {limit:.1e}"
 
     for what, by_site in (
         ("the pattern of {} fits {} times the scores q k^T * scale", [e.scales for e in evidence]),
@@ -258,8 +258,8 @@ def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: floa
                     for i, head in enumerate(site.head_ids)
                 ]
                 fits = [(layer, sums.pooled()), *heads]
-                wrong = [(place, fit) for place, fit in fits if fit and fit.beyond(limit)]
-                reasons += [reason(place, what, program, fit) for place, fit in wrong[:1]]
+                wrong = [(where, fit) for where, fit in fits if fit and fit.beyond(limit)]
+                reasons += [reason(where, what, program, fit) for where, fit in wrong[:1]]
         if not reasons:
             by_program = zip(*filter(None, by_site), strict=True)
             for program, by_layer in zip(PROGRAMS, by_program, strict=False):

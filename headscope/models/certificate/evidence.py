@@ -90,13 +90,13 @@ def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
     return keys[:, None, :] & seen
 
 
-def merge(found: Sequence[Evidence]) -> Evidence:
+def merge(evidence: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
-    calls = max((e.calls for e in found), key=lambda calls: abs(calls - 1))
-    gaps = zip(*(e.gaps for e in found), strict=True)
+    calls = max((e.calls for e in evidence), key=lambda calls: abs(calls - 1))
+    gaps = zip(*(e.gaps for e in evidence), strict=True)
     scales, z_scales = (
         tuple(reduce(add, sums) for sums in zip(*filter(None, of_probes), strict=True))
-        for of_probes in ([e.scales for e in found], [e.z_scales for e in found])
+        for of_probes in ([e.scales for e in evidence], [e.z_scales for e in evidence])
     )
     return Evidence(calls, tuple(map(_worst, gaps)), scales, z_scales)
 
@@ -162,7 +162,7 @@ def _agreements(
 ) -> list[Agreement]:
     """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
-    found = []
+    results = []
     for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
         if pattern is None or at.q is None or at.k is None:
             return []
@@ -170,10 +170,10 @@ def _agreements(
             return []
         try:
             bias = _bias(site, at.q, at.k, theirs)
-            found.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
+            results.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
-    return found
+    return results
 
 
 def _z_agreements(
@@ -188,22 +188,22 @@ def _z_agreements(
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
         (canonical[1], canonical[0], theirs.v),
     )
-    found = []
+    results = []
     for z, pattern, v in recorded:
         if z is None or pattern is None or v is None:
             return []
         if pattern.shape != (*z.shape[:3], v.shape[2]) or z.shape[3] != v.shape[3]:
             return []
-        found.append(z_agreement(z, pattern, v, real))
-    return found
+        results.append(z_agreement(z, pattern, v, real))
+    return results
 
 
 def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
     """Cut what enters W_O, (batch, pos, width), into the heads' z (batch, heads, pos, d_v)."""
     if z is None or v is None or z.shape[-1] < v.shape[1] * v.shape[3]:
         return None
-    own = z[..., : v.shape[1] * v.shape[3]]  # a family may put something beside the heads' z
-    return own.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
+    flat = z[..., : v.shape[1] * v.shape[3]]  # a family may put something beside the heads' z
+    return flat.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
 
 
 def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:

@@ -69,15 +69,15 @@ class EmbeddingCheck:
 
     def reasons(self) -> list[str]:
         """Say what differs; empty where nothing does, or nothing was compared."""
-        found = []
+        differences = []
         if self.max_abs is not None and not self.max_abs <= self.tolerance:
-            found.append(
+            differences.append(
                 f"embeddings differ from those of SentenceTransformer.encode by "
                 f"{self.max_abs:.1e}, tolerance {self.tolerance:.0e}"
             )
         if self.cut_alike is False:
-            found.append("SentenceTransformer cuts a long text to other tokens")
-        return found
+            differences.append("SentenceTransformer cuts a long text to other tokens")
+        return differences
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,5 +149,5 @@ class ValidationSummary:
 
 def certificate_of(result: object) -> ValidationResult | ValidationSummary | None:
     """Return the certificate that a result of any section is or carries; None without one."""
-    found = getattr(result, "validation", result)
-    return found if isinstance(found, ValidationResult | ValidationSummary) else None
+    validation = getattr(result, "validation", result)
+    return validation if isinstance(validation, ValidationResult | ValidationSummary) else None

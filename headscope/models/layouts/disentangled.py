@@ -55,12 +55,12 @@ class DisentangledLayout(Layout):
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """Add the maps of relative positions."""
-        own = [linear for linear in self._own_maps(module) if linear is not None]
-        position = [rows for linear in own for rows in rows_of_linear(linear, d_head)]
+        linears = [linear for linear in self._own_maps(module) if linear is not None]
+        position = [rows for linear in linears for rows in rows_of_linear(linear, d_head)]
         return [*super().stored(module, projections, d_head), *position]
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Let a module without any head run: its own forward divides by their number."""
+        """Let a module without heads run; its own forward would divide by zero."""
         extend(module, _PerhapsNoHeads)
 
     def scale(self, module: nn.Module, d_head: int) -> float:
@@ -95,12 +95,12 @@ class DisentangledLayout(Layout):
         first, last = int(rows.min()), int(rows.max())
         pos_k, pos_q = self._positions(site, table[first : last + 1])
         rows = rows - first
-        found = []
+        terms = []
         if "c2p" in module.pos_att_type:
-            found.append(_picked(heads.q, pos_k, rows))
+            terms.append(_picked(heads.q, pos_k, rows))
         if "p2c" in module.pos_att_type:
-            found.append(_picked(heads.k, pos_q, rows.t()).transpose(-1, -2))
-        return sum(found[1:], found[0]) * self.scale(module, site.d_head) if found else None
+            terms.append(_picked(heads.k, pos_q, rows.t()).transpose(-1, -2))
+        return sum(terms[1:], terms[0]) * self.scale(module, site.d_head) if terms else None
 
     def rows(self, module: Any, n_q: int, n_k: int) -> Tensor:
         """Return the row of the table for each query and key, (query_pos, key_pos)."""
@@ -151,11 +151,11 @@ class InterleavedLayout(DisentangledLayout):
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List the fused map, in which a head has three times d_head rows, and the biases."""
-        own = [linear for linear in self._own_maps(module) if linear is not None]
+        linears = [linear for linear in self._own_maps(module) if linear is not None]
         return [
             HeadRows(projections.q.module, "weight", 3 * d_head),
             *(HeadRows(module, name, d_head) for name in ("q_bias", "v_bias")),
-            *(rows for linear in own for rows in rows_of_linear(linear, d_head)),
+            *(rows for linear in linears for rows in rows_of_linear(linear, d_head)),
             columns_of_linear(projections.out.module, d_head),
         ]
 
@@ -193,8 +193,8 @@ class HeadwiseMap(LinearMap):
     def leaving(self, returned: Tensor) -> Tensor:
         """Pick this map's part of every head, and add the bias."""
         sizes = (*returned.shape[:-1], -1, self.parts, self.owner.attention_head_size)
-        own: Tensor = returned.reshape(sizes)[..., self.part, :].flatten(-2)
-        return own if self.bias is None else own + self.bias
+        outputs: Tensor = returned.reshape(sizes)[..., self.part, :].flatten(-2)
+        return outputs if self.bias is None else outputs + self.bias
 
 
 def bucketed(distance: Tensor, buckets: int, far: int) -> Tensor:
@@ -232,6 +232,6 @@ class _PerhapsNoHeads:
         if self.num_attention_heads:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         x: Tensor = next(iter(arguments_of(self, args, kwargs).values()))  # type: ignore[arg-type]
-        # A softmax all the same, so that whoever watches them sees this layer's empty pattern.
+        # Call a softmax even so: hooks on it then see this layer's empty pattern.
         pattern = torch.softmax(x.new_empty(len(x), 0, x.shape[1], x.shape[1]), dim=-1)
         return x.new_empty(*x.shape[:2], 0), pattern

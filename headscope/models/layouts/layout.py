@@ -63,10 +63,10 @@ class Layout:
         if not known or asks_interface(kind) == self.bypasses:
             return None
         start = parent if self.out.startswith("..") else module
-        found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
-        found.append(follow(start, self.out.removeprefix("..")))
-        maps = [LinearMap(item) for item in found if isinstance(item, nn.Linear)]
-        return Projections(*maps) if len(maps) == len(found) else None
+        modules = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
+        modules.append(follow(start, self.out.removeprefix("..")))
+        maps = [LinearMap(item) for item in modules if isinstance(item, nn.Linear)]
+        return Projections(*maps) if len(maps) == len(modules) else None
 
     def under(self, config: Any) -> Layout:
         """Return the layout as a model's configuration makes it; itself by default."""
@@ -117,14 +117,14 @@ class Layout:
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AttentionInput:
         """Read the arguments of one call of ``module``."""
-        given = arguments_of(module, args, kwargs)
-        x = next(iter(given.values()))
-        source = given.get("key_value_states")
-        mask = given.get("attention_mask", given.get("mask"))
-        return AttentionInput(x, x if source is None else source, mask, given)
+        arguments = arguments_of(module, args, kwargs)
+        x = next(iter(arguments.values()))
+        source = arguments.get("key_value_states")
+        mask = arguments.get("attention_mask", arguments.get("mask"))
+        return AttentionInput(x, x if source is None else source, mask, arguments)
 
     def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Put positions into projected q and k (rotary models); the same by default."""
+        """Rotate projected q and k by their positions (rotary models); unchanged by default."""
         return heads
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
@@ -246,8 +246,8 @@ class AttentionSite(AttentionModule):
 
     def _shared(self, by_head: Tensor) -> Tensor:
         """Give every head its keys or values where several heads share them."""
-        places = self.layout.shared_by(self.module, self.head_ids)
-        return by_head if places is None or len(by_head) == self.n_heads else by_head[places]
+        indices = self.layout.shared_by(self.module, self.head_ids)
+        return by_head if indices is None or len(by_head) == self.n_heads else by_head[indices]
 
 
 # --- the forward functions of families ------------------------------------------------------------
@@ -267,22 +267,22 @@ def arguments_of(
     """Return the arguments of a call of a module by name, catch-all ones included."""
     kind: Any = type(module)
     signature = _signature(kind)
-    given = signature.bind(module, *args, **kwargs).arguments
-    given.pop(next(iter(signature.parameters)))  # the module
+    arguments = signature.bind(module, *args, **kwargs).arguments
+    arguments.pop(next(iter(signature.parameters)))  # the module
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            given |= given.pop(parameter.name, {})
-    return given
+            arguments |= arguments.pop(parameter.name, {})
+    return arguments
 
 
 @functools.cache
 def _signature(kind: Any) -> inspect.Signature:
     """Return the signature of the family's own forward, which others may extend with ``*args``."""
     theirs = (base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
-    found = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
-    kinds = ({part.kind for part in each.parameters.values()} for each in found)
-    pairs = zip(found, kinds, strict=True)
-    return next((s for s, k in pairs if inspect.Parameter.VAR_POSITIONAL not in k), found[0])
+    signatures = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
+    kinds = ({part.kind for part in each.parameters.values()} for each in signatures)
+    pairs = zip(signatures, kinds, strict=True)
+    return next((s for s, k in pairs if inspect.Parameter.VAR_POSITIONAL not in k), signatures[0])
 
 
 def parameters_of(kind: Any) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ def _tokens(layer: Any) -> int:
 
 def follow(module: nn.Module, path: str) -> object:
     """Return what lies at a dotted path below ``module``, or None."""
-    found: object = module
+    target: object = module
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        target = getattr(target, name, None)
+    return target

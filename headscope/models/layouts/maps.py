@@ -28,13 +28,13 @@ class LinearMap:
     def weight(self) -> Tensor:
         """The map as ``nn.Linear`` has it, (n_out, n_in): a view of what is stored."""
         stored: Tensor = self.module.weight
-        return self._own(stored.t() if isinstance(self.module, Conv1D) else stored)
+        return self._slice(stored.t() if isinstance(self.module, Conv1D) else stored)
 
     @property
     def bias(self) -> Tensor | None:
         """Its bias, (n_out,): a view; None where it has none."""
         stored: Tensor | None = self.module.bias
-        return None if stored is None else self._own(stored)
+        return None if stored is None else self._slice(stored)
 
     @property
     def in_features(self) -> int:
@@ -53,18 +53,18 @@ class LinearMap:
         out: Tensor = self.module(x)
         return out
 
-    def entering(self, given: Tensor) -> Tensor:
+    def entering(self, argument: Tensor) -> Tensor:
         """Turn what the stored module is called with into x (batch, pos, n_in)."""
-        return given
+        return argument
 
     def leaving(self, returned: Tensor) -> Tensor:
         """Turn what the stored module returns into (batch, pos, n_out)."""
         return returned if self.parts == 1 else returned.chunk(self.parts, dim=-1)[self.part]
 
     def fit(self) -> None:
-        """Let the stored module run with no column left, where its own forward cannot."""
+        """Let the stored map run without input columns, where its own forward cannot."""
 
-    def _own(self, stored: Tensor) -> Tensor:
+    def _slice(self, stored: Tensor) -> Tensor:
         if self.parts == 1:
             return stored  # the parameter itself, so that autograd and assignments reach it
         rows = stored.shape[0] // self.parts
@@ -90,13 +90,13 @@ class HeadRows:
     @property
     def tensor(self) -> Tensor | None:
         """The stored tensor; None for a bias that the map does not have."""
-        found: Tensor | None = getattr(self.module, self.name)
-        return found
+        tensor: Tensor | None = getattr(self.module, self.name)
+        return tensor
 
-    def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
+    def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the indices on the axis that some heads own, ascending."""
-        places = torch.tensor([there.index(head) for head in sorted(heads)], dtype=torch.long)
-        starts = torch.arange(self.parts)[:, None] * len(there) + places
+        positions = torch.tensor([present.index(head) for head in sorted(heads)], dtype=torch.long)
+        starts = torch.arange(self.parts)[:, None] * len(present) + positions
         return (starts.flatten()[:, None] * self.width + torch.arange(self.width)).flatten()
 
 

@@ -42,9 +42,9 @@ class T5Layout(Layout):
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return the bias that was handed over, or what the first layer computes."""
         module: Any = site.module
-        whole: Tensor | None = inputs.given.get("position_bias")
-        if whole is not None:
-            return own_heads(whole, site.head_ids)
+        position_bias: Tensor | None = inputs.given.get("position_bias")
+        if position_bias is not None:
+            return take_heads(position_bias, site.head_ids)
         if not module.has_relative_attention_bias:
             return None
         bias: Tensor = module.compute_bias(inputs.x_q.shape[1], inputs.x_k.shape[1])
@@ -86,8 +86,8 @@ class MPNetLayout(Layout):
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return these heads' part of the bias that was handed over."""
-        whole: Tensor | None = inputs.given.get("position_bias")
-        return None if whole is None else own_heads(whole, site.head_ids)
+        position_bias: Tensor | None = inputs.given.get("position_bias")
+        return None if position_bias is None else take_heads(position_bias, site.head_ids)
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let a module with fewer heads take their part of the bias of all."""
@@ -95,9 +95,9 @@ class MPNetLayout(Layout):
         vars(module)["headscope_kept"] = tuple(kept)
 
 
-def own_heads(bias: Tensor, kept: Collection[int]) -> Tensor:
+def take_heads(bias: Tensor, heads: Collection[int]) -> Tensor:
     """Pick some heads' part of the bias of all, (1 or batch, n_heads, query_pos, key_pos)."""
-    return bias if bias.shape[1] in (1, len(kept)) else bias[:, list(kept)]
+    return bias if bias.shape[1] in (1, len(heads)) else bias[:, list(heads)]
 
 
 class _FewerHeads:
@@ -109,21 +109,21 @@ class _FewerHeads:
 
     def forward(self, *args: Any, position_bias: Tensor | None = None, **kwargs: Any) -> Any:
         """Run the module's own forward with its heads' part of the bias; return the whole bias."""
-        vars(self)["headscope_whole"] = position_bias
-        own = None if position_bias is None else own_heads(position_bias, self.headscope_kept)
+        vars(self)["headscope_full_bias"] = position_bias
+        bias = None if position_bias is None else take_heads(position_bias, self.headscope_kept)
         out, made, *rest = super().forward(  # type: ignore[misc]
-            *args, position_bias=own, **kwargs
+            *args, position_bias=bias, **kwargs
         )
-        whole = vars(self).pop("headscope_whole")
-        if whole is None:  # cross-attention has no bias: zeros, for every head
-            whole = made.new_zeros(1, self.headscope_total, *made.shape[2:])
-        return (out, whole, *rest)
+        full_bias = vars(self).pop("headscope_full_bias")
+        if full_bias is None:  # cross-attention has no bias: zeros, for every head
+            full_bias = made.new_zeros(1, self.headscope_total, *made.shape[2:])
+        return (out, full_bias, *rest)
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the bias of all heads, and return these heads' part."""
-        whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
-        vars(self)["headscope_whole"] = whole
-        return own_heads(whole, self.headscope_kept)
+        full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
+        vars(self)["headscope_full_bias"] = full_bias
+        return take_heads(full_bias, self.headscope_kept)
 
 
 class _FewerHeadsOwnBias:
@@ -136,24 +136,24 @@ class _FewerHeadsOwnBias:
     o: Any
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward; as that needs a head, return the output of none itself."""
+        """Run the module's own forward; that fails without heads: then return ``o`` of no input."""
         if self.headscope_kept:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        given = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
-        x, source = given["hidden_states"], given.get("encoder_hidden_states")
+        arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
+        x, source = arguments["hidden_states"], arguments.get("encoder_hidden_states")
         q, k = (
             at.new_empty(len(at), 0, at.shape[1], self.key_value_proj_dim)
             for at in (x, x if source is None else source)
         )
         kind = self.config._attn_implementation
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _without_heads)
-        z, pattern = attention(self, q, k, k, given.get("attention_mask"), scaling=1.0)
+        z, pattern = attention(self, q, k, k, arguments.get("attention_mask"), scaling=1.0)
         return self.o(z.flatten(2)), pattern
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the bias of all heads, and return these heads' part."""
-        whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
-        return own_heads(whole, self.headscope_kept)
+        full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
+        return take_heads(full_bias, self.headscope_kept)
 
 
 class GivenBias:
@@ -164,10 +164,10 @@ class GivenBias:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward with its heads' part of the bias."""
-        given = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
-        if (whole := given.get("position_bias")) is not None:
-            given["position_bias"] = own_heads(whole, self.headscope_kept)
-        return super().forward(**given)  # type: ignore[misc]
+        arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
+        if (bias := arguments.get("position_bias")) is not None:
+            arguments["position_bias"] = take_heads(bias, self.headscope_kept)
+        return super().forward(**arguments)  # type: ignore[misc]
 
 
 def _without_heads(

@@ -57,8 +57,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, wide: bool = False) -> Tensor
     """
     half = x.shape[-1] // 2
     cos, sin = cos[:, None, :, :half], sin[:, None, :, :half]
-    given = x.float() if wide else x
-    a, b = given[..., :half], given[..., half:]
+    cast = x.float() if wide else x
+    a, b = cast[..., :half], cast[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
@@ -72,10 +72,10 @@ class GroupRows(HeadRows):
 
     group: int = 1  # Heads that share them, before any was removed
 
-    def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
+    def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the rows that only ``heads`` own; parameters as in HeadRows."""
-        groups = _groups(there, self.group)
-        needed = {head // self.group for head in there if head not in heads}
+        groups = _groups(present, self.group)
+        needed = {head // self.group for head in present if head not in heads}
         return super().rows(groups, [group for group in groups if group not in needed])
 
 
@@ -96,8 +96,8 @@ class RotaryLayout(Layout):
             for linear in (p.k, p.v)
             for name in ("weight", "bias")
         ]
-        own = rows_of_linear(p.q.module, d_head)
-        return [*own, *shared, columns_of_linear(p.out.module, d_head)]
+        query_rows = rows_of_linear(p.q.module, d_head)
+        return [*query_rows, *shared, columns_of_linear(p.out.module, d_head)]
 
     def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
         """Return which of the stored keys and values each head reads."""
@@ -108,43 +108,43 @@ class RotaryLayout(Layout):
     def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Rotate q and k, in their own dtype; give every head its keys and values."""
         q, k, v = rotated(heads, inputs)
-        places = self.shared_by(site.module, site.head_ids)
-        if places is not None and k.shape[1] < q.shape[1]:
-            k, v = k[:, places], v[:, places]
+        kv_heads = self.shared_by(site.module, site.head_ids)
+        if kv_heads is not None and k.shape[1] < q.shape[1]:
+            k, v = k[:, kv_heads], v[:, kv_heads]
         return Heads(q, k, v)
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let the maps of a module whose groups are uneven give each head its keys and values."""
-        places = self.shared_by(module, list(kept))
-        if places is None:
+        kv_heads = self.shared_by(module, list(kept))
+        if kv_heads is None:
             return
-        own: Any = module
-        vars(own)[_GROUP] = _group(own)
-        own.num_key_value_groups = 1
+        attention: Any = module
+        vars(attention)[_GROUP] = _group(attention)
+        attention.num_key_value_groups = 1
         for name in (self.k, self.v):
-            linear = getattr(own, name)
+            linear = getattr(attention, name)
             extend(linear, _EachHead)
-            vars(linear)["headscope_places"] = tuple(places)
+            vars(linear)["headscope_kv_heads"] = tuple(kv_heads)
 
 
 class _EachHead:
     """A map of shared keys or values that returns those of every head, not of every group."""
 
     headscope_extends = True
-    headscope_places: tuple[int, ...]
+    headscope_kv_heads: tuple[int, ...]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (batch, pos, n_heads * d_head)."""
         shared: Tensor = super().forward(x)  # type: ignore[misc]
-        parts = shared.chunk(max(1, len(set(self.headscope_places))), dim=-1)
+        parts = shared.chunk(max(1, len(set(self.headscope_kv_heads))), dim=-1)
         # A layer that has lost all its heads keeps no rows either.
-        return torch.cat([parts[place] for place in self.headscope_places] or [shared], dim=-1)
+        return torch.cat([parts[index] for index in self.headscope_kv_heads] or [shared], dim=-1)
 
 
 def _group(module: nn.Module) -> int:
     """Return how many heads share a key, or shared it before any was removed."""
-    found: int = vars(module).get(_GROUP, getattr(module, "num_key_value_groups", 1))
-    return found
+    group: int = vars(module).get(_GROUP, getattr(module, "num_key_value_groups", 1))
+    return group
 
 
 def _groups(heads: Sequence[int], group: int) -> list[int]:
@@ -191,11 +191,11 @@ class EsmLayout(Layout):
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Match modules that also have a scale of 1."""
-        found = super().match(module, parent)
-        if found is None or getattr(module, "scaling", None) != 1.0:
+        projections = super().match(module, parent)
+        if projections is None or getattr(module, "scaling", None) != 1.0:
             return None
-        factor = self.d_head(module, found) ** -0.5
-        return dataclasses.replace(found, q=ScaledMap(found.q.module, factor=factor))
+        factor = self.d_head(module, projections) ** -0.5
+        return dataclasses.replace(projections, q=ScaledMap(projections.q.module, factor=factor))
 
     def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Rotate q and k in float32, whatever the dtype."""
@@ -216,8 +216,8 @@ class FusedLayout(Layout):
         if not known or asks_interface(kind) == self.bypasses:
             return None
         q, k, v = (LinearMap(fused, part, 3) for part in range(3))
-        found = Projections(q, k, v, LinearMap(out))
-        return found if found.q.out_features == found.out.in_features else None
+        projections = Projections(q, k, v, LinearMap(out))
+        return projections if projections.q.out_features == projections.out.in_features else None
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List the fused map, in which each head has rows three times, and W_O."""
@@ -236,7 +236,7 @@ class ModernBertLayout(FusedLayout):
         return rotated(heads, inputs, wide=True)
 
     def window(self, module: nn.Module) -> int | None:
-        """Return the distance that is still seen; the module counts the first that is not."""
+        """Return the largest visible distance; the module states the first invisible one."""
         beyond: int | None = getattr(module, "sliding_window", None)
         return None if beyond is None else beyond - 1
 
@@ -250,9 +250,9 @@ class Gpt2Layout(FusedLayout):
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Set where the fused output is split; a layer without heads has three empty parts."""
-        own: Any = module
-        own.split_size = len(kept) * own.head_dim or [0, 0, 0]
-        extend(own.c_proj, _NothingIn)
+        attention: Any = module
+        attention.split_size = len(kept) * attention.head_dim or [0, 0, 0]
+        extend(attention.c_proj, _NothingIn)
 
 
 class _NothingIn:

@@ -32,23 +32,23 @@ def find_sites(
     """List the attention sites of a base model: stack by stack, in the order of execution."""
     known = {item.module: item for item in attention_modules(model)}
     encoding = set(known if encoder is None else encoder.modules())
-    found: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}
+    by_stack: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         item = known[module]
         inputs = item.layout.read(module, args, kwargs)
         causal = item.layout.causal(module) or module not in encoding
         stack = "cross" if inputs.crossed else "decoder" if causal else "encoder"
-        found[stack].append(item)
+        by_stack[stack].append(item)
 
     with ExitStack() as notes, torch.no_grad():
         for module in known:
             notes.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
     return numbered(
-        AttentionSite(**vars(item), stack=stack, layer=getattr(item.module, LAYER, place), row=0)
+        AttentionSite(**vars(item), stack=stack, layer=getattr(item.module, LAYER, index), row=0)
         for stack in STACKS
-        for place, item in enumerate(found[stack])
+        for index, item in enumerate(by_stack[stack])
     )
 
 
@@ -64,21 +64,21 @@ def layer_lists(
 
     A layer is the outermost member of a list of modules. Modules that lie in no list are left out.
     """
-    found: dict[str, list[list[AttentionModule]]] = {}
+    lists: dict[str, list[list[AttentionModule]]] = {}
     for item in items:
         parts = item.name.split(".")
         for end in range(1, len(parts)):
             parent = model.get_submodule(name := ".".join(parts[:end]))
             if isinstance(parent, nn.ModuleList):
-                layers = found.setdefault(name, [[] for _ in parent])
+                layers = lists.setdefault(name, [[] for _ in parent])
                 layers[int(parts[end])].append(item)
                 break
-    return found
+    return lists
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
     """List the modules of ``model`` that have a known layout, in the order of registration."""
-    found = []
+    items = []
     config = getattr(model, "config", None)
     for name, module in model.named_modules():
         if next(module.children(), None) is None:  # no map of its own
@@ -86,10 +86,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         parent = model.get_submodule(name.rpartition(".")[0])
         for layout in LAYOUTS:
             if (projections := layout.match(module, parent)) is not None:
-                own, d_head = layout.under(config), layout.d_head(module, projections)
+                form, d_head = layout.under(config), layout.d_head(module, projections)
                 every = tuple(range(projections.q.out_features // d_head))
                 ids = getattr(module, HEAD_IDS, every)
                 before = getattr(module, HEADS_BEFORE, len(every))
-                found.append(AttentionModule(name, module, own, projections, d_head, ids, before))
+                items.append(AttentionModule(name, module, form, projections, d_head, ids, before))
                 break
-    return found
+    return items

@@ -61,9 +61,9 @@ class MobileBertLayout(Layout):
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AttentionInput:
         """Read the three inputs."""
-        given = arguments_of(module, args, kwargs)
-        x_q, x_k, x_v = (given[f"{name}_tensor"] for name in ("query", "key", "value"))
-        return AttentionInput(x_q, x_k, given.get("attention_mask"), given, x_v)
+        arguments = arguments_of(module, args, kwargs)
+        x_q, x_k, x_v = (arguments[f"{name}_tensor"] for name in ("query", "key", "value"))
+        return AttentionInput(x_q, x_k, arguments.get("attention_mask"), arguments, x_v)
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,12 @@ class ConvBertLayout(RemBertLayout):
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Read W_Q of the heads that are left."""
-        found = super().match(module, parent)
-        kept: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
-        if found is None or kept is None:
-            return found
-        width = self.d_head(module, found)
-        return replace(found, q=_SomeHeads(found.q.module, heads=kept, width=width))
+        projections = super().match(module, parent)
+        heads: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
+        if projections is None or heads is None:
+            return projections
+        width = self.d_head(module, projections)
+        return replace(projections, q=_SomeHeads(projections.q.module, heads=heads, width=width))
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """Leave out W_Q, which the convolution needs."""
@@ -200,15 +200,15 @@ class _SomeHeads(LinearMap):
     @property
     def bias(self) -> Tensor | None:
         """Their biases."""
-        whole = super().bias
-        return None if whole is None else self._part(whole)
+        bias = super().bias
+        return None if bias is None else self._part(bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply by these rows only."""
         return F.linear(x, self.weight, self.bias)
 
-    def _part(self, whole: Tensor) -> Tensor:
-        by_head = whole.reshape(-1, self.width, *whole.shape[1:])
+    def _part(self, tensor: Tensor) -> Tensor:
+        by_head = tensor.reshape(-1, self.width, *tensor.shape[1:])
         return by_head[list(self.heads)].flatten(0, 1)
 
 
@@ -267,10 +267,10 @@ class SqueezeBertLayout(Layout):
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Match modules whose maps are convolutions of width one."""
-        found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
-        found.append(follow(parent, self.out.removeprefix("..")))
-        maps = [GroupedMap(item) for item in found if _is_map(item)]
-        if len(maps) < len(found):
+        modules = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
+        modules.append(follow(parent, self.out.removeprefix("..")))
+        maps = [GroupedMap(item) for item in modules if _is_map(item)]
+        if len(maps) < len(modules):
             return None
         if maps[-1].module.groups > 1:
             raise UnsupportedModelError(
@@ -332,9 +332,9 @@ class GroupedMap(LinearMap):
         """Run the convolution on x (batch, pos, n_in)."""
         return self.leaving(self.module(self.entering(x)))
 
-    def entering(self, given: Tensor) -> Tensor:
+    def entering(self, argument: Tensor) -> Tensor:
         """Exchange channels and positions."""
-        return given.transpose(1, 2)
+        return argument.transpose(1, 2)
 
     def leaving(self, returned: Tensor) -> Tensor:
         """Exchange channels and positions."""

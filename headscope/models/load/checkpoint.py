@@ -83,14 +83,14 @@ class Checkpoint:
         if self.pickled:
             held = self._unpickled.items()
             return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in held}
-        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        stored: dict[str, tuple[str, tuple[int, ...]]] = {}
         for file in self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
                 for key in list(tensors.keys()):
                     part = tensors.get_slice(key)
                     dtype = str(part.get_dtype())
-                    found[key] = _DTYPES.get(dtype, dtype), tuple(part.get_shape())
-        return found
+                    stored[key] = _DTYPES.get(dtype, dtype), tuple(part.get_shape())
+        return stored
 
     @cached_property
     def _unpickled(self) -> dict[str, Tensor]:
@@ -269,9 +269,9 @@ def _pickle_files(folder: Path) -> list[Path]:
             "measure; give the folder that save wrote."
         )
     others = [name for name in _OTHERS if (folder / name).is_file()]
-    there = f" (there is only {others[0]}, of another framework)" if others else ""
+    hint = f" (there is only {others[0]}, of another framework)" if others else ""
     raise CheckpointError(
-        f"{folder} has no weights{there}: model.safetensors (or its index) is missing."
+        f"{folder} has no weights{hint}: model.safetensors (or its index) is missing."
     )
 
 

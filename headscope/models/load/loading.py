@@ -75,8 +75,8 @@ def load(
     say(f"loading {visible(Path(DEMO if model == 'demo' else model).name)}")
     where = pick_device(device)
     computed_in = dtype_on(dtype, where)
-    found = find_source(model, revision=revision)
-    source = replace(found, folder=transformer_folder(found.folder))
+    outer = find_source(model, revision=revision)
+    source = replace(outer, folder=transformer_folder(outer.folder))
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
@@ -89,24 +89,24 @@ def load(
         logging.captureWarnings(False)
         check_stated(checkpoint)
         read_config(source, checkpoint)
-        kept = kept_parts(checkpoint)
+        parts = kept_parts(checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
-        if tokenizer is not None and lower_cases(found.folder):
+        if tokenizer is not None and lower_cases(outer.folder):
             lower_case(tokenizer)
-        network, head_weights = load_network(source, checkpoint, computed_in, task_head, kept)
+        network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
     check_finite(network, source)
     network = network.to(where).eval()
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
-    if kept is not None:
-        loaded.origin = kept.origin
-    loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
+    if parts is not None:
+        loaded.origin = parts.origin
+    loaded.revision, loaded.folder, loaded.head_weights = outer.revision, outer.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)
-    loaded.pooling = read_pooling(found.folder, width, tokenizer)
+    loaded.pooling = read_pooling(outer.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 

@@ -93,11 +93,11 @@ class KeptParts:
                 f"{self.path} names attention module {unknown[0]}, but the model has "
                 f"{len(modules)}, none of this name."
             )
-        for name, own in self.neurons.items():
-            if whole_neurons(base, name, own) is None:
+        for name, record in self.neurons.items():
+            if whole_neurons(base, name, record) is None:
                 raise CheckpointError(
-                    f"{self.path} names a feed-forward network {name} of {own.before} neurons, but "
-                    "config.json describes none such; they do not belong together."
+                    f"{self.path} names a feed-forward network {name} of {record.before} neurons, "
+                    "but config.json describes none such; they do not belong together."
                 )
         # transformers builds models on the meta device, but the rows to cut need real tensors.
         with torch.device("cpu"):
@@ -130,10 +130,10 @@ def _from_manifest(path: Path) -> KeptParts | None:
     source, config = (value if isinstance(value, dict) else {} for value in objects)
     if form == COMPACT:
         named = [entry for entry in entries if isinstance(entry, dict)]
-        kept = {str(entry.get("module")): entry.get("kept") for entry in named}
-        if len(kept) != len(entries):
+        heads = {str(entry.get("module")): entry.get("kept") for entry in named}
+        if len(heads) != len(entries):
             raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
-        return _parts(data, path, data.get("n_heads"), kept, source, config)
+        return _parts(data, path, data.get("n_heads"), heads, source, config)
     # Zeros stand where heads and neurons were; layers are gone all the same.
     left = _parts(data, path, data.get("n_heads"), {}, source, config)
     return None if left.kept_layers is None else replace(left, neurons={})
@@ -141,18 +141,18 @@ def _from_manifest(path: Path) -> KeptParts | None:
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
     """Read what config.json of a compact folder says is left."""
-    kept, before = config.get(KEPT), config.get(SETTINGS_BEFORE)
-    if not isinstance(kept, dict) or not kept:
+    heads, before = config.get(KEPT), config.get(SETTINGS_BEFORE)
+    if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
     settings = before if isinstance(before, dict) else {}
-    return _parts(config, path, config.get(BEFORE), kept, {}, settings)
+    return _parts(config, path, config.get(BEFORE), heads, {}, settings)
 
 
 def _parts(
     data: Mapping[str, Any],
     path: Path,
     n_heads: object,
-    kept: Mapping[str, object],
+    heads_of: Mapping[str, object],
     origin: dict[str, Any],
     config: dict[str, Any],
 ) -> KeptParts:
@@ -160,7 +160,7 @@ def _parts(
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
-    modules |= {str(name): _heads(path, heads, n_heads) for name, heads in kept.items()}
+    modules |= {str(name): _heads(path, heads, n_heads) for name, heads in heads_of.items()}
     return KeptParts(path, n_heads, modules, origin, config, **_neurons_and_layers(data, path))
 
 
@@ -169,8 +169,8 @@ def neurons_and_layers(
 ) -> dict[str, Any]:
     """Write which neurons and layers are left, for config.json and for the manifest."""
     described = {
-        name: {"first": list(own.first), "before": own.before, "kept": as_spans(own.kept)}
-        for name, own in neurons.items()
+        name: {"first": list(record.first), "before": record.before, "kept": as_spans(record.ids)}
+        for name, record in neurons.items()
     }
     left = {NEURONS: described} if described else {}
     return left if layers is None else {**left, LAYERS: list(layers), LAYERS_BEFORE: before}
@@ -183,8 +183,8 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {NEURONS} is not an object.")
     neurons: dict[str, KeptNeurons] = {}
     for name, entry in entries.items():
-        own = entry if isinstance(entry, dict) else {}
-        first, before = own.get("first"), own.get("before")
+        record = entry if isinstance(entry, dict) else {}
+        first, before = record.get("first"), record.get("before")
         if (
             not isinstance(first, list)
             or not all(isinstance(each, str) for each in first)
@@ -194,21 +194,21 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{path}: {NEURONS} does not say which first maps and how many neurons {name} had."
             )
-        kept = from_spans(own.get("kept"), before)
-        if not kept or list(kept) != sorted(kept):
+        ids = from_spans(record.get("kept"), before)
+        if not ids or list(ids) != sorted(ids):
             raise CheckpointError(
                 f"{path}: kept of {name} is not a list of neurons below {before}, such as 0-5,8."
             )
-        neurons[name] = KeptNeurons(tuple(first), before, kept)
+        neurons[name] = KeptNeurons(tuple(first), before, ids)
     if data.get(LAYERS) is None:
         return {"neurons": neurons}
     n_layers = data.get(LAYERS_BEFORE)
     if not _is_count(n_layers):
         raise CheckpointError(f"{path}: {LAYERS_BEFORE} is {n_layers!r}, not a number of layers.")
-    kept = _heads(path, data[LAYERS], n_layers)
-    if not kept:
+    layers = _heads(path, data[LAYERS], n_layers)
+    if not layers:
         raise CheckpointError(f"{path}: {LAYERS} names no layer.")
-    return {"neurons": neurons, "kept_layers": kept, "layers_before": n_layers}
+    return {"neurons": neurons, "kept_layers": layers, "layers_before": n_layers}
 
 
 def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptParts:

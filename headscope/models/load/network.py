@@ -78,9 +78,9 @@ def load_network(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     task_head: str | None,
-    kept: KeptParts | None,
+    parts: KeptParts | None,
 ) -> tuple[Any, HeadWeights]:
-    """Build the network with its weights, complete, or cut down to the parts ``kept``.
+    """Build the network with its weights, complete, or cut down to ``parts``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
     the network has the head that config.json names if the weights hold it, else it is the base
@@ -94,13 +94,13 @@ def load_network(
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
-    network, info = _load(source, checkpoint, wanted, kept, options)
+    network, info = _load(source, checkpoint, wanted, parts, options)
     held = HeadWeights(architecture or "a base model")
     if wanted is not None and (lacking := _lacking_head(network, info)):
         held = replace(held, lacking=lacking, partly=_holds_other_parts(network, lacking))
         if task_head != "auto":
             raise missing_task_head(source.folder, wanted, held.architecture, held)
-        network, info = _load(source, checkpoint, None, kept, options)
+        network, info = _load(source, checkpoint, None, parts, options)
     _check_complete(network, info, source, checkpoint)
     for key in info["missing_keys"]:  # a pooler that no state depends on: zeros, not noise
         if key.startswith(_OPTIONAL_PARTS):
@@ -118,33 +118,33 @@ def _load(
     source: Source,
     checkpoint: Checkpoint,
     task_head: str | None,
-    kept: KeptParts | None,
+    parts: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """Load the base model or one with a head; return also what was missing or unexpected.
 
-    A pruned one is of a class that is built whole and cut before it gets its weights.
+    A pruned one gets a class that builds the full model and cuts it before it loads weights.
     """
     kind, builder = checkpoint.config["model_type"], class_for(task_head, _architecture(checkpoint))
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
-        config = _family_config(checkpoint, {} if kept is None else kept.config)
+        config = _family_config(checkpoint, {} if parts is None else parts.config)
         check_built(checkpoint, lambda: builder.from_config(config))
-        if kept is None and not checkpoint.pickled:
-            found: tuple[Any, dict[str, Any]] = builder.from_pretrained(
+        if parts is None and not checkpoint.pickled:
+            loaded: tuple[Any, dict[str, Any]] = builder.from_pretrained(
                 source.folder, use_safetensors=True, **_SAFE, **options
             )
-            return found
+            return loaded
         with torch.device("meta"):
             original: Any = type(builder.from_config(copy.deepcopy(config)))
 
         def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original.__init__(self, *args, **kwargs)
-            if kept is not None:
-                kept.cut(self)
+            if parts is not None:
+                parts.cut(self)
 
         # transformers reads the source of a model's module, and says the name of its class
-        own = {"__init__": build, "__module__": original.__module__}
-        kind_of_cut = type(original)(original.__name__, (original,), own)
+        namespace = {"__init__": build, "__module__": original.__module__}
+        kind_of_cut = type(original)(original.__name__, (original,), namespace)
         network, info = kind_of_cut.from_pretrained(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
@@ -185,7 +185,7 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
 
 
 def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
-    """Name the weights of a task head that are not there, so that they would be random."""
+    """Name the weights of a task head that the checkpoint lacks; they would be random."""
     absent = {*info["missing_keys"], *(str(key[0]) for key in info.get("mismatched_keys", ()))}
     return tuple(
         key
@@ -195,7 +195,7 @@ def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
-    """Whether weights of a task head are there beside those that are lacking."""
+    """Whether the checkpoint has other weights of a task head than those it lacks."""
     names = (name for name, _ in network.named_parameters())  # tied ones count as the base model's
     head = {name for name in names if _in_task_head(network, name) and ".pooler." not in name}
     return bool(head.difference(lacking))

@@ -127,7 +127,7 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     skipped = 0
     if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
         skipped = _left_out(prompt, modes, tokenizer)
-    length = _given(reading, _OF_TOKENIZER).get("model_max_length")
+    length = _settings_under(reading, _OF_TOKENIZER).get("model_max_length")
     length = reading.get("max_seq_length") if length is None else length
     longest = None if length is None else _count(files, "max_seq_length", length)
     notes = tuple(_notes(settings, reading))
@@ -275,10 +275,10 @@ _OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "model_max_length"}
 
 
-def _given(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _settings_under(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Merge what the Transformer's settings have under several names."""
-    found = (reading.get(name) for name in names)
-    return {key: value for own in found if isinstance(own, Mapping) for key, value in own.items()}
+    groups = (reading.get(name) for name in names)
+    return {key: value for g in groups if isinstance(g, Mapping) for key, value in g.items()}
 
 
 def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
@@ -295,7 +295,7 @@ def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[
             f"The model's folder compares embeddings by {short(similarity)}; here they are "
             "compared by their cosine."
         )
-    if other := sorted(_given(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
+    if other := sorted(_settings_under(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
         yield (
             f"The model's folder gives its Transformer {short(', '.join(other))}, which headscope "
             "does not read."

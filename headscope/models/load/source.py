@@ -51,8 +51,8 @@ def find_source(model: str, *, revision: str | None = None) -> Source:
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
     looked up in the local cache.
     """
-    found = on_disk(model)
-    if found is None:
+    source = on_disk(model)
+    if source is None:
         try:
             return _from_hub(model, revision)
         except ModelNotFoundError as error:
@@ -63,7 +63,7 @@ def find_source(model: str, *, revision: str | None = None) -> Source:
         raise InputError(
             f"{model} is not a hub id, so it has no revision {revision!r}; leave revision out."
         )
-    return found
+    return source
 
 
 def on_disk(model: str) -> Source | None:

@@ -14,19 +14,19 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 def pick_device(device: str) -> torch.device:
-    """Turn ``auto`` into the best device there is, or check that the named one is there.
+    """Turn ``auto`` into the best device available, or check that the named one is there.
 
     ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
+    available = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
     if device == "auto":
-        return torch.device("cuda" if "cuda" in there else "cpu")
-    name, colon, place = device.partition(":")
-    count = torch.cuda.device_count() if name == "cuda" and name in there else 1
-    if name not in there or (colon and place not in map(str, range(count))):
+        return torch.device("cuda" if "cuda" in available else "cpu")
+    name, colon, index = device.partition(":")
+    count = torch.cuda.device_count() if name == "cuda" and name in available else 1
+    if name not in available or (colon and index not in map(str, range(count))):
         raise InputError(
-            f"device {device} is not available: this torch sees {' and '.join(there)} here."
+            f"device {device} is not available: this torch sees {' and '.join(available)} here."
         )
     return torch.device(device)
 

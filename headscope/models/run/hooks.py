@@ -31,11 +31,11 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
     try:
         yield
     finally:
-        for module, own in before.items():
-            if own is None:
+        for module, original in before.items():
+            if original is None:
                 del vars(module)["forward"]
             else:
-                vars(module)["forward"] = own
+                vars(module)["forward"] = original
 
 
 def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -136,12 +136,12 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = No
     """
     if gates.dim() < 4:
         gates = gates[..., None]
-    own = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
+    site_gates = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
     if means is None:
-        return z * own
+        return z * site_gates
     mean = means[site.row].to(z)
     mean = mean[:, None] if mean.dim() == 2 else mean
-    return z * own + mean * (1 - own)  # exact at gates of one and of zero
+    return z * site_gates + mean * (1 - site_gates)  # exact at gates of one and of zero
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
@@ -170,7 +170,7 @@ class HeadInputs:
 
 #: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
 Formula = Callable[[HeadInputs], Tensor]
-Heads = Mapping[int, Sequence[int]]  # The places of heads in their layers, by the row of the site.
+Heads = Mapping[int, Sequence[int]]  # Indices of heads in their layers, by the row of the site.
 
 
 class Exchanged:
@@ -197,10 +197,10 @@ class Exchanged:
         z = stream_attention(q, k, v, mask=mask, scale=scale)
         if chosen:
             index = torch.tensor(chosen, device=q.device)
-            own = None if mask is None else mask[(None,) * (4 - mask.dim())]
-            own = own if own is None or own.shape[1] == 1 else own[:, index]
+            masks = None if mask is None else mask[(None,) * (4 - mask.dim())]
+            masks = masks if masks is None or masks.shape[1] == 1 else masks[:, index]
             q, k, v = q[:, index], k[:, index], v[:, index]
-            z[:, index] = self._formula(HeadInputs(site, chosen, q, k, v, own, size)).to(z)
+            z[:, index] = self._formula(HeadInputs(site, chosen, q, k, v, masks, size)).to(z)
         return z
 
 

@@ -127,21 +127,21 @@ class LoadedModel:
 
     def only(self, stack: str) -> LoadedModel:
         """Return a view of one stack: the same model, measured and pruned there alone."""
-        whole = self.whole or self
+        viewed = self.whole or self
         if stack == "all":
-            return whole
-        sites = numbered([site for site in whole.sites if site.stack == stack])
+            return viewed
+        sites = numbered([site for site in viewed.sites if site.stack == stack])
         if not sites:
             raise InputError(
-                f"{self.name} has no stack {stack!r}; it has {' and '.join(whole.stacks)}."
+                f"{self.name} has no stack {stack!r}; it has {' and '.join(viewed.stacks)}."
             )
-        return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
+        return self if viewed.stacks == (stack,) else replace(self, sites=sites, whole=viewed)
 
     def pooled_by(self, mode: str) -> LoadedModel:
         """Return the same model with another way to embed a text, whatever its folder says."""
         pooling = chosen(mode, self.pooling)
-        whole = None if self.whole is None else replace(self.whole, pooling=pooling)
-        return replace(self, pooling=pooling, whole=whole)
+        viewed = None if self.whole is None else replace(self.whole, pooling=pooling)
+        return replace(self, pooling=pooling, whole=viewed)
 
     @property
     def n_layers(self) -> int:
@@ -174,8 +174,8 @@ class LoadedModel:
         if not self.encoder_decoder:
             return None
         names = ("decoder_start_token_id", "bos_token_id")
-        found = (getattr(self.model.config, name, None) for name in names)
-        return next((int(start) for start in found if start is not None), self.pad_id)
+        starts = (getattr(self.model.config, name, None) for name in names)
+        return next((int(start) for start in starts if start is not None), self.pad_id)
 
     @property
     def n_heads(self) -> int:
@@ -289,8 +289,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         )
     config = network.config
     refuse(config.model_type, name)
-    whole, network = network.eval(), getattr(network, "base_model", network)
-    task_head = task_head_of(type(whole).__name__)
+    with_head, network = network.eval(), getattr(network, "base_model", network)
+    task_head = task_head_of(type(with_head).__name__)
     table = None
     with suppress(NotImplementedError):  # by models that also see or hear
         table = network.get_input_embeddings()
@@ -298,7 +298,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
-    outer = whole if task_head else network
+    outer = with_head if task_head else network
     loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
     encoder = network.get_encoder() if loaded.encoder_decoder else None
     try:
@@ -320,7 +320,7 @@ def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
 
 
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
-    """Give a changed copy of a model the model's history, and its view of one stack."""
+    """Give a changed copy the model's origin, folder and pooling, and its view of one stack."""
     copied = replace(
         changed,
         revision=loaded.revision,

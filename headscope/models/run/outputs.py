@@ -44,10 +44,10 @@ def outputs(loaded: LoadedModel, rows: Sequence[Sequence[int]] = ()) -> list[Ten
         inputs["decoder_attention_mask"], real = decoded, decoded.bool()
     with torch.no_grad():
         hidden, logits = loaded.run(**inputs)
-    found = [hidden[real]]
+    tensors = [hidden[real]]
     if logits is not None:
-        found.append(logits[real] if logits.dim() == 3 else logits)
-    return [tensor.cpu().double() for tensor in found]
+        tensors.append(logits[real] if logits.dim() == 3 else logits)
+    return [tensor.cpu().double() for tensor in tensors]
 
 
 def agree(expected: Sequence[Tensor], actual: Sequence[Tensor], limit: float) -> bool:

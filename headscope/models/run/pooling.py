@@ -132,10 +132,10 @@ class Dense:
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
         bias = None if self.bias is None else self.bias.to(x)
-        found = ACTIVATIONS[self.activation](F.linear(x, self.weight.to(x), bias))
+        y = ACTIVATIONS[self.activation](F.linear(x, self.weight.to(x), bias))
         if isinstance(self.residual, Tensor):
-            return found + F.linear(x, self.residual.to(x))
-        return found + x if self.residual else found
+            return y + F.linear(x, self.residual.to(x))
+        return y + x if self.residual else y
 
     def __str__(self) -> str:
         wide, narrow = self.weight.shape[1], self.weight.shape[0]

@@ -173,13 +173,13 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         if scores:
             run.seen["scores"][site.row] = softmaxes.entered
-        own = softmaxes.taken()
-        if own is None:
-            own = _joined(site, None, "pattern", probe)
-        # XLM's is float32 in a model of any type
-        run.seen["pattern"][site.row] = None if own is None else own.to(loaded.model.dtype)
+        pattern = softmaxes.taken()
+        if pattern is None:
+            pattern = _joined(site, None, "pattern", probe)
+        # XLM computes it in float32 whatever the dtype of the model
+        run.seen["pattern"][site.row] = None if pattern is None else pattern.to(loaded.model.dtype)
 
-    called = watch_inputs(loaded.sites, lambda site, given: inputs.update({site.row: given}))
+    called = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
     patterns = watch_outputs(loaded.sites, keep_pattern)
     eager = use_implementation(loaded.model, "eager")
     with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
@@ -187,8 +187,8 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
         # After the pass: a caller may count the model's own calls of these maps.
         for site in loaded.sites:
             with suppress(*_MISREAD):
-                given = inputs[site.row]
-                heads = site.layout.place(site, site.project(given), given)
+                site_inputs = inputs[site.row]
+                heads = site.layout.place(site, site.project(site_inputs), site_inputs)
                 for name in ("q", "k", "v"):
                     run.seen[name][site.row] = getattr(heads, name)
     return run

@@ -6,7 +6,7 @@ passes; :class:`Rerun` runs versions of a model over many batches.
 
 A layer is the outermost member of a list of modules that an attention site lies in. Where a model
 keeps its sites in no list, or calls its layers past hooks (SqueezeBERT), nothing is recorded, and
-every pass runs whole. A module that serves several layers (ALBERT) answers each call in its turn.
+every pass runs in full. A module that serves several layers (ALBERT) answers each call in its turn.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Replay:
     def __init__(self, loaded: LoadedModel) -> None:
         self._sites = loaded.sites
         self._layers: list[nn.Module] = [
-            loaded.model.get_submodule(f"{name}.{place}")
+            loaded.model.get_submodule(f"{name}.{index}")
             for name, layers in layer_lists(loaded.model, loaded.sites).items()
-            for place, sites in enumerate(layers)
+            for index, sites in enumerate(layers)
             if sites
         ]
 
@@ -144,9 +144,9 @@ class Rerun:
         recorded = {}
         with gated(self.loaded) as run:
             for batch in self.batches:
-                with self._replay.recording() as whole:
+                with self._replay.recording() as full_pass:
                     states = self._last_states(run, batch)
-                needed = whole.only_before(self.loaded.sites[row])
+                needed = full_pass.only_before(self.loaded.sites[row])
                 recorded[id(batch.inputs[0])] = needed
                 if len(recorded) == 1:
                     with self._replay.playing(needed, row):

@@ -170,8 +170,8 @@ class Router:
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             part = q[rows, heads], k[rows, heads], v[rows, heads]
-            place = (site.stack, site.layer, site.row)
-            chunk = Activations(*place, rows, heads, q.shape[1], *part, pattern, z)
+            address = (site.stack, site.layer, site.row)
+            chunk = Activations(*address, rows, heads, q.shape[1], *part, pattern, z)
             for observer in self.observers:
                 observer.observe(chunk)
 

@@ -59,8 +59,8 @@ def side_by_side(
         return
     asked, waiting = SimpleQueue["_Work[Result, Item] | None"](), deque["Future[Result]"]()
     workers = [
-        Thread(target=copy_context().run, args=(_work, own, start, asked), daemon=True)
-        for own in copies
+        Thread(target=copy_context().run, args=(_work, model, start, asked), daemon=True)
+        for model in copies
     ]
     torch.set_num_threads(threads // count)
     try:
@@ -102,16 +102,16 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
 
 
 def _work(
-    own: LoadedModel,
+    loaded: LoadedModel,
     start: Start[Item, Result],
     asked: SimpleQueue[_Work[Result, Item] | None],
 ) -> None:
-    """Run what is asked for until there is nothing more."""
+    """Run items from the queue until it holds None."""
     torch.get_num_threads()  # torch sets a thread's share of the cores when it first asks
 
     with ExitStack() as stack:
         try:
-            run = stack.enter_context(start(own))
+            run = stack.enter_context(start(loaded))
         except BaseException as error:
             failed = error
 

@@ -125,10 +125,10 @@ def run_with_task_head(
     last = _last_module(base)
     if network is base and last is base:
         return last_state(base, inputs), None
-    kept: list[Tensor] = []
+    states: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: object, output: Any) -> Any:
-        kept.append(output.last_hidden_state)
+        states.append(output.last_hidden_state)
         if select is not None:
             output.last_hidden_state = select(output.last_hidden_state)
         return output
@@ -137,8 +137,8 @@ def run_with_task_head(
         output = network(**inputs, return_dict=True)
     begin = getattr(output, "start_logits", None)
     if begin is not None:  # where an answer begins and ends: (batch, pos, 2)
-        return kept[0], torch.stack([begin, output.end_logits], dim=-1)
-    return kept[0], getattr(output, "logits", None)
+        return states[0], torch.stack([begin, output.end_logits], dim=-1)
+    return states[0], getattr(output, "logits", None)
 
 
 def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:

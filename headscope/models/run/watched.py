@@ -25,11 +25,11 @@ from headscope.models.run.loaded import LoadedModel
 _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 
 
-class Place(NamedTuple):
-    """A call of a module in every pass: its ``turn``-th, as ALBERT runs one several times."""
+class ModuleTurn(NamedTuple):
+    """A call of a module in every pass: its ``index``-th, as ALBERT runs one several times."""
 
     module: nn.Module
-    turn: int
+    index: int
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -42,7 +42,7 @@ def is_norm(module: nn.Module) -> bool:
 class Call:
     """One call of a module: what it took first and returned first."""
 
-    place: Place
+    turn: ModuleTurn
     start: int  # Counted in events of the run, the beginnings and ends of calls
     end: int
     x: Tensor | None
@@ -55,12 +55,12 @@ class Call:
     @property
     def is_norm(self) -> bool:
         """Whether it is a LayerNorm or an RMSNorm."""
-        return is_norm(self.place.module)
+        return is_norm(self.turn.module)
 
     @property
     def is_map(self) -> bool:
         """Whether it is a linear map."""
-        return isinstance(self.place.module, nn.Linear | Conv1D)
+        return isinstance(self.turn.module, nn.Linear | Conv1D)
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,26 @@ class Seen:
     @cached_property
     def by_module(self) -> dict[nn.Module, list[Call]]:
         """The calls of each module, in order."""
-        found: dict[nn.Module, list[Call]] = defaultdict(list)
+        calls: dict[nn.Module, list[Call]] = defaultdict(list)
         for call in self.calls:
-            found[call.place.module].append(call)
-        return found
+            calls[call.turn.module].append(call)
+        return calls
 
-    def at(self, place: Place) -> Call:
-        """Return the call at a place."""
-        return self.by_module[place.module][place.turn]
+    def at(self, turn: ModuleTurn) -> Call:
+        """Return the call of a module in its turn."""
+        return self.by_module[turn.module][turn.index]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
         """The call of each site's W_O, by its row."""
-        found: dict[int, Call] = {}
+        writes: dict[int, Call] = {}
         turns = defaultdict[nn.Module, int](int)
         for site in self.sites:
-            own = self.by_module[site.projections.out.module]
-            if turns[site.module] < len(own):
-                found[site.row] = own[turns[site.module]]
+            calls = self.by_module[site.projections.out.module]
+            if turns[site.module] < len(calls):
+                writes[site.row] = calls[turns[site.module]]
             turns[site.module] += 1
-        return found
+        return writes
 
     def around(self, sites: Sequence[AttentionSite]) -> list[Call]:
         """List the calls in which these sites run and no others, the innermost first."""
@@ -124,8 +124,8 @@ def watch(loaded: LoadedModel) -> Seen:
         nonlocal events
         start = open_.pop()
         if (y := first_tensor(output)) is not None:
-            place = Place(module, turns[module])
-            calls.append(Call(place, start, events, first_tensor(args, kwargs), y))
+            turn = ModuleTurn(module, turns[module])
+            calls.append(Call(turn, start, events, first_tensor(args, kwargs), y))
         turns[module] += 1
         events += 1
 
@@ -135,38 +135,38 @@ def watch(loaded: LoadedModel) -> Seen:
     # Tokens whose embedding is not zero: else every sum equals its parts.
     used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
     ids = [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
-    seeing = watch_inputs(loaded.sites, lambda site, given: inputs.update({site.row: given}))
+    seeing = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
     with hooked(hooks), seeing:
         last = loaded.run_tiny(ids)
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
 
 
-#: What some calls took and returned first.
-Kept = dict[Place, tuple[Tensor, Tensor]]
+#: The first tensors that some calls took and returned.
+Captured = dict[ModuleTurn, tuple[Tensor, Tensor]]
 
 
 @contextmanager
-def kept(places: Iterable[Place]) -> Iterator[Kept]:
-    """Keep the first tensor that goes into some calls of one run, and what comes out of them."""
-    wanted, found = set(places), Kept()
+def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
+    """Capture the first tensor that goes into some calls of one run, and what comes out of them."""
+    wanted, captured = set(calls), Captured()
     turns = defaultdict[nn.Module, int](int)
 
     def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        place = Place(module, turns[module])
+        turn = ModuleTurn(module, turns[module])
         turns[module] += 1
-        if place in wanted:
-            found[place] = first_tensor(args, kwargs), first_tensor(output)
+        if turn in wanted:
+            captured[turn] = first_tensor(args, kwargs), first_tensor(output)
 
-    modules = dict.fromkeys(place.module for place in wanted)
+    modules = dict.fromkeys(turn.module for turn in wanted)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
-        yield found
+        yield captured
 
 
 def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:
     """Whether tensors have one shape and equal numbers up to rounding.
 
-    ``of`` is a sum of which ``a`` is what was left over, with the rounding of its largest entries.
+    ``of`` is the sum from which ``a`` was obtained by subtraction; its rounding is allowed, too.
     """
     if b is None or b.shape != a.shape or not a.is_floating_point():
         return False
@@ -184,13 +184,13 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     ELECTRA) is missing. Post-LN and pre-LN models need no case of their own, and the rest of the
     layer need not be known.
     """
-    seen, found = watch(loaded), dict[int, nn.LayerNorm]()
+    seen, norms = watch(loaded), dict[int, nn.LayerNorm]()
     for row, read in seen.inputs.items():
         for call in seen.calls:
-            module, same = call.place.module, call.y.data_ptr() == read.x_q.data_ptr()
+            module, same = call.turn.module, call.y.data_ptr() == read.x_q.data_ptr()
             if isinstance(module, nn.LayerNorm) and same and call.y.shape == read.x_q.shape:
-                found[row] = module
-    return found
+                norms[row] = module
+    return norms
 
 
 def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:

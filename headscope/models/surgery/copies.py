@@ -1,4 +1,4 @@
-"""Copies of a model: without some heads, filled up with zeros, of another type, at random."""
+"""Copies of a model: without heads, padded with zeros, in another dtype, or random."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from headscope.models.surgery.layers import (
 )
 from headscope.models.surgery.neurons import cut_neurons, fill_neurons, record_of
 
-Place = tuple[int, int]
+Head = tuple[int, int]  # (row of its site, original index)
 
 
 def remove_heads(
@@ -69,7 +69,7 @@ def remove_heads(
     InputError
         If a head does not exist or is gone already, or if none would be left.
     """
-    wanted = with_shared(loaded.sites, [_row_of(loaded, place) for place in heads])
+    wanted = with_shared(loaded.sites, [_row_of(loaded, address) for address in heads])
     for row, head in wanted:
         site = loaded.sites[row]
         if head not in site.head_ids:
@@ -79,16 +79,16 @@ def remove_heads(
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
     # Cutting gives every attention map weights of its own in either case.
     network = copied_network(loaded, share=share)
-    kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
-    cut_modules(network, lambda _, item: kept.get(item.name))
+    remaining = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
+    cut_modules(network, lambda _, item: remaining.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
-def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
+def _row_of(loaded: LoadedModel, address: Sequence[int | str]) -> Head:
     """Translate (layer, head) or (stack, layer, head) to (row, head)."""
-    if isinstance(place, str) or len(place) not in (2, 3):
-        raise InputError(f"{place!r} names no head; give one as (layer, head), such as (0, 2).")
-    *stack, layer, head = place
+    if isinstance(address, str) or len(address) not in (2, 3):
+        raise InputError(f"{address!r} names no head; give one as (layer, head), such as (0, 2).")
+    *stack, layer, head = address
     if not stack and len(loaded.stacks) > 1:
         raise InputError(
             f"{loaded.name} has several stacks: name a head as (stack, layer, head), where stack "
@@ -111,22 +111,22 @@ def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
 
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the parts of ``loaded``."""
-    whole = loaded.whole or loaded
-    kept = {site.name: site.head_ids for site in whole.sites}
-    if removed_layers(whole):
-        drop_layers(network, kept_layers(whole))
-    cut_modules(network, lambda _, item: kept.get(item.name))
-    cut_neurons(getattr(network, "base_model", network), record_of(whole.model))
+    all_stacks = loaded.whole or loaded
+    remaining = {site.name: site.head_ids for site in all_stacks.sites}
+    if removed_layers(all_stacks):
+        drop_layers(network, kept_layers(all_stacks))
+    cut_modules(network, lambda _, item: remaining.get(item.name))
+    cut_neurons(getattr(network, "base_model", network), record_of(all_stacks.model))
 
 
-def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Place]) -> tuple[Place, ...]:
+def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Head]) -> tuple[Head, ...]:
     """Add to each head the heads that share its weights in other layers (ALBERT), sorted."""
     group_of = {row: group for group in shared_layers(sites) for row in group}
-    places = {(other, head) for row, head in heads for other in group_of.get(row, (row,))}
-    return tuple(sorted(places))
+    shared = {(other, head) for row, head in heads for other in group_of.get(row, (row,))}
+    return tuple(sorted(shared))
 
 
-def removed_heads(loaded: LoadedModel) -> tuple[Place, ...]:
+def removed_heads(loaded: LoadedModel) -> tuple[Head, ...]:
     """List the heads that a model has lost: row of their site, and original index."""
     every = ((site, head) for site in loaded.sites for head in range(site.heads_before))
     return tuple((site.row, head) for site, head in every if head not in site.head_ids)
@@ -176,15 +176,15 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
     What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. A run
-    that keeps its model keeps the first twin that was asked for too. With ``instead`` the weights
-    of ``loaded`` are let go first, so that only one model is in memory.
+    that caches its model also caches the first twin asked for. With ``instead`` the weights of
+    ``loaded`` are freed first, so that only one model is in memory.
     """
-    whole = loaded.whole or loaded
+    all_stacks = loaded.whole or loaded
     if instead:
-        twin = _random_twin(whole, seed, instead=True)
+        twin = _random_twin(all_stacks, seed, instead=True)
     else:
-        first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(whole, seed)))
-        twin = twin if first == seed else _random_twin(whole, seed)
+        first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(all_stacks, seed)))
+        twin = twin if first == seed else _random_twin(all_stacks, seed)
     twin = dataclasses.replace(twin, pooling=loaded.pooling)
     return twin if loaded.whole is None else twin.only(loaded.stacks[0])
 

@@ -32,32 +32,32 @@ _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
-def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
-    """Leave only the heads ``kept``, in place, named by their original index.
+def cut_module(item: AttentionModule, heads: Collection[int]) -> None:
+    """Remove all heads of a module but ``heads``, in place; they keep their original indices.
 
     The module remembers these names. A layer may lose all its heads: b_O is what it then adds.
     """
-    there = [head for head in item.head_ids if head in kept]
-    gone = [head for head in item.head_ids if head not in kept]
+    remaining = [head for head in item.head_ids if head in heads]
+    gone = [head for head in item.head_ids if head not in heads]
     remove_rows(item.stored(), item.head_ids, gone)
     # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
     out = item.projections.out.module
     if out.bias is not None:
         replace_stored(out, "bias", out.bias.detach())
-    _mark(item, there)
-    if not there:
+    _mark(item, remaining)
+    if not remaining:
         extend(item.module, WithoutHeads)
-    if len(there) < item.heads_before:
-        item.layout.fit(item.module, there, item.heads_before)
+    if len(remaining) < item.heads_before:
+        item.layout.fit(item.module, remaining, item.heads_before)
         item.projections.out.fit()
 
 
 def cut_modules(
-    network: Any, kept: Callable[[int, AttentionModule], Collection[int] | None]
+    network: Any, heads_of: Callable[[int, AttentionModule], Collection[int] | None]
 ) -> None:
-    """Cut every attention module of a network, in place."""
-    for place, item in enumerate(attention_modules(getattr(network, "base_model", network))):
-        if (heads := kept(place, item)) is not None:
+    """Cut every attention module of a network for which ``heads_of`` names heads, in place."""
+    for index, item in enumerate(attention_modules(getattr(network, "base_model", network))):
+        if (heads := heads_of(index, item)) is not None:
             cut_module(item, heads)
 
 
@@ -82,14 +82,14 @@ def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
 # --- stored tensors -------------------------------------------------------------------------------
 
 
-def remove_rows(stored: Iterable[HeadRows], there: Sequence[int], gone: Sequence[int]) -> None:
-    """Take what some heads (or neurons) of those that are there own out of stored tensors."""
-    for part in dict.fromkeys(stored):  # fused maps name theirs three times
+def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], gone: Sequence[int]) -> None:
+    """Remove the rows of some heads (or neurons) from stored tensors; ``present`` lists all."""
+    for part in dict.fromkeys(stored):  # fused maps are listed three times
         if (tensor := part.tensor) is not None:
             left = torch.ones(tensor.shape[part.axis], dtype=torch.bool)
-            left[part.rows(there, gone)] = False
-            places = left.nonzero().flatten().to(tensor.device)
-            replace_stored(part.module, part.name, tensor.detach().index_select(part.axis, places))
+            left[part.rows(present, gone)] = False
+            rows = left.nonzero().flatten().to(tensor.device)
+            replace_stored(part.module, part.name, tensor.detach().index_select(part.axis, rows))
 
 
 def fill_rows(stored: Iterable[HeadRows], every: Sequence[int], missing: Sequence[int]) -> None:
@@ -136,7 +136,6 @@ class OutputRows:
     """One tensor with a number, or a vector, for each piece that a model puts out."""
 
     module: nn.Module
-    place: str  # The module's name in the network
     name: str
     tensor: Tensor
     axis: int  # Along which pieces are counted
@@ -166,21 +165,21 @@ def output_rows(network: Any, rows: int) -> list[OutputRows]:
         )
     base = getattr(network, "base_model", network)
     inside = set(base.modules())
-    found = []
-    for place, module in network.named_modules():
-        own = {**module._parameters, **module._buffers}
-        for name, tensor in own.items():
+    outputs = []
+    for module in network.modules():
+        tensors = {**module._parameters, **module._buffers}
+        for name, tensor in tensors.items():
             behind = module not in inside or module is head or name == "final_logits_bias"
             if behind and tensor is not None and rows in tensor.shape:
                 axis = tuple(tensor.shape).index(rows)
-                found.append(OutputRows(module, place, name, tensor, axis))
-    return found
+                outputs.append(OutputRows(module, name, tensor, axis))
+    return outputs
 
 
 def cut_outputs(
-    network: Any, kept: Sequence[int], rows: int, known: dict[int, nn.Parameter]
+    network: Any, row_ids: Sequence[int], rows: int, known: dict[int, nn.Parameter]
 ) -> None:
-    """Leave only the rows ``kept`` of what a network puts out, in place.
+    """Leave only the rows ``row_ids`` of what a network puts out, in place.
 
     ``known`` has the cut tensors of its input, by the ids of the old ones: tied ones stay tied.
     """
@@ -188,10 +187,10 @@ def cut_outputs(
     for item in output_rows(network, rows):
         old = item.tensor
         if id(old) not in made:
-            left = old.detach().index_select(item.axis, torch.tensor(kept, device=old.device))
+            left = old.detach().index_select(item.axis, torch.tensor(row_ids, device=old.device))
             is_parameter = isinstance(old, nn.Parameter)
             made[id(old)] = nn.Parameter(left, old.requires_grad) if is_parameter else left
         item.write(made[id(old)])
         if isinstance(item.module, nn.Linear):
             width = "in_features" if item.axis else "out_features"
-            setattr(item.module, width, len(kept))
+            setattr(item.module, width, len(row_ids))

@@ -8,8 +8,8 @@ with the whole one with these layers bypassed.
 
 An encoder-decoder has a list for each side, and a layer of its decoder is self-attention,
 cross-attention and feed-forward network together. A table that only the first layer keeps (the
-relative bias of T5) moves to the new first one. Files count its layers in one row, the decoder's
-behind the encoder's.
+relative bias of T5) moves to the new first one. Files number the layers of
+both sides in one sequence, the decoder's after the encoder's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_SIDE = {
     "decoder": ("num_decoder_layers", "decoder_layers"),
 }
 _LISTS = ("layer_types",)
-_PLACES = ("layer_idx", "layer_id")
+_INDICES = ("layer_idx", "layer_id")
 _TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
 
 
@@ -68,12 +68,12 @@ class _Side:
 
     @property
     def numbers(self) -> list[int]:
-        """Original numbers of the layers, in the one row of all."""
-        own = enumerate(self.attentions)
-        return [self.start + getattr(items[0].module, LAYER, i) for i, items in own]
+        """Original numbers of the layers, counted across both sides."""
+        layers = enumerate(self.attentions)
+        return [self.start + getattr(items[0].module, LAYER, i) for i, items in layers]
 
     def named(self, number: int) -> Layer:
-        """Return a layer as :func:`remove_layers` takes it, by its number in the one row."""
+        """Return a layer as :func:`remove_layers` takes it, by its number across both sides."""
         return (self.stack, number - self.start) if self.one_of_two else number
 
 
@@ -105,23 +105,23 @@ def remove_layers(
     UnsupportedModelError
         If the model shares layers, computes something else without them, or cannot generate.
     """
-    whole = loaded.whole or loaded
-    sides = _checked(whole)
-    gone = _gone(whole, sides, list(layers))
+    all_stacks = loaded.whole or loaded
+    sides = _checked(all_stacks)
+    gone = _gone(all_stacks, sides, list(layers))
     network = copied_network(loaded, share=share)
     try:
-        drop_layers(network, [number for number in kept_layers(whole) if number not in gone])
+        drop_layers(network, [number for number in kept_layers(all_stacks) if number not in gone])
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-        same = not gone or _as_bypassed(whole, sides, gone, shorter)
+        same = not gone or _as_bypassed(all_stacks, sides, gone, shorter)
     except InputError:
         raise
     except Exception as error:  # whatever a family raises that cannot do without them
-        raise _unsupported(whole, gone, f"it does not run without them: {error}") from error
+        raise _unsupported(all_stacks, gone, f"it does not run without them: {error}") from error
     if not same:
-        raise _unsupported(whole, gone, "other layers would compute something else")
+        raise _unsupported(all_stacks, gone, "other layers would compute something else")
     if _writes(loaded) and not _writes(shorter):
         raise _unsupported(
-            *(whole, gone),
+            *(all_stacks, gone),
             "transformers cannot generate with fewer layers in this encoder than in the decoder",
         )
     return shorter
@@ -132,47 +132,47 @@ def layer_words(layer: Any) -> str:
     return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
 
 
-def _checked(whole: LoadedModel) -> list[_Side]:
+def _checked(loaded: LoadedModel) -> list[_Side]:
     """Find the sides of a model; refuse one whose layers cannot be removed one by one."""
-    modules, sides = [site.module for site in whole.sites], _sides(whole.model)
+    modules, sides = [site.module for site in loaded.sites], _sides(loaded.model)
     if len(set(modules)) < len(modules) or not sides:
         raise UnsupportedModelError(
-            f"The layers of {whole.name} ({whole.family}) share their weights or do not lie in a "
+            f"The layers of {loaded.name} ({loaded.family}) share their weights or do not lie in a "
             "list, so that none can be removed by itself; remove heads with headscope prune."
         )
     return sides
 
 
-def _gone(whole: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -> set[int]:
-    """Check the layers that are to go; returns their numbers in the one row of all."""
+def _gone(loaded: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -> set[int]:
+    """Check the layers to remove and return their numbers across both sides."""
     named = {side.named(number): number for side in sides for number in side.numbers}
     wanted = [tuple(layer) if isinstance(layer, list) else layer for layer in layers]
     for layer in wanted:
         if layer not in named:
             several = len(sides) > 1 and isinstance(layer, int)
-            there = [numbered_layers(whole.only(side.stack).sites) for side in sides]
+            existing = [numbered_layers(loaded.only(side.stack).sites) for side in sides]
             it_has = " and ".join(
                 f"{words} in its {side.stack}" if len(sides) > 1 else words
-                for words, side in zip(there, sides, strict=True)
+                for words, side in zip(existing, sides, strict=True)
             )
             how = "; name one as ('decoder', 1)" if several else ""
-            raise InputError(f"{whole.name} has no layer {layer!r}{how}; it has {it_has}.")
+            raise InputError(f"{loaded.name} has no layer {layer!r}{how}; it has {it_has}.")
     gone = {named[layer] for layer in wanted}
     for side in sides:
         if gone.issuperset(side.numbers):
             of = f"the {side.stack} of " if len(sides) > 1 else ""
             raise InputError(
-                f"That would remove every layer of {of}{whole.name}; keep at least one."
+                f"That would remove every layer of {of}{loaded.name}; keep at least one."
             )
     return gone
 
 
-def _unsupported(whole: LoadedModel, gone: Collection[int], why: str) -> UnsupportedModelError:
-    named = map(_namer(_sides(whole.model)), sorted(gone))
+def _unsupported(model: LoadedModel, gone: Collection[int], why: str) -> UnsupportedModelError:
+    named = map(_namer(_sides(model.model)), sorted(gone))
     numbers = ", ".join(str(n) if isinstance(n, int) else layer_words(n) for n in named)
     what = f"Layer {numbers}" if len(gone) == 1 else f"Layers {numbers}"
     return UnsupportedModelError(
-        f"{what} of {whole.name} ({whole.family}) cannot be removed: {reason(why)}; choose others."
+        f"{what} of {model.name} ({model.family}) cannot be removed: {reason(why)}; choose others."
     )
 
 
@@ -189,12 +189,12 @@ def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     base = (loaded.whole or loaded).model
     if not (before := layers_before(loaded)):
         return ()
-    there, named = set(kept_layers(loaded)), _namer(_sides(base))
-    return tuple(named(n) for n in range(before) if n not in there)
+    remaining, named = set(kept_layers(loaded)), _namer(_sides(base))
+    return tuple(named(n) for n in range(before) if n not in remaining)
 
 
 def kept_layers(loaded: LoadedModel) -> list[int]:
-    """List the original numbers of the layers that are left, those of a decoder counted on."""
+    """List the original numbers of the remaining layers, counted across both sides."""
     return [number for side in _sides((loaded.whole or loaded).model) for number in side.numbers]
 
 
@@ -209,7 +209,7 @@ def count_layers(base: nn.Module) -> int:
 
 
 def _namer(sides: Sequence[_Side]) -> Callable[[int], Layer]:
-    """Return a function that names a layer by its number in the one row of all."""
+    """Return a function that names a layer by its number across both sides."""
     return lambda number: next(s for s in reversed(sides) if s.start <= number).named(number)
 
 
@@ -224,30 +224,30 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
         setattr(config, name, value)
 
 
-def drop_layers(network: Any, kept: Collection[int]) -> None:
-    """Leave only the layers ``kept``, by original number in the one row of all, in place."""
+def drop_layers(network: Any, remaining: Collection[int]) -> None:
+    """Leave only the layers ``remaining``, by original number across both sides, in place."""
     base: Any = getattr(network, "base_model", network)
     sides, marks = _sides(base), vars(base)
     marks.setdefault(_BEFORE, {side.stack: side.n_layers for side in sides})
     marks.setdefault(_SETTINGS, {})
     for side in sides:
-        _drop(network, side, [number in kept for number in side.numbers])
+        _drop(network, side, [number in remaining for number in side.numbers])
 
 
 def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
     """Leave only some layers of one side."""
     before, one_of_two = side.n_layers, side.one_of_two
-    for place, number in enumerate(side.numbers):
-        for item in side.attentions[place]:
+    for index, number in enumerate(side.numbers):
+        for item in side.attentions[index]:
             vars(item.module)[LAYER] = number - side.start
     if any(stays):
         _move_table(*(side.attentions[i][0].module for i in (0, stays.index(True))))
     for layers in side.lists:
-        for place in reversed(range(before)):
-            if not stays[place]:
-                del layers[place]
-        for place, layer in enumerate(layers):
-            _set_numbers(layer, _PLACES, None, place)
+        for index in reversed(range(before)):
+            if not stays[index]:
+                del layers[index]
+        for index, layer in enumerate(layers):
+            _set_numbers(layer, _INDICES, None, index)
     left = sum(stays)
     _set_numbers(side.part, _COUNTS, before, left)
     base: Any = getattr(network, "base_model", network)
@@ -278,7 +278,7 @@ def _move_table(first: Any, new: Any) -> None:
 
 
 def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
-    """Set attributes of a module and those inside it that are numbers (equal to ``old``)."""
+    """Set integer attributes (those equal to ``old``, if given) of a module and its submodules."""
     for part in module.modules():
         for name in names:
             value = vars(part).get(name)
@@ -287,19 +287,19 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
 
 
 def _sides(base: Any) -> list[_Side]:
-    """Find the layers of a base model: of one list, or of encoder and decoder; none without."""
+    """Find the layers of a base model by side; an empty list where they cannot be told apart."""
     modules, sides = attention_modules(base), list[_Side]()
-    found = layer_lists(base, modules)
-    if sum(map(len, chain(*found.values()))) != len(modules) or len(found) > len(_OF_SIDE):
+    by_list = layer_lists(base, modules)
+    if sum(map(len, chain(*by_list.values()))) != len(modules) or len(by_list) > len(_OF_SIDE):
         return []
-    parts = [base] if len(found) < 2 else [base.get_encoder(), base.get_decoder()]
-    for (name, attentions), stack, part in zip(found.items(), _OF_SIDE, parts, strict=False):
+    parts = [base] if len(by_list) < 2 else [base.get_encoder(), base.get_decoder()]
+    for (name, attentions), stack, part in zip(by_list.items(), _OF_SIDE, parts, strict=False):
         if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
             return []
         beside = base.get_submodule(name.rpartition(".")[0]).children()
         lists = [x for x in beside if isinstance(x, nn.ModuleList) and len(x) == len(attentions)]
         start = sum(vars(base).get(_BEFORE, {}).get(s.stack, s.n_layers) for s in sides)
-        sides.append(_Side(stack, start, len(found) > 1, part, lists, attentions))
+        sides.append(_Side(stack, start, len(by_list) > 1, part, lists, attentions))
     return sides
 
 
@@ -307,16 +307,16 @@ def _sides(base: Any) -> list[_Side]:
 
 
 def _as_bypassed(
-    whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int], shorter: LoadedModel
+    loaded: LoadedModel, sides: Sequence[_Side], gone: Collection[int], shorter: LoadedModel
 ) -> bool:
-    """Whether a shorter model puts out what the whole one does with these layers bypassed."""
+    """Whether a shorter model puts out what the full model does with these layers bypassed."""
 
     def bypass(module: Any, returns: bool) -> Callable[..., Any]:
-        own = module.forward
+        original = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else next(iter(kwargs.values()))
-            return with_first(own(*args, **kwargs), given if returns else torch.zeros_like(given))
+            x = args[0] if args else next(iter(kwargs.values()))
+            return with_first(original(*args, **kwargs), x if returns else torch.zeros_like(x))
 
         return forward
 
@@ -324,11 +324,11 @@ def _as_bypassed(
     for side in sides:
         for layers in side.lists:
             for layer in (x for x, n in zip(layers, side.numbers, strict=True) if n in gone):
-                # of lists side by side, norms return what they are given, the rest adds nothing
+                # where lists stand side by side, norms return their input, other modules add zero
                 norm = len(side.lists) == 1 or isinstance(layer, nn.LayerNorm)
                 forwards[layer] = bypass(layer, norm)
     with replaced_forwards(forwards):
-        expected = outputs(whole)
+        expected = outputs(loaded)
     return agree(expected, outputs(shorter), 1e-5)  # the same products, whatever their dtype
 
 

@@ -34,15 +34,15 @@ class KeptNeurons:
 
     first: tuple[str, ...]  # Names of its first maps
     before: int  # How many neurons it had
-    kept: tuple[int, ...]  # Original numbers of those that are left
+    ids: tuple[int, ...]  # Original numbers of those that are left
 
 
-def keep_neurons(item: Neurons, kept: Collection[int]) -> None:
-    """Leave only the neurons ``kept``, by original number, in place."""
-    chosen = set(kept)
-    there = {number: place for place, number in enumerate(item.neuron_ids)}
-    gone = [place for number, place in there.items() if number not in chosen]
-    remove_rows(item.stored(), range(len(there)), gone)
+def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
+    """Leave only the neurons with these original numbers, in place."""
+    chosen = set(numbers)
+    present = {number: index for index, number in enumerate(item.neuron_ids)}
+    gone = [index for number, index in present.items() if number not in chosen]
+    remove_rows(item.stored(), range(len(present)), gone)
     second = item.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
@@ -67,23 +67,23 @@ def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
     }
 
 
-def whole_neurons(base: nn.Module, name: str, kept: KeptNeurons) -> Neurons | None:
-    """Find a network that has all its neurons by what a file says; None where there is none."""
+def whole_neurons(base: nn.Module, name: str, record: KeptNeurons) -> Neurons | None:
+    """Find a network that has all its neurons by its record in a file; None where there is none."""
     modules = dict(base.named_modules())
-    found = [modules.get(each) for each in (*kept.first, name)]
-    maps = [module for module in found if isinstance(module, nn.Linear | Conv1D)]
-    if len(maps) != len(found) or len(found) < 2:
+    candidates = [modules.get(each) for each in (*record.first, name)]
+    maps = [module for module in candidates if isinstance(module, nn.Linear | Conv1D)]
+    if len(maps) != len(candidates) or len(candidates) < 2:
         return None
-    item = Neurons(tuple(maps[:-1]), maps[-1], tuple(range(kept.before)), kept.before)
+    item = Neurons(tuple(maps[:-1]), maps[-1], tuple(range(record.before)), record.before)
     return item if item.fits else None
 
 
-def cut_neurons(base: nn.Module, kept: Mapping[str, KeptNeurons]) -> None:
-    """Cut the networks of a whole base model, in place; all were found before."""
-    for name, own in kept.items():
-        item = whole_neurons(base, name, own)
+def cut_neurons(base: nn.Module, records: Mapping[str, KeptNeurons]) -> None:
+    """Cut the feed-forward networks of an uncut base model, in place; all of them exist."""
+    for name, record in records.items():
+        item = whole_neurons(base, name, record)
         assert item is not None
-        keep_neurons(item, own.kept)
+        keep_neurons(item, record.ids)
 
 
 # --- copies of a model ----------------------------------------------------------------------------
@@ -112,29 +112,29 @@ def remove_neurons(
     UnsupportedModelError
         If a layer's network cannot be taken apart.
     """
-    whole = loaded.whole or loaded
-    known = {item.name: item for item in feed_forwards(whole)}
-    kept = {}
+    all_stacks = loaded.whole or loaded
+    known = {item.name: item for item in feed_forwards(all_stacks)}
+    remaining = {}
     for name, numbers in neurons.items():
         if name not in known:
             raise InputError(
                 f"{loaded.name} has no feed-forward network {name}; its first is "
                 f"{next(iter(known))}."
             )
-        there, gone = known[name].neuron_ids, set(numbers)
-        if missing := sorted(gone.difference(there)):
+        present, gone = known[name].neuron_ids, set(numbers)
+        if missing := sorted(gone.difference(present)):
             raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
-        if len(gone) == len(there):
+        if len(gone) == len(present):
             raise InputError(
                 f"That would remove every neuron of {name} of {loaded.name}; keep at least one, or "
                 "remove the whole layer."
             )
-        kept[name] = [number for number in there if number not in gone]
+        remaining[name] = [number for number in present if number not in gone]
     network = copied_network(loaded, share=share)
     base = getattr(network, "base_model", network)
-    for name, left in kept.items():
+    for name, left in remaining.items():
         if len(left) < known[name].width:
-            keep_neurons(_moved(known[name], whole.model, base), left)
+            keep_neurons(_moved(known[name], all_stacks.model, base), left)
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
@@ -150,6 +150,6 @@ def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     base = (loaded.whole or loaded).model
     lost = {}
     for name, item in lost_neurons(base).items():
-        there = set(item.neuron_ids)
-        lost[name] = tuple(n for n in range(item.width_before) if n not in there)
+        present = set(item.neuron_ids)
+        lost[name] = tuple(n for n in range(item.width_before) if n not in present)
     return lost

@@ -31,32 +31,32 @@ def output_map(site: AttentionSite) -> OutputMap:
 
 
 #: Original output maps of modules whose map is temporarily replaced.
-_OWN: dict[nn.Module, OutputMap] = {}
+_ORIGINALS: dict[nn.Module, OutputMap] = {}
 
 
 @contextmanager
 def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
     """Run a model with other output maps, given by row, then put back those it had."""
     before = {row: output_map(loaded.sites[row]) for row in maps}
-    modules = {loaded.sites[row].module: own for row, own in before.items()}
-    new = {module: own for module, own in modules.items() if module not in _OWN}
-    _OWN.update(new)
+    modules = {loaded.sites[row].module: original for row, original in before.items()}
+    new = {module: original for module, original in modules.items() if module not in _ORIGINALS}
+    _ORIGINALS.update(new)
     try:
         for row, other in maps.items():
             _fill(loaded.sites[row], other)
         yield
     finally:
-        for row, own in before.items():
-            _fill(loaded.sites[row], own)
+        for row, original in before.items():
+            _fill(loaded.sites[row], original)
         for module in new:
-            del _OWN[module]
+            del _ORIGINALS[module]
 
 
 @contextmanager
-def own_outputs(loaded: LoadedModel) -> Iterator[None]:
-    """Run a model with its own output maps, also while :func:`replaced_outputs` has others."""
-    own = {site.row: _OWN[site.module] for site in loaded.sites if site.module in _OWN}
-    with replaced_outputs(loaded, own):
+def original_outputs(loaded: LoadedModel) -> Iterator[None]:
+    """Run a model with its original output maps, even while :func:`replaced_outputs` has others."""
+    originals = {s.row: _ORIGINALS[s.module] for s in loaded.sites if s.module in _ORIGINALS}
+    with replaced_outputs(loaded, originals):
         yield
 
 
@@ -66,21 +66,21 @@ def make_permanent(
     """Write a repair of ``full`` into its compact copy, in place.
 
     ``gates`` (n_layers, n_heads) are as the full model counts its heads; layers that ``maps`` lacks
-    keep their own W_O.
+    keep their W_O.
     """
     done = set()
-    for site, whole in zip(compact.sites, full.sites, strict=True):
+    for site, full_site in zip(compact.sites, full.sites, strict=True):
         if site.module in done:  # ALBERT: one map, many layers
             continue
         done.add(site.module)
-        kept = [whole.head_ids.index(head) for head in site.head_ids]
+        indices = [full_site.head_ids.index(head) for head in site.head_ids]
         if site.row in maps:
             here = maps[site.row]
             by_head = here.W.reshape(-1, site.d_head, here.W.shape[1])
-            _fill(site, OutputMap(by_head[kept].flatten(0, 1), here.b))
-        own = gates[site.row, kept].to(site.output_weight)
+            _fill(site, OutputMap(by_head[indices].flatten(0, 1), here.b))
+        factors = gates[site.row, indices].to(site.output_weight)
         with torch.no_grad():  # a gate made permanent
-            site.output_weight.mul_(own.repeat_interleave(site.d_head))
+            site.output_weight.mul_(factors.repeat_interleave(site.d_head))
 
 
 def _fill(site: AttentionSite, new: OutputMap) -> None:
@@ -98,14 +98,14 @@ def less_random_write(site: AttentionSite, head: int, generator: torch.Generator
     keeps the length of what is taken at every token, and the angles between tokens; only the
     directions are random. The generator is one on the CPU.
     """
-    own = output_map(site)
+    original = output_map(site)
     rows = slice(head * site.d_head, (head + 1) * site.d_head)
-    W = own.W[rows].cpu().double()  # (d_head, d_model)
+    W = original.W[rows].cpu().double()  # (d_head, d_model)
     # W = R^T Q^T, so a random orthonormal frame in the place of Q is W times a random rotation.
     R: Tensor = torch.linalg.qr(W.t(), mode="r").R
     noise = torch.randn(W.shape[1], len(R), generator=generator, dtype=torch.float64)
     Q, triangle = torch.linalg.qr(noise)
     frame = Q * triangle.diagonal().sign()  # (d_model, d_head), uniformly distributed
-    new = own.W.clone()
+    new = original.W.clone()
     new[rows] = (W - R.t() @ frame.t()).to(new)
-    return OutputMap(new, own.b)
+    return OutputMap(new, original.b)

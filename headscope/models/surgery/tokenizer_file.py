@@ -58,46 +58,46 @@ class TokenizerFile:
         return None if token is None else str(token)
 
     def named(self) -> dict[int, str]:
-        """Ids that the file itself speaks of: added tokens, the frame of a text, padding."""
-        found = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
+        """Ids that the file names: added tokens, the special tokens around a text, padding."""
+        names = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
         renumber_frame(
-            self._data.get("post_processor"), lambda row, name: found.update({row: name})
+            self._data.get("post_processor"), lambda row, name: names.update({row: name})
         )
         if padding := self._data.get("padding"):
-            found[int(padding["pad_id"])] = str(padding["pad_token"])
-        return found
+            names[int(padding["pad_id"])] = str(padding["pad_token"])
+        return names
 
     def spelling(self) -> set[int]:
-        """Ids without which a character could not be read, or would get another score."""
+        """Ids needed to read every character, with the same score."""
         pieces = self._pieces.items()
-        kept = {row for row, piece in pieces if len(self._parts(piece)[1]) == 1}
-        kept |= {row for row, piece in pieces if _BYTE.fullmatch(piece)}
+        rows = {row for row, piece in pieces if len(self._parts(piece)[1]) == 1}
+        rows |= {row for row, piece in pieces if _BYTE.fullmatch(piece)}
         if self.kind == "WordPiece":
-            single = {self._pieces[row] for row in kept}
-            kept |= {row for row, piece in pieces if not single.issuperset(self._symbols(piece))}
+            single = {self._pieces[row] for row in rows}
+            rows |= {row for row, piece in pieces if not single.issuperset(self._symbols(piece))}
         if self.kind == "Unigram":
             scores = [float(score) for _, score in self._model["vocab"]]
-            kept.add(scores.index(min(scores)))
+            rows.add(scores.index(min(scores)))
             # Some classes of transformers write the number of the unknown piece into their code.
-            kept.update(range(int(self._model.get("unk_id") or 0) + 1))
-        return kept
+            rows.update(range(int(self._model.get("unk_id") or 0) + 1))
+        return rows
 
     def with_steps(self, rows: Iterable[int]) -> set[int]:
-        """Add to some ids those of the pieces that BPE makes on the way to them."""
-        kept = set(rows)
+        """Add to some ids those of the intermediate pieces that BPE merges into them."""
+        needed = set(rows)
         if self.kind != "BPE":
-            return kept
+            return needed
         row_of = {piece: row for row, piece in self._pieces.items()}
-        order = {pair: place for place, pair in enumerate(self._merges())}
-        for row in sorted(kept.intersection(self._pieces)):
+        order = {pair: rank for rank, pair in enumerate(self._merges())}
+        for row in sorted(needed.intersection(self._pieces)):
             parts = self._symbols(self._pieces[row])
             made = [*parts]
             while pairs := [(order[p], i) for i, p in enumerate(pairwise(parts)) if p in order]:
-                _, place = min(pairs)
-                parts[place : place + 2] = [self._joined(*parts[place : place + 2])]
-                made.append(parts[place])
-            kept.update(row_of[piece] for piece in made if piece in row_of)
-        return kept
+                _, index = min(pairs)
+                parts[index : index + 2] = [self._joined(*parts[index : index + 2])]
+                made.append(parts[index])
+            needed.update(row_of[piece] for piece in made if piece in row_of)
+        return needed
 
     def renumbered(self, new_id: Mapping[int, int]) -> str:
         """Return the file with the pieces of ``new_id`` alone: old id to new id."""

@@ -46,8 +46,8 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
         return []
     used = _depended_on(loaded)
 
-    def kept(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Keep each parameter once, and only what is used; in the order of the model."""
+    def used_among(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Return which of some parameters are used, each once, in the order of the model."""
         ids = {id(p) for p in parameters}
         return [p for p in used if id(p) in ids]
 
@@ -55,7 +55,7 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     modules = list(encoder.modules())
     # NoNorm, of MobileBERT, is the gain and the bias of a LayerNorm alone.
     norm_modules = [m for m in modules if is_norm(m) or type(m).__name__ == "NoNorm"]
-    norms = kept(p for m in norm_modules for p in m.parameters(False))
+    norms = used_among(p for m in norm_modules for p in m.parameters(False))
     if not norms:
         raise UnsupportedModelError(
             f"{loaded.name} has no LayerNorm or RMSNorm with parameters, so transfer cannot "
@@ -69,7 +69,7 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     if way == "attention":
         maps = [m for p in (s.projections for s in sites) for m in (p.q, p.k, p.v, p.out)]
         owners = [*(site.module for site in sites), *(m.module for m in maps)]
-        held = kept(p for owner in owners for p in owner.parameters())
+        held = used_among(p for owner in owners for p in owner.parameters())
         return [Chosen(p) for p in held if id(p) not in norm_ids]
     tables = [m for m in modules if isinstance(m, nn.Embedding)]
     others = norm_ids | {id(p) for table in tables for p in table.parameters()}
@@ -78,14 +78,14 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     matrices = [p for p in used if id(p) not in others and p.ndim > 1]
     if way == "all_biases":
         of_norms = [getattr(m, "bias", None) for m in norm_modules]
-        every = kept([*biases, *(bias for bias in of_norms if bias is not None)])
+        every = used_among([*biases, *(bias for bias in of_norms if bias is not None)])
         if not every:
             raise UnsupportedModelError(f"{loaded.name} has no biases.")
         return [Chosen(p) for p in every]
     n = sum(p.numel() for p in norms)
     if way == "lora":  # the matrices that hold W_Q and W_V come first; fused ones hold W_K too
         projections = [site.projections for site in sites]
-        first = {id(m.module.weight) for own in projections for m in (own.q, own.v)}
+        first = {id(m.module.weight) for p in projections for m in (p.q, p.v)}
         return _rank_one(loaded, matrices, first, n, seed)
     return _drawn(loaded, biases if way == "biases" else matrices, n, way, seed)
 
@@ -105,10 +105,10 @@ def _depended_on(loaded: LoadedModel) -> list[nn.Parameter]:
     with torch.enable_grad():
         hidden = loaded.forward(ids, mask)
         differentiable = [p for p in parameters if p.requires_grad]
-        found = torch.autograd.grad(hidden.float().sum(), differentiable, allow_unused=True)
+        gradients = torch.autograd.grad(hidden.float().sum(), differentiable, allow_unused=True)
     for p, flag in zip(parameters, before, strict=True):
         p.requires_grad_(flag)
-    return [p for p, g in zip(differentiable, found, strict=True) if g is not None]
+    return [p for p, g in zip(differentiable, gradients, strict=True) if g is not None]
 
 
 def _drawn(
@@ -123,11 +123,11 @@ def _drawn(
             "as many from."
         )
     rng = np.random.default_rng((abs(seed), 8))
-    places = np.sort(rng.choice(total, size=n, replace=False))
-    owner = np.searchsorted(ends, places, side="right")
+    positions = np.sort(rng.choice(total, size=n, replace=False))
+    owner = np.searchsorted(ends, positions, side="right")
     starts = np.concatenate([[0], ends[:-1]])
     return [
-        Chosen(p, torch.from_numpy(places[owner == i] - starts[i]).to(p.device))
+        Chosen(p, torch.from_numpy(positions[owner == i] - starts[i]).to(p.device))
         for i, p in enumerate(source)
         if (owner == i).any()
     ]

@@ -136,8 +136,8 @@ def plan_vocabulary(
         If a smaller tokenizer would read a calibration text otherwise.
     """
     old, file = _opened(loaded)
-    kept = [text for text in texts if text.strip()]
-    if not kept:
+    sources = [text for text in texts if text.strip()]
+    if not sources:
         raise InputError(
             "There is no calibration text to tell which pieces of the vocabulary are used; give at "
             "least one sentence."
@@ -149,7 +149,7 @@ def plan_vocabulary(
             "which; give pairs of source and target."
         )
     groups = [_named(loaded, file), file.spelling()]
-    both = chain(tokenise(loaded, kept, special=False), tokenise(loaded, written, targets=True))
+    both = chain(tokenise(loaded, sources, special=False), tokenise(loaded, written, targets=True))
     read = (encoding.ids for encoding in both)
     words = _words(loaded, keep, common, language, file)
     groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, words)]
@@ -162,8 +162,8 @@ def plan_vocabulary(
     order = sorted(stay, key=lambda row: (row not in file.pieces, row))
     new_ids = {row: new for new, row in enumerate(order)}
     tokenizer = file.renumbered(new_ids)
-    _check_ids(loaded, old, tokenizer, new_ids, [*kept, *written])
-    proof = kept[:: max(1, len(kept) // _PROOF_TEXTS)][:_PROOF_TEXTS]
+    _check_ids(loaded, old, tokenizer, new_ids, [*sources, *written])
+    proof = sources[:: max(1, len(sources) // _PROOF_TEXTS)][:_PROOF_TEXTS]
     named, spelling, from_texts, from_words = counts
     return VocabularyPlan(
         kept=tuple(order),
@@ -295,17 +295,17 @@ def _named(loaded: LoadedModel, file: TokenizerFile) -> set[int]:
                 f"vocabulary of {loaded.vocab_size:,} rows has none; save the tokenizer that "
                 "belongs to the model beside it."
             )
-    found = set(rows)
+    named = set(rows)
     for settings in _settings(loaded.network):
-        found.update(row for _, value in _token_settings(settings) for row in _numbers(value))
+        named.update(row for _, value in _token_settings(settings) for row in _numbers(value))
     pad = loaded.model.get_input_embeddings().padding_idx
-    found.update(() if pad is None else (pad,))
+    named.update(() if pad is None else (pad,))
     positions = (
         m for name, m in loaded.model.named_modules() if name.endswith("position_embeddings")
     )
     if any(getattr(module, "padding_idx", None) is not None for module in positions):
-        found.update(range(loaded.pad_id + 1))  # RoBERTa counts positions from this number
-    return found
+        named.update(range(loaded.pad_id + 1))  # RoBERTa counts positions from this number
+    return named
 
 
 def _settings(network: Any) -> list[Any]:
@@ -413,18 +413,18 @@ def _check_ids(
         )
 
 
-def _check_outputs(whole: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
-    """Prove that states and logits of calibration texts are the whole model's."""
-    read = [encoding.ids[:_PROOF_TOKENS] for encoding in tokenise(whole, plan.proof)]
+def _check_outputs(full_model: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
+    """Prove that states and logits of calibration texts are the full model's."""
+    read = [encoding.ids[:_PROOF_TOKENS] for encoding in tokenise(full_model, plan.proof)]
     rows = [row for row in read if row]  # a tokenizer may pass over a text
     if not rows:
         return
-    expected = outputs(whole, rows)
-    found = outputs(cut, [[plan.new_ids[row] for row in text] for text in rows])
+    expected = outputs(full_model, rows)
+    actual = outputs(cut, [[plan.new_ids[row] for row in text] for text in rows])
     if len(expected) > 1 and expected[1].shape[-1] == plan.rows_before:  # logits of the vocabulary
         expected[1] = expected[1][..., list(plan.kept)]
-    if not agree(expected, found, min(1e-2, TOLERANCES[whole.dtype])):
+    if not agree(expected, actual, min(1e-2, TOLERANCES[full_model.dtype])):
         raise ArtefactError(
-            f"Without its unused rows {whole.name} computes something else for calibration "
+            f"Without its unused rows {full_model.name} computes something else for calibration "
             "texts, so its vocabulary is left whole; please report this."
         )

@@ -320,7 +320,7 @@ def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chos
     monkeypatch.setattr("headscope.shrinking.ladder.width_of", lambda model: 0)
     plain = {"target": None, "max_drop": 0.5, "minutes": 0.0, "save": None, "tell": None}
     files = SimpleNamespace(served=lambda form: None, release=lambda: None)
-    bench = SimpleNamespace(files_of_whole=files, whole=None, elsewhere=lambda *models: ())
+    bench = SimpleNamespace(files_of_whole=files, full_model=None, elsewhere=lambda *models: ())
     ladder = Ladder(bench, ("openvino",), **plain)
     ladder.models = [
         dataclasses.replace(

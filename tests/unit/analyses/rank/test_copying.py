@@ -67,8 +67,8 @@ def test_what_all_logits_share_changes_nothing() -> None:
     """A vector added to every row of W_U moves all logits alike; many tokens are added in parts."""
     torch.manual_seed(1)
     read, write = torch.randn(2, 20_000, 6)
-    plain = TokenMaps(read, write, own=True).product()
-    moved = TokenMaps(read, write + 3 * torch.randn(6), own=True).product()
+    plain = TokenMaps(read, write, has_unembedding=True).product()
+    moved = TokenMaps(read, write + 3 * torch.randn(6), has_unembedding=True).product()
     torch.testing.assert_close(plain, moved, rtol=1e-4, atol=1e-2)
     centred = write.double() - write.double().mean(0)
     torch.testing.assert_close(plain, centred.T @ read.double())
