@@ -31,7 +31,7 @@ class PartSum:
     """What all parts of one kind contribute, mean over examples (Student's t)."""
 
     #: ``heads``, ``feed-forward``, ``embeddings`` or ``biases``; for a target ``self-attention``
-    #: and ``cross-attention`` in place of ``heads``
+    #: and ``cross-attention`` instead of ``heads``
     kind: str
     direct: Annotated[Estimate, Compare("contributed")]
 
@@ -94,7 +94,7 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class AttributedToken:
-    """What was read from one token; what stands at it without being read by a head is its own."""
+    """What one token contributes: what heads read from it, and what is added at its position."""
 
     #: 0 for the first text, 1 for the second; for a target 0 the source, 1 what the decoder reads
     text: int
@@ -158,9 +158,9 @@ class Reversal:
     heads: tuple[str, ...]
     margins: tuple[float, ...]  # With all heads, and after each choice of the greedy search
     found: bool  # Whether the margin without them is below zero
-    most: int  # Heads that the set might have
-    #: Random sets of as many heads in the same layers that do it too, of ``draws`` different ones:
-    #: fewer than asked for where the layers have no more.
+    most: int  # Largest size of the set that is searched
+    #: Random sets of as many heads in the same layers that reverse it too, among ``draws`` sets
+    #: that differ: fewer than asked for where the layers have no more.
     random_reversed: int
     draws: int
     #: The same search on triples, or texts, of the calibration text whose margin is within 20%.
@@ -269,15 +269,15 @@ class AttributeResult(Measured):
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
         import pandas as pd
 
-        columns, found = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
+        columns, faithfulness = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
         rows = (
             []
-            if found is None
+            if faithfulness is None
             else [
                 (curve.ranking, order, heads, share)
-                for curve in (*found.rankings, *found.random)
+                for curve in (*faithfulness.rankings, *faithfulness.random)
                 for order in ("signed", "absolute")
-                for heads, share in zip(found.kept, getattr(curve, order), strict=True)
+                for heads, share in zip(faithfulness.kept, getattr(curve, order), strict=True)
             ]
         )
         return pd.DataFrame(rows, columns=columns)

@@ -87,23 +87,23 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
 
 
 def matched_sets(
-    found: Sequence[Place], heads: Sequence[Place], draws: int, seed: int
+    chosen: Sequence[Place], heads: Sequence[Place], draws: int, seed: int
 ) -> list[list[Place]]:
     """Draw different random sets of as many heads in the same layers, without the set itself.
 
     There are fewer than ``draws`` where the layers have no more such sets.
     """
     rng = np.random.default_rng(abs(seed))
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in chosen]
     of_row = {row: [head for head in heads if head[0] == row] for row in rows}
     sets: dict[frozenset[Place], None] = {}
     for _ in range(TRIED * draws):
         drawn = frozenset(
-            own[i]
-            for row, own in of_row.items()
-            for i in rng.choice(len(own), size=rows.count(row), replace=False)
+            in_layer[i]
+            for row, in_layer in of_row.items()
+            for i in rng.choice(len(in_layer), size=rows.count(row), replace=False)
         )
-        if drawn != frozenset(found) and len(sets) < draws:
+        if drawn != frozenset(chosen) and len(sets) < draws:
             sets[drawn] = None
     return [sorted(drawn) for drawn in sets]
 
@@ -129,14 +129,14 @@ def find_reversal(
         example = replace(example, rows=(first, third, second))
         versions = Versions(loaded, example, margin_of)
     most, total = options.most, 1 + SEARCHES
-    found = search(versions, heads, most)
+    result = search(versions, heads, most)
     progress("search", 1, total)
-    sets = matched_sets(found.heads, heads, DRAWS, options.seed) if found.reversed else []
+    sets = matched_sets(result.heads, heads, DRAWS, options.seed) if result.reversed else []
     random = versions.measure(sets) if sets else np.zeros(0)
-    at_mean = versions.measure([found.heads], means)
-    resampled = [float(versions.measure([found.heads], draw)[0]) for draw in draws]
+    at_mean = versions.measure([result.heads], means)
+    resampled = [float(versions.measure([result.heads], draw)[0]) for draw in draws]
     searches = []
-    candidates = _of_margin(loaded, rows, example, found.margins[0], options)
+    candidates = _of_margin(loaded, rows, example, result.margins[0], options)
     for i, other in enumerate(islice(candidates, SEARCHES), 2):
         same = search(Versions(loaded, other, margin_of), heads, most)
         needed = len(same.heads) if same.reversed else None
@@ -150,16 +150,16 @@ def find_reversal(
     return Reversal(
         question="nearer" if example.kind == "cosine" else "predicted",
         swapped=swapped,
-        heads=names(found.heads),
-        margins=found.margins,
-        found=found.reversed,
+        heads=names(result.heads),
+        margins=result.margins,
+        found=result.reversed,
         most=most,
         random_reversed=int((random < 0).sum()),
         draws=len(sets),
         others=tuple(searches),
-        margin=found.margin,
-        put_back=found.put_back,
-        chosen=names(found.chosen),
+        margin=result.margin,
+        put_back=result.put_back,
+        chosen=names(result.chosen),
         margin_mean=float(at_mean[0]),
         margins_resampled=tuple(resampled),
     )

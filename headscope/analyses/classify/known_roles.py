@@ -91,11 +91,11 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
 
 
 def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Map heads by their original names (stack, layer, head) to row and place in the model."""
+    """Map heads by their original names (stack, layer, head) to row and index in the model."""
     return {
-        (site.stack, site.layer, name): (site.row, place)
+        (site.stack, site.layer, name): (site.row, index)
         for site in loaded.sites
-        for place, name in enumerate(site.head_ids)
+        for index, name in enumerate(site.head_ids)
     }
 
 

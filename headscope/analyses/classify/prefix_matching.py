@@ -116,10 +116,10 @@ class Repeats:
 
         return {
             head_name(site.layer, head, site.stack): PrefixScore(
-                **{name: match(i, site.row, place) for i, name in enumerate(PLACES)}
+                **{name: match(i, site.row, index) for i, name in enumerate(PLACES)}
             )
             for site in loaded.sites
-            for place, head in enumerate(site.head_ids)
+            for index, head in enumerate(site.head_ids)
         }
 
 

@@ -229,9 +229,9 @@ def _weights(trace: Trace) -> _Made:
     matrices = []
     for name, t in learned.items():
         numbers[f"norm_{name}"] = rounded(widest(t).norm())
-        whole = t if t.dim() == 2 else t[None]
-        corner = trace.matrix(name, whole[:CORNER, :CORNER], rows=())
-        matrices.append(Matrix(name, tuple(whole.shape), (), (), corner.values))
+        matrix = t if t.dim() == 2 else t[None]
+        corner = trace.matrix(name, matrix[:CORNER, :CORNER], rows=())
+        matrices.append(Matrix(name, tuple(matrix.shape), (), (), corner.values))
     return numbers, matrices, []
 
 
@@ -362,17 +362,17 @@ def _z(trace: Trace) -> _Made:
 def _mix(trace: Trace) -> _Made:
     """Concatenate and multiply once, or multiply head by head and add: the same.
 
-    The share of a part is the length of its projection on the whole, ``<part, out> / ||out||^2``
-    over all tokens: shares add up to 1, and one that works against the others is negative.
+    The share of a part is the length of its projection on the output, ``<part, out> / ||out||^2``
+    over all tokens. Shares add up to 1; a part that works against the others has a negative one.
     """
     ours, site, theirs = trace.ours, trace.run.site, trace.run.record.out
     parts, out = ours.parts, ours.out
     others = {"b_O": ours.weights.b_O.expand_as(out)}
     if ours.convolved is not None:
         others["beside attention"] = ours.convolved
-    added, whole = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
-    share = (added * whole).sum((-1, -2)) / whole.square().sum()
-    size = added.norm(dim=(-1, -2)) / whole.norm()
+    added, total = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
+    share = (added * total).sum((-1, -2)) / total.square().sum()
+    size = added.norm(dim=(-1, -2)) / total.norm()
     names = [*(head_name(site.layer, head, site.stack) for head in site.head_ids), *others]
     at_once = ours.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
     at_once = at_once + sum(others.values())

@@ -151,7 +151,7 @@ class Clustered:
         return Clustered(1.0 - self.value, -self.influence)
 
     def unknown(self) -> Clustered:
-        """Return numbers in their place that are not known."""
+        """Return numbers as unknown (NaN), with the same shapes."""
         return Clustered(self.value * np.nan, self.influence * np.nan)
 
     def mean(self) -> Clustered:
@@ -249,9 +249,9 @@ class HubSums:
         return [min(c, key=lambda name: (-c[name], name)) for c in counts]
 
     def rates(self, hubs: Sequence[str]) -> tuple[Clustered, Clustered]:
-        """Say how often these, one of each head, are its hub, and a node drawn at random."""
+        """Return how often each head's hub is its entry in ``hubs``, and a random node's rate."""
         every = self._sentences
-        hit = [np.equal(own, hubs) for own in self._hubs]
+        hit = [np.equal(names, hubs) for names in self._hubs]
         chance = [np.array([names.count(hub) / len(names) for hub in hubs]) for names in every]
         return Clustered.mean_of(hit, len(hubs)), Clustered.mean_of(chance, len(hubs))
 
@@ -263,8 +263,8 @@ class HubSums:
         """
         lowest = {}
         for name, sentences in self._names.items():
-            if len(sentences) >= least and (found := self.of(name)):
-                ratio = found[2]
+            if len(sentences) >= least and (numbers := self.of(name)):
+                ratio = numbers[2]
                 lowest[name] = float((ratio.value - Z95 * ratio.error())[0])
         names = sorted(name for name, low in lowest.items() if above(low, 1.0))
         order = np.argsort(-tied([lowest[name] for name in names]), kind="stable")

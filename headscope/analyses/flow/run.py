@@ -85,7 +85,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         note=corpus.note,
         tokens=sums.tokens,
     )
-    # Values of each width have random factors of their own beside them.
+    # Each width of the values is compared with random factors of that width.
     shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
     likes = [layer_factors(site.weights()).first(1) for site in shapes.values()]
     seeds = range(seed, seed + options.control_seeds)
@@ -236,7 +236,7 @@ def _mean_recovery(r2: R2) -> Recovery:
 def _gap(mine: Clustered, random: Clustered) -> Estimate:
     """Return what z recovers minus what random directions or weights do, mean over heads.
 
-    Every head has random ones of its own, so the spread over heads counts as well.
+    Every head has its own random directions, so the spread over heads counts as well.
     """
     gap = mine - random
     known = np.isfinite(gap.value)
@@ -249,8 +249,8 @@ def _graph(sums: Sums) -> Graph:
     """Average the heads' shares, and list the hubs."""
     hubs = []
     for name in sums.chosen.most(HUBS, HUB_SENTENCES):
-        if found := sums.hubs.of(name):
-            received, even, ratio, count = found
+        if numbers := sums.hubs.of(name):
+            received, even, ratio, count = numbers
             hubs.append(Hub(name, received, even, ratio.estimate(), count))
     even_share = Clustered.mean_of(sums.hubs.even, 1).estimate().value
     return Graph(_top_share(sums.hubs, sums.chosen), even_share, tuple(hubs))

@@ -106,8 +106,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
             read(functools.partial(random_factors, like, seed) for seed in seeds)
             for like in geometries
         ]
-        for key, found in zip(distinct, measured, strict=True):
-            spectra[key] = found
+        for key, layer_spectra in zip(distinct, measured, strict=True):
+            spectra[key] = layer_spectra
             tell("model", len(spectra), len(distinct))
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)

@@ -241,12 +241,12 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         ("each head cut, equal parameters", "truncated_", b.PURPLE, "s", "-"),
         ("shared, Gaussian control", "control_", b.VERMILION, "", "--"),
     ):
-        look: Any = ("line", colour, marker, dash)
+        style: Any = ("line", colour, marker, dash)
         y = [getattr(item, f"{kind}score_error") for item in shared.widths]
-        errors.append(b.Series(name, x, y, *look))
+        errors.append(b.Series(name, x, y, *style))
         if kind != "control_":
             near = [getattr(item, f"{kind}fidelity") for item in shared.widths]
-            fidelities.append(b.Series(name, x, near, *look))
+            fidelities.append(b.Series(name, x, near, *style))
     knees = {} if shared.knee is None else {"knee": float(shared.knee)}
     width = "width r of the shared W_Q and W_K"
     yield b.Panels(
@@ -334,10 +334,10 @@ def _numbers(
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
-    """Write one row; means of whole numbers have a digit."""
+    """Write one row; means of counts have one decimal."""
     numerical, stable, effective, *dims = numbers[:-2]
-    whole = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
-    sizes = [next(whole), decimal(stable, 1), decimal(effective, 1), *whole]
+    counts = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
+    sizes = [next(counts), decimal(stable, 1), decimal(effective, 1), *counts]
     return [name, *sizes, *(decimal(value, 2) for value in numbers[-2:])]
 
 

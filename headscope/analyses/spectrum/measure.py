@@ -35,9 +35,9 @@ def shares(sigma: Array) -> Array:
 
     Rises to exactly 1; all 1 where every value is 0.
     """
-    total = np.cumsum(sigma, axis=-1)
-    whole = total[..., -1:]
-    return np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
+    sums = np.cumsum(sigma, axis=-1)
+    total = sums[..., -1:]
+    return np.where(total > 0, sums / np.where(total > 0, total, 1.0), 1.0)
 
 
 #: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.

@@ -216,16 +216,16 @@ class _Runs:
         """
         if chosen > min(rates):
             return False
-        own = [point.validation_loss for point in best.curve]
+        loss = [point.validation_loss for point in best.curve]
         if cell.variant == "head":
-            none = own[:1] * len(own)
+            base = loss[:1] * len(loss)
         else:
             alone = dataclasses.replace(cell, variant="head")
             outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
-            none = [point.validation_loss for point in outcome.curve]
-        pairs = [(a, b) for a, b in zip(own, none, strict=False) if a is not None and b is not None]
-        start = own[0] or math.inf
-        return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
+            base = [point.validation_loss for point in outcome.curve]
+        both = [(a, b) for a, b in zip(loss, base, strict=False) if a is not None and b is not None]
+        start = loss[0] or math.inf
+        return len(both) > 1 and all(abs(a - b) <= SAME * start for a, b in both)
 
     def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
         model, key = self.loaded, (cell.weights, 0)
@@ -339,9 +339,9 @@ def rate_grid(
 ) -> dict[str, tuple[float, ...]]:
     """Return the rates to try of each variant: the grid, or its middle without a search."""
     grid = dict(RATES)
-    for name, own in (rates or {}).items():
+    for name, values in (rates or {}).items():
         _check_names([name])
-        if not own or not all(0 < rate < float("inf") for rate in own):
+        if not values or not all(0 < rate < float("inf") for rate in values):
             raise InputError(f"The learning rates of {name} must be positive numbers, one or more.")
-        grid[name] = tuple(sorted(set(own)))
-    return grid if search else {name: (own[len(own) // 2],) for name, own in grid.items()}
+        grid[name] = tuple(sorted(set(values)))
+    return grid if search else {name: (values[len(values) // 2],) for name, values in grid.items()}
