@@ -99,11 +99,11 @@ def _report(call: Call) -> None:
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
     folder = call.values["output"] = call.values["output"] or Path("reports") / name
     # Insights judges what the other sections measured: only its thresholds and its limit apply.
-    own = table_of(call.context, "insights")
-    table = {key: value for key, value in own.items() if "threshold" in key}
+    insights = table_of(call.context, "insights")
+    table = {key: value for key, value in insights.items() if "threshold" in key}
     others = [name for name in SECTIONS if name != "insights"]
     settings = section_settings(call.context, others, call.values)
-    limit = call.values["limit"] or own.get("limit")
+    limit = call.values["limit"] or insights.get("limit")
     settings |= {} if limit is None else {"insights": {"limit": limit}}
     keywords = {
         **call.arguments,

@@ -67,16 +67,16 @@ def print_written(folder: Path, names: Sequence[str], section: str | None) -> No
 
     from headscope.core.safe_text import visible
 
-    place, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
+    path, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
     more = f" and {left} more" if left > 0 else ""
-    print_human(Text(f"\nWritten to {place}: {', '.join(names[:_MOST_NAMES])}{more}."))
+    print_human(Text(f"\nWritten to {path}: {', '.join(names[:_MOST_NAMES])}{more}."))
     for page in (name for name in names if name.endswith(".html")):
-        print_human(Text(f"Open {place}/{page} in a browser."))
+        print_human(Text(f"Open {path}/{page} in a browser."))
     if section is not None:
         code = (
             "To read the numbers in Python:\n"
             "from headscope.reports.reading import read_results\n"
-            f'results = read_results("{place}")\n'
+            f'results = read_results("{path}")\n'
             f"print(results.{section}.to_frame())"
         )
         print_human(Text(code, no_wrap=True))

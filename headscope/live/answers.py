@@ -4,8 +4,8 @@ One batch holds every text once for the whole model, once with the heads off, an
 ``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
 pass of our own attention answers everything, exactly as if each of these models ran alone.
 
-An encoder-decoder model writes first. Then each model reads the text that the whole one wrote,
-which says how likely it is for it; patterns are those of the model with heads off on its own text.
+An encoder-decoder model writes first. Then each model reads what the full model wrote, which gives
+its probability of that text; patterns are those of the model with heads off on its own text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-RANDOM = 5  # Sets of heads drawn at random, which the set that is off is held against
+RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
 LONGEST = 64  # Tokens of a text whose patterns can still be looked at
 _GUESSES = 3  # Classes, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
@@ -152,18 +152,18 @@ class Answers:
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
         every, removed = list(self._places.values()), {self._places[name] for name in off}
-        whole = torch.ones(len(self.model.sites), self.model.n_heads)
+        all_on = torch.ones(len(self.model.sites), self.model.n_heads)
         if not removed:
-            return whole[None]
+            return all_on[None]
         generator = torch.Generator().manual_seed(self._seed)
         drawn = [
             [every[i] for i in torch.randperm(len(every), generator=generator)[: len(removed)]]
             for _ in range(RANDOM)
         ]
-        gates = whole.repeat(2 + RANDOM, 1, 1)
-        for own, places in zip(gates[1:], [removed, *drawn], strict=True):
+        gates = all_on.repeat(2 + RANDOM, 1, 1)
+        for of_model, places in zip(gates[1:], [removed, *drawn], strict=True):
             for row, index in places:
-                own[row, index] = 0.0
+                of_model[row, index] = 0.0
         return gates
 
     # --- what comes out ---------------------------------------------------------------------------
@@ -206,15 +206,15 @@ class Answers:
             return _ranked(logits, lambda i: names.get(i, i))
         mask = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask in rows[0].ids:
-            place = rows[0].ids.index(mask)
-            return _ranked(logits[:: len(rows), place], tokenizer.convert_ids_to_tokens)
+            position = rows[0].ids.index(mask)
+            return _ranked(logits[:: len(rows), position], tokenizer.convert_ids_to_tokens)
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
-        own = cosine(by_model, by_model[:1])  # (models, texts)
+        cosines = cosine(by_model, by_model[:1])  # (models, texts)
         which = ("first", "second") if len(rows) == 2 else ("",)
         answers = [
             _numbers(f"{name} embedding: cosine to the whole model's".strip(), each.tolist())
-            for name, each in zip(which, own.T, strict=True)
+            for name, each in zip(which, cosines.T, strict=True)
         ]
         if len(rows) == 2:
             both = cosine(by_model[:, 0], by_model[:, 1])
@@ -258,8 +258,8 @@ class Answers:
         """
         decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
         said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
-        places = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
-        likely = [float(logs[place].mean().exp()) for place in places]
+        indices = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
+        likely = [float(logs[index].mean().exp()) for index in indices]
         for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
             by_model = said[i::n]
             off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])

@@ -269,13 +269,13 @@ def plain_axes(
 
 def legend_beside(
     figure: Figure,
-    place: Literal["outside lower center", "outside right center"],
+    location: Literal["outside lower center", "outside right center"],
     columns: int = 1,
     **options: Any,
 ) -> None:
     """Put one legend outside all panels: by default that of the first one."""
     options.setdefault("handles", figure.axes[0].get_legend_handles_labels()[0])
-    figure.legend(loc=place, ncols=columns, fontsize=7, frameon=False, **options)
+    figure.legend(loc=location, ncols=columns, fontsize=7, frameon=False, **options)
 
 
 def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | None = None) -> None:

@@ -125,21 +125,21 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
         return rule.part("output", "not measured yet", rule.say("open"))
     if not {"symmetric", *_RANDOM} <= symmetric.whole.keys():
         return rule.part("output", "not measured yet", rule.say("without_shuffled"))
-    own = symmetric.whole["symmetric"].cosine
+    effect = symmetric.whole["symmetric"].cosine
     random = {name: symmetric.whole[name].cosine for name in _RANDOM}
-    if own.value is None or any(cosine.value is None for cosine in random.values()):
+    if effect.value is None or any(cosine.value is None for cosine in random.values()):
         return rule.part("output", UNKNOWN, rule.say("not_finite"))
     outcomes = []
     for cosine in random.values():  # the lower the cosine, the further the output has moved
         outcome = OPEN
-        if own.low is None or own.high is None or cosine.low is None or cosine.high is None:
+        if effect.low is None or effect.high is None or cosine.low is None or cosine.high is None:
             outcome = UNKNOWN
-        elif own.high < cosine.low - ROUNDING:
+        elif effect.high < cosine.low - ROUNDING:
             outcome = HOLDS
-        elif own.low >= cosine.high - ROUNDING:
+        elif effect.low >= cosine.high - ROUNDING:
             outcome = FAILS
         outcomes.append(outcome)
-    text = rule.say("output", random, own=own)
+    text = rule.say("output", random, symmetric=effect)
     if (equal := symmetric.equivalent_heads.value) is not None:
         text += rule.say("equivalent", equal=equal, n=len(symmetric.heads))
     return rule.part("output", every(outcomes), text)

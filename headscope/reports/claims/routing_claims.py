@@ -49,7 +49,7 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
     if control is not None:
         gain, drawn = control.gain.value, control.recovery
         random = rule.part("random", gain, gain=known(gain, "value"))
-        alone = rule.say("control_random", value=drawn.value.value, whole=drawn.whole.value)
+        alone = rule.say("control_random", value=drawn.value.value, input=drawn.whole.value)
         beside = alone + beside
     parts = [
         rule.part("wide", outcome, **values),

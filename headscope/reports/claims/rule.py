@@ -97,7 +97,7 @@ def common(outcomes: Sequence[str]) -> str:
 class Evidence(Sections):
     """What has been measured of a model, by section; None where it was not."""
 
-    kept: KeptRoles | None = None  # The model with only the heads of some roles
+    kept_roles: KeptRoles | None = None  # The model with only the heads of some roles
     stacks: tuple[str, ...] = ()  # The model's stacks of attention; empty where they are not known
 
 
