@@ -48,7 +48,7 @@ from headscope.show.style import styled
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
-#: What commands that measure nothing have of the common flags.
+#: The common flags of commands that measure nothing.
 _PLAIN = ("config", "debug")
 
 

@@ -171,7 +171,7 @@ def _single(where: str, kind: type, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Write a value much as the file has it, but short."""
+    """Write a value as the file has it, shortened."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -222,7 +222,7 @@ def section_settings(
     inputs = {name: flags[name] for name in names if flags[name] is not None}
     settings = {}
     for section in sections:
-        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        # Only depth has another dtype: its numbers fall below the rounding of float32.
         common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
         table = {key: v for key, v in table_of(context, section).items() if key not in common}
         if "text" in options[section]:
@@ -265,7 +265,7 @@ File = Annotated[Path | None, typer.Option("--config", help="TOML file with a ta
 
 @config.callback()
 def _group() -> None:
-    """Make ``show`` a command of its own."""
+    """Make ``show`` a separate command."""
 
 
 @config.command("show", cls=HelpCommand, epilog=EXAMPLES)

@@ -1,6 +1,6 @@
-"""What a model makes of a sentence or two with some of its heads switched off.
+"""The outputs of a model for a sentence or two with some of its heads switched off.
 
-One batch holds every text once for the whole model, once with the heads off, and once for each of
+One batch holds every text once for the full model, once with the heads off, and once for each of
 ``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
 pass of our own attention answers everything, exactly as if each of these models ran alone.
 
@@ -38,20 +38,20 @@ from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
 RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
-LONGEST = 64  # Tokens of a text whose patterns can still be looked at
+LONGEST = 64  # Tokens of the longest text whose patterns are readable
 _GUESSES = 3  # Classes, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 
 
-#: One thing that the model says: its name, by the whole model, with heads off, and the smallest and
+#: One output: its name, its value of the full model, with heads off, and the smallest and
 #: largest of the random sets, empty where no head is off.
 Answer = dict[str, str]
 
 
 class Answers:
-    """Answers for one model, which keeps nothing of what it was asked."""
+    """Answers for one model; no question is stored."""
 
     def __init__(self, loaded: LoadedModel, *, seed: int = 0) -> None:
         writes = loaded.task_head == "seq2seq"
@@ -144,9 +144,9 @@ class Answers:
         return rows
 
     def _gates(self, off: Sequence[str]) -> Tensor:
-        """Return gates of the whole model, of that without ``off``, and of random sets.
+        """Return gates of the full model, of that without ``off``, and of random sets.
 
-        Returns (models, n_layers, n_heads); the whole model alone where nothing is off.
+        Returns (models, n_layers, n_heads); the full model alone where nothing is off.
         """
         unknown = [name for name in off if name not in self._places]
         if unknown:
@@ -197,7 +197,7 @@ class Answers:
     def _read(
         self, batch: Padded, rows: Sequence[Row], hidden: Tensor, logits: Tensor | None, copies: int
     ) -> list[Answer]:
-        """Say what each model of the batch makes of the texts."""
+        """Return the outputs of each model of the batch for the texts."""
         head, tokenizer = self.model.task_head, self.model.tokenizer
         if logits is not None and head == "classification":
             if logits.shape[-1] == 1:  # a reranker, a regression
@@ -252,9 +252,9 @@ class Answers:
     def _written(
         self, pairs: Sequence[PairRow], wrote: Sequence[tuple[int, ...]], logits: Tensor, n: int
     ) -> Iterator[Answer]:
-        """Say what was written by the whole model, with heads off, and by one random set.
+        """Yield the text written by the full model, with heads off, and by one random set.
 
-        ``pairs`` has each of n texts by each model, which reads what the whole one wrote.
+        ``pairs`` has each of n texts by each model, which reads what the full one wrote.
         """
         decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
         said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
@@ -273,7 +273,7 @@ def _tokens(row: Row, stack: str) -> int:
 
 
 def _ranked(logits: Tensor, name: Callable[[int], object]) -> list[Answer]:
-    """List what the whole model and the one without heads think likeliest, (models, items)."""
+    """List the likeliest items of the full model and the one without heads, (models, items)."""
     shares = F.softmax(wide(logits), dim=-1)
     likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
     items = dict.fromkeys(likeliest.flatten().tolist())
@@ -285,7 +285,7 @@ def _answer(name: str, full: str, off: str, random: str) -> Answer:
 
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:
-    """Write the values of the whole model, of that without heads, and of random sets."""
+    """Write the values of the full model, of that without heads, and of random sets."""
     full, off = values[0], values[min(1, len(values) - 1)]
     drawn = values[2:]
     random = f"{min(drawn):.3f} to {max(drawn):.3f}" if drawn else ""

@@ -114,7 +114,7 @@ _AT = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")
 _SO_MANY = "with that share of the heads removed (any whole number for 50) the metric is "
 _FALSE = "at most so many heads with random weights earn a syntactic or rare-word label"
 _LEAST = "at least this; of a loss: at most"
-#: By name; what stands here for 50 percent is there for any whole number.
+#: By name; the two for 50 percent exist for any whole number.
 _LIMITS = {
     "validation": Limit(_FLAG, "every result was validated and passed", _validation),
     **{
@@ -142,7 +142,7 @@ LIMITS = {name: (limit.kind[0], limit.words) for name, limit in _LIMITS.items()}
 class Limits:
     """What a report must show, and which rules must not fire against ``baseline``."""
 
-    #: As the list of limits has each, and how a report is held against it.
+    #: Each limit as it is listed, and the check of a report.
     constants: tuple[tuple[str, Callable[[Results], _Found]], ...] = ()
     baseline: str | None = None
     fail_on: tuple[Rule, ...] = ()
@@ -198,7 +198,7 @@ def _shown(value: object) -> str:
 
 
 def _several(value: object) -> list[Any]:
-    """Return a list as it is, a text as a list of one, and nothing of anything else."""
+    """Return a list as it is, a text as a list of one, else an empty list."""
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 

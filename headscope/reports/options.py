@@ -88,7 +88,7 @@ class ClaimsOptions(RunOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse what a section's options do not take, before any section is measured."""
+        """Refuse settings that a section does not have, before any section is measured."""
         for name in (name for name in SECTIONS if name in (self.settings or {})):
             self.options_of(name)
 

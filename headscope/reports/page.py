@@ -265,7 +265,7 @@ def _parts(report: ReportResult) -> Iterator[Part]:
 
 
 def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
-    """Show the answer of a section and what shows it, and fold up the rest."""
+    """Show the answer of a section and its evidence, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
     return Part(anchor, title, body([*lead, *figure]), body(rest))

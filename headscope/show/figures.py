@@ -223,7 +223,7 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
         for kind in style.formats:
             # Fixed ids; text that stays text is a third of the size, and can be searched.
             plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
-            # By its canvas: ``savefig`` would place everything once more for each file.
+            # By its canvas: ``savefig`` would compute the layout again for each file.
             module, name_of, options = _CANVASES[kind]
             canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), name_of)
             drawn = io.BytesIO()
@@ -292,7 +292,7 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
 
 
 def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
-    """Put a colour bar beside axes, and return its own."""
+    """Put a colour bar beside axes, and return the bar's axes."""
     bar: Colorbar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
     bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)

@@ -34,7 +34,7 @@ _PREFIXES = {"formula": "   ", "check": "Check: "}
 _NAME = 8  # Columns of a row's name
 #: Rows and columns that are shown of a matrix that has no token across.
 _ROWS, _ACROSS = 4, 8
-#: How cells look from a share of the scale on: the more, the more vivid, on dark and light ground.
+#: Styles of cells by their share of the scale, more vivid for more, on dark and light ground.
 _SHADES = (
     (0.6, "bold #ffffff on #005fd7"),
     (0.35, "#ffffff on #4a74ad"),
@@ -44,7 +44,7 @@ _SHADES = (
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What has as many columns as the terminal has room for."""
+    """A table with as many columns as fit in the terminal."""
 
     draw: Callable[[int], Iterable[RenderableType]]  # Takes the terminal's columns
 
@@ -82,7 +82,7 @@ def terminal(
         if isinstance(block, Text | Custom):
             style = block.style if isinstance(block, Text) else ""
             text = rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
-            text.no_wrap = True if style == "code" else None  # lines to be pasted stay whole
+            text.no_wrap = True if style == "code" else None  # lines to paste are not wrapped
             yield text
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")

@@ -46,11 +46,11 @@ def judge_rankings(
     means: Replacement,
     progress: Progress,
     *,
-    beside: int,
+    n_random: int,
     circuit: Sequence[int],
     seed: int,
 ) -> Faithfulness | None:
-    """Judge the rankings of heads by their ``effects`` (examples, heads), and random ones beside.
+    """Judge the rankings of heads by their ``effects`` (examples, heads), and random rankings.
 
     ``circuit`` holds the indices of heads that are known to make the output. Returns None where all
     heads at their mean leave the outputs as they are.
@@ -69,7 +69,7 @@ def judge_rankings(
     scores = {name: tied((direction * of)[ranked].mean(0)) for name, of in effects.items()}
     orders = {name: (_descending(of), _descending(np.abs(of))) for name, of in scores.items()}
     rng, n = np.random.default_rng(abs(seed)), len(heads)
-    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(beside)]
+    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(n_random)]
 
     head_counts = sorted({math.ceil(share * n) for share in SHARES} - {n})
     every = [*random, *chain(*orders.values())]
@@ -102,7 +102,7 @@ def judge_rankings(
         curve = curve_of(name, *both)
         better = (float(of.cpr) >= float(curve.cpr) for of in others)
         nearer = (float(of.cmd) <= float(curve.cmd) for of in others)
-        p = [(1 + sum(as_good)) / (1 + beside) for as_good in (better, nearer)]
+        p = [(1 + sum(as_good)) / (1 + n_random) for as_good in (better, nearer)]
         roc = _roc(np.abs(scores[name]), circuit) if circuit else None
         curves.append(replace(curve, cpr_p=p[0], cmd_p=p[1], roc=roc))
     return Faithfulness(

@@ -132,7 +132,7 @@ def margin_of(example: Example, rows: Tensor) -> Tensor:
 
 
 def _target_logits(example: Example, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits at a target's counted positions, and those of its own tokens there.
+    """Return the logits at a target's counted positions, and those of its tokens there.
 
     Shapes: (..., positions, vocabulary) and (..., positions).
     """

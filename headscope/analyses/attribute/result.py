@@ -38,7 +38,7 @@ class PartSum:
 
 @dataclass(frozen=True)
 class AttributedHead(Head):
-    """What one head has to do with the output, mean over examples.
+    """What one head contributes to the output, mean over examples.
 
     Every number has two intervals, of this head and of all heads at once (Student's t, Bonferroni).
     """
@@ -113,7 +113,7 @@ class AttributedToken:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """What each two tokens' parts contribute to a cosine together.
+    """What each pair of tokens contributes to a cosine.
 
     For a target: what cross-attention read from a source token for the logit of a target's token,
     as a part of the mean.
@@ -122,14 +122,14 @@ class TokenPairs:
     rows: tuple[str, ...]  # Tokens of the first text, and of the second; of target, and source.
     columns: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    #: What is left of the output: terms in which b_O, shifts or constants take part, and for a
+    #: The rest of the output: terms in which b_O, shifts or constants take part, and for a
     #: target all parts but cross-attention.
     biases: float
 
 
 @dataclass(frozen=True)
 class AttributeControl:
-    """The same sum where it should say nothing of these texts, or of this model."""
+    """The same sum on texts, or with weights, for which it should show nothing."""
 
     output: Estimate  # Mean over examples, with intervals as for the model.
     parts: tuple[PartSum, ...]
@@ -198,7 +198,7 @@ class RankingCurve:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Whether rankings name the heads that matter, beside random rankings."""
+    """Whether rankings name the heads that matter, compared with random rankings."""
 
     kept: tuple[int, ...]  # Heads, from none to all
     #: Examples whose mean effects rank the heads, and others that judge the rankings. One example

@@ -30,7 +30,7 @@ from headscope.data.token_rows import PairRow, Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
 NEAR = 0.2  # Relative difference up to which another text's margin counts as the same.
-DRAWS = 100  # Random sets of as many heads in the same layers, beside a set that was found.
+DRAWS = 100  # Random sets of as many heads in the same layers, to compare.
 TRIED = 20  # Random sets that are drawn for each that is wanted, since some come up again.
 SEARCHES = 5  # Other texts with the same margin on which the same search is run.
 
@@ -72,7 +72,7 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
             best = max(best, *(lowers[head] for head in part))
         chosen.append(max(tried, key=lambda head: lowers[head]))
         del lowers[chosen[-1]]
-        # Measured again in a complete run of its own: this number decides.
+        # Measured again in a separate complete run: this number decides.
         margins.append(float(versions.measure([chosen], base=chosen)[0]))
     needed, margin, put_back = list(chosen), margins[-1], np.zeros(0)
     while margin < 0:

@@ -127,7 +127,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         rankings = {name: table[chosen] for name, table in written.items()} | effects
         faithfulness = judge_rankings(
             *(loaded, removed_from, heads, rankings, means, progress),
-            beside=options.rankings,
+            n_random=options.rankings,
             circuit=circuit,
             seed=seed,
         )

@@ -28,7 +28,7 @@ _RANKINGS = {
 
 
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
-    """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
+    """Show the sum, the heads by effect of removal with their parts, tokens, and the search."""
     summed = sum_sentence(result)
     yield b.Text(summed, "lead", b.TERMINAL)
     if result.texts:
@@ -141,7 +141,7 @@ def agreement_sentence(result: AttributeResult) -> str:
 
 
 def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
-    """Show what the first heads of each ranking do alone, beside random rankings."""
+    """Show what the first heads of each ranking do alone, and those of random rankings."""
     faithfulness = result.faithfulness
     if faithfulness is None:
         return
@@ -184,9 +184,9 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
         ("CPR: largest effects first", "signed"),
         ("CMD: largest sizes first", "absolute"),
     ):
-        beside = list(zip(*(getattr(curve, order) for curve in faithfulness.random), strict=True))
-        band = [(min(at), max(at)) for at in beside]
-        means = [mean_of(at) for at in beside]
+        values = list(zip(*(getattr(curve, order) for curve in faithfulness.random), strict=True))
+        band = [(min(at), max(at)) for at in values]
+        means = [mean_of(at) for at in values]
         name = f"{random} random rankings, mean and range"
         series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
         for curve in faithfulness.rankings:

@@ -175,7 +175,7 @@ class Agreement(Accumulator):
                 total[:, half, layer, heads] += numpy(chosen.sum(dim=1))
 
     def count(self, words: AlignedWords) -> None:
-        """Count what no head changes."""
+        """Count pairs and sure links, which are the same for all heads."""
         np.add.at(self.sure, numpy(words.half), numpy(words.sure.sum(dim=(1, 2))))
         np.add.at(self.units, numpy(words.half), 1)
 
@@ -214,7 +214,7 @@ class AlignedHeads(Parts):
         return {name: part for name, part in vars(self).items() if isinstance(part, Accumulator)}
 
     def start(self, batch: Batch) -> None:
-        """Prepare what every layer of this batch shares; without words nothing is fed."""
+        """Prepare what every layer of this batch shares; without words nothing is added."""
         self._words, self._layer = batch.words, 0
         if (words := self._words) is None:
             return

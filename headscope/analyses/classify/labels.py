@@ -2,7 +2,7 @@
 
 A label needs three things: the score reaches its threshold, it beats its baseline, and the
 Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads. Syntactic labels have a stricter rule of their own: ``syntactic.py``.
+all heads. Syntactic labels have a stricter rule: ``syntactic.py``.
 
 Of cross-attention, ``monotonic`` and ``anti_monotonic`` need an interval of the alignment that lies
 wholly beyond the threshold, and a confidence well above that of uniform attention: otherwise nearly

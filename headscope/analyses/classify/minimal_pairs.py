@@ -1,4 +1,4 @@
-"""Sentences in which what a head looks for stands elsewhere, and others in which it does not.
+"""Sentences in which the word that a head looks for has moved, and others in which it has not.
 
 *Syntactic.* The query word stays. A stretch of words, with the word that it should look at, is
 replaced by a stretch of as many pieces from another sentence, in which it stands beside a word of

@@ -1,4 +1,4 @@
-"""What is shown of ``classify`` on request: norms, repeats, patched heads and removed heads."""
+"""Optional parts of ``classify``, as shown: norms, repeats, patched heads and removed heads."""
 
 from __future__ import annotations
 

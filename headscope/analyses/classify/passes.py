@@ -70,7 +70,7 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
 class Batches(Generic[Raw, Item]):
     """The batches of a corpus, the same ones every time: this process's share of them.
 
-    A small corpus is read, encoded and padded only once; of a larger one nothing is held.
+    A small corpus is read, encoded and padded only once; a larger one is read again in each pass.
     """
 
     n_items: int
@@ -82,7 +82,7 @@ class Batches(Generic[Raw, Item]):
 
     @property
     def size(self) -> int:
-        """Return the rows of this process: about an equal share of the whole."""
+        """Return the rows of this process: about an equal share of all."""
         return max(1, round(self.n_items / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
@@ -189,7 +189,7 @@ class StackLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """What some stacks of a model read in one pass."""
+    """The texts that some stacks of a model read in one pass."""
 
     stacks: tuple[str, ...]
     corpus: Corpus
@@ -319,7 +319,7 @@ def _sentences(
         batch = collate(sentences, loaded.pad_id)
         if stack == "encoder":
             return batch
-        # Trees say nothing of a decoder: the head of a word may stand where it cannot look.
+        # No trees for a decoder: the head of a word may come later, where the word cannot look.
         return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
 
     def read() -> Iterator[Placed]:

@@ -56,7 +56,7 @@ from headscope.stats.statistics import adjust, standard_error, t_half_width, wil
 
 SENTENCES = 4096  # Sentences of the corpus that pairs are made of, at most.
 OTHERS = 5  # Other heads of the layer that are patched too, at most, drawn at random.
-SMALLEST = 0.05  # The smallest gain that counts: a twentieth of what the whole layer does.
+SMALLEST = 0.05  # The smallest gain that counts: a twentieth of the change by the layer.
 LEVEL = 0.05  # Adjusted p at which something is said of a head.
 _AT_ONCE = 4096  # Tokens that run together.
 

@@ -38,10 +38,10 @@ NOTHING = torch.zeros(0)
 
 @dataclass(frozen=True)
 class RowSummary:
-    """What is left of all patterns of one batch.
+    """Sums that summarise all patterns of one batch.
 
     The heads of all layers are one axis, layer by layer; where a layer has lost heads the last
-    entries of its share are 0. Sums are over queries, in float64. What follows ``mass`` is empty
+    entries of its share are 0. Sums are over queries, in float64. Fields after ``mass`` are empty
     for cross-attention.
     """
 
@@ -58,7 +58,7 @@ class RowSummary:
     #: punctuation, and on the keys of each registered role; of cross-attention the first three
     mass: Tensor
     #: As ``argmax``, at first pieces: first piece of the word attended to most, itself excluded;
-    #: attention to a word is the sum over its pieces, attention from a word the mean over its own
+    #: attention to a word is the sum over its pieces, from a word the mean over its pieces
     word_argmax: Tensor = NOTHING
     word_argmax_mean: Tensor = NOTHING  # The same, with the mean over the attended word's pieces
     #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
@@ -81,7 +81,7 @@ def ordered_queries(source: Source) -> Tensor:
 
 
 def word_offset_index(step: Tensor) -> Tensor:
-    """Return the places of word offsets, clipped to FARTHEST, in WORD_OFFSETS; there is no 0."""
+    """Return the indices of word offsets, clipped to FARTHEST, in WORD_OFFSETS, which lacks 0."""
     return step + FARTHEST - (step > 0).long()
 
 
@@ -89,7 +89,7 @@ def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return which tokens the picture of a head shows: the first SIDE - 1 and the last one.
 
     ``mask`` (batch, pos) is 1 at tokens. Returns their positions and whether there is such a token,
-    both (batch, SIDE); the last token of a short sentence stands in the last place alone.
+    both (batch, SIDE); in a short sentence the last token is shown only as the last one.
     """
     last = mask.sum(dim=1, keepdim=True) - 1
     places = torch.arange(SIDE, device=mask.device).expand(len(mask), SIDE)

@@ -38,7 +38,7 @@ from headscope.data.batches import AlignedWords, Batch, EdgeTrials, OffsetName, 
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
-#: Relations that are scored but never make a label: punctuation has a role of its own.
+#: Relations that are scored but never make a label: punctuation has a separate role.
 NEVER = ("punct", "root")
 #: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
 _POSITIONAL = ("offset", "first", "last")
@@ -93,7 +93,7 @@ class Syntactic(RowMeasure):
         _add_grouped(self.hits, hits, relation)
         _add_grouped(self.mean_hits, _trial_hits(by_mean, edges), relation)
         _add_grouped(self.both_wordless, hits[:, None] * wordless[..., None], relation)
-        # Every pair of a trial has an offset of its own, so none is counted twice.
+        # Every pair of a trial has a different offset, so none is counted twice.
         _add_grouped(self.both_offset, hits[edges.trial], offset)
 
     def merge(self, other: Self) -> None:
@@ -111,7 +111,7 @@ class Syntactic(RowMeasure):
         return super().state() | {"names": np.frombuffer(names, dtype=np.uint8)}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Continue from a saved :meth:`state`."""
         relations, offsets = json.loads(state["names"].tobytes())
         self.relations, self.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
         for name in super().state():
@@ -145,14 +145,14 @@ def _add_grouped(sums: Array, hits: Tensor, group: Array) -> None:
 
 
 class Kernel(RowMeasure):
-    """What a head's own habit of looking at a distance explains, without any content.
+    """Baseline: where a head looks by its mean attention at each distance, without any content.
 
     For word offset r (clipped to -20..20, r != 0), over the first half of a corpus::
 
         K_h(r) = mean over ordered word pairs (i, j), j - i = r, of A_h[i, j] / pieces(j)
 
     with A_h the word-level attention: mean over the pieces of i, sum over the pieces of j. A head
-    that only had this habit would attend from word i to the argmax over j != i of
+    that follows only this attends from word i to the argmax over j != i of
     K_h(j - i) * pieces(j); among equals, to the leftmost.
     """
 
@@ -211,7 +211,7 @@ def kernel_argmax(kernel: Tensor, batch: Batch | AlignedWords) -> Tensor:
 def kernel_hits(
     kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
 ) -> list[Array]:
-    """Count what heads with nothing but their kernels hit of the trials that were counted before.
+    """Count the hits of heads that follow only their kernels, on the trials counted before.
 
     ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
     n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are

@@ -89,7 +89,7 @@ class Variant:
     layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
-#: The last one has a field of its own in the result.
+#: The result has a separate field for the last one.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),

@@ -106,7 +106,7 @@ def moved(pattern: Tensor, other: Tensor) -> Tensor:
 
 
 def links(pattern: Tensor, words: Tensor) -> Tensor:
-    """How clearly a head links each word to a word of its own.
+    """How clearly a head links each word to one other word, and different words to different ones.
 
     The largest weight on a word two or more positions away, less what that word gets from all words
     on average; mean over the words. A head that looks at a neighbour, at a special token or at one

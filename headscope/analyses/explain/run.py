@@ -40,7 +40,7 @@ from headscope.session.texts import handy_sentences
 from headscope.session.validate import require_valid
 from headscope.tasks.units import parse_heads
 
-LONGEST = 64  # Tokens of a sentence that can still be looked at as a matrix.
+LONGEST = 64  # Tokens of the longest sentence whose matrices are readable.
 PADS = 2  # Positions of padding that the step on masks puts behind the sentence.
 
 

@@ -129,7 +129,7 @@ def _count(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    """Write a share; one that is small but not zero is said to be below what is shown."""
+    """Write a share; a small one that is not zero as below the smallest that is shown."""
     if value is None:
         return "-"
     return "less than 0.1%" if 0 < abs(value) < 0.0005 else f"{value:.1%}"
@@ -362,7 +362,7 @@ def _cards(result: ExplainResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
-    """Yield how the explained head spreads its attention, beside evenly spread attention."""
+    """Yield the entropy of the explained head, and of evenly spread attention."""
     softmax = result.step("softmax")
     if softmax is not None:
         entropy, even = (softmax.numbers[name] for name in ("entropy", "even"))

@@ -1,7 +1,7 @@
 """Attention as a directed graph of the words and special tokens of a sentence, and its hubs.
 
 The weight *to* a word is the sum over its pieces, the weight *from* a word the mean over its
-pieces, as everywhere in headscope; a special token is a node of its own. The in-degree of a node is
+pieces, as everywhere in headscope; a special token is one node. The in-degree of a node is
 what it receives from all words but itself. Evenly spread attention gives more to words of many
 pieces, so every number is compared with it.
 """
@@ -216,11 +216,11 @@ def top_share(received: Tensor, sizes: Tensor) -> Tensor:
 
 
 class HubSums:
-    """What the nodes of every sentence receive, each head's hub, and the share of the top."""
+    """Sums over sentences: attention received by node name, each head's hub, and the top share."""
 
     def __init__(self) -> None:
-        self._sentences: list[tuple[str, ...]] = []  # The names of each one's nodes,
-        self._hubs: list[list[str]] = []  # and of those the one that receives most, by head.
+        self._sentences: list[tuple[str, ...]] = []  # Names of the nodes of each sentence
+        self._hubs: list[list[str]] = []  # The node that receives most, by head
         #: Of every sentence: (n_heads,), and one number of even attention.
         self.top: list[Array] = []
         self.even: list[Array] = []
@@ -273,7 +273,7 @@ class HubSums:
     def of(self, name: str) -> tuple[float, float, Clustered, int] | None:
         """Return (in-degree, even, their ratio, occurrences) of a name, the first two a mean each.
 
-        None where it did not occur, or had no other word beside it.
+        None where it did not occur, or only in sentences without another word.
         """
         numbers = np.zeros((len(self._sentences), 3))
         for sentence, of_sentence in self._names.get(name, {}).items():

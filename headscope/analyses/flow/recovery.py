@@ -69,7 +69,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class LayerSpaces:
-    """The subspaces that the values of one layer read, and those that random ones would."""
+    """The subspaces that W_V of one layer's heads read, and random ones of that size."""
 
     G: Tensor  # (n_heads, d_in, d_v). Random directions.
     U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.

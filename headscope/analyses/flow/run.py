@@ -178,7 +178,7 @@ def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
 def _heads(
     sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, r2: R2
 ) -> tuple[HeadFlow, ...]:
-    """Put together what was measured of every head."""
+    """Make the result row of every head."""
     of_targets = [of_heads.estimates() for of_heads in r2.values()]
     recovered = [
         Recovery(**dict(zip(r2, row, strict=True))) for row in zip(*of_targets, strict=True)
@@ -261,7 +261,7 @@ def _top_share(hubs: HubSums, chosen: HubSums) -> Estimate:
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
-    """Describe what was chosen on the first half, and how it scores on the second."""
+    """Describe the heads chosen on the first half, and their scores on the second."""
     if search is None or not search.chosen or not search.counts.words:
         return None
     names = [head_name(s.layer, head, s.stack) for s in sites for head in s.head_ids]

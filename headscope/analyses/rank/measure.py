@@ -99,7 +99,7 @@ class PatternAsymmetry(Accumulator):
         self.squares[site.row, site.heads] += (values**2).sum(0)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
     def mean(self, row: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""

@@ -137,7 +137,7 @@ class PatternSpectra:
         self.sums.update(site.row, site.heads, self._pool(singular_values, site.pattern), offsets)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
 
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.

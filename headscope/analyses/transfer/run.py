@@ -229,7 +229,7 @@ class _Runs:
 
     def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
         model, key = self.loaded, (cell.weights, 0)
-        if cell.weights == "random":  # each seed has random weights of its own
+        if cell.weights == "random":  # each seed has different random weights
             if self.twin is None or self.twin[0] != seed:
                 self.twin = seed, random_twin(self.loaded, seed)
             model, key = self.twin[1], (cell.weights, seed)
@@ -255,7 +255,7 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    seed: int  # how far it lies from the first one; every factor has seeds of its own
+    seed: int  # how far it lies from the first one; every factor has different seeds
     factor: float = 1.0  # times the cell's best rate
 
 

@@ -249,11 +249,11 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
     }
     repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
     data = {"examples": pruned.data.examples, "data": pruned.data.name, "repaired": repaired}
-    beside = rule.say("random", inner=_inner_areas(random.values())) if random else ""
+    control = rule.say("random", inner=_inner_areas(random.values())) if random else ""
     return rule.concluded(
         parts,
         rule.say("measured", {**values, **data}, inner=_inner_areas(areas.values())),
-        rule.say("control", random=beside),
+        rule.say("control", random=control),
         values,
     )
 

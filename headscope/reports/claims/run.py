@@ -1,4 +1,4 @@
-"""A run of ``insights``: what is measured for each claim, and who decides it."""
+"""A run of ``insights``: what is measured for each claim, and which function decides it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         if translating:
             if data is None:
                 raise InputError("The task seq2seq needs pairs of source and target as data.")
-            # Sections without a text of their own read every third source of the pairs.
+            # Sections that read a text without pairs read every third source.
             sources = list(dict.fromkeys(read_examples(task, data).first[::3]))
             settings = {
                 name: {text: as_plain(sources) if text == "text" else sources}
