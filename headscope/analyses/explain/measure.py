@@ -79,8 +79,8 @@ def compute(run: SentenceRun) -> Computed:
     pattern = masked_softmax(scores, run.allowed[0])
     z = pattern @ placed.v
     parts = z @ weights.W_O
-    out, beside = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
-    convolved = None if beside is None else beside[0]
+    out, other = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
+    convolved = None if other is None else other[0]
     out = out if convolved is None else out + convolved
     steps = (products, scores, pattern, z)
     return Computed(weights, heads, placed, bias, scale, *steps, convolved, parts, out)

@@ -120,5 +120,5 @@ def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
     small = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
     first = rule.say("first_order", error=small[0]) if small else rule.say("no_first_order")
     others = {"centred": centred, "entropy": entropy, "first_order": first, "random": control_text}
-    measured = rule.say("measured", values, correlation=correlation, own=read_back)
+    measured = rule.say("measured", values, correlation=correlation, read_back=read_back)
     return rule.concluded(parts, measured, rule.say("control", others), values)
