@@ -59,7 +59,7 @@ class Answers:
         self.model = loaded.only("encoder") if loaded.encoder_decoder and not writes else loaded
         self._ends = ends_of(loaded) if writes else None
         self._seed = seed
-        self._places = {
+        self._index_of = {
             head_name(site.layer, number, site.stack): (site.row, index)
             for site in self.model.sites
             for index, number in enumerate(site.head_ids)
@@ -68,7 +68,7 @@ class Answers:
     @property
     def heads(self) -> tuple[str, ...]:
         """The heads that can be switched off, as ``L3H5`` or ``cross:L0H2``."""
-        return tuple(self._places)
+        return tuple(self._index_of)
 
     def __call__(self, texts: Sequence[str], off: Sequence[str]) -> dict[str, Any]:
         """Answer for one text or two; ``off`` names heads, as ``L3H5``.
@@ -118,7 +118,7 @@ class Answers:
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
-            "heads": len(self._places),
+            "heads": len(self._index_of),
         }
 
     # --- what goes in -----------------------------------------------------------------------------
@@ -148,10 +148,10 @@ class Answers:
 
         Returns (models, n_layers, n_heads); the full model alone where nothing is off.
         """
-        unknown = [name for name in off if name not in self._places]
+        unknown = [name for name in off if name not in self._index_of]
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
-        every, removed = list(self._places.values()), {self._places[name] for name in off}
+        every, removed = list(self._index_of.values()), {self._index_of[name] for name in off}
         all_on = torch.ones(len(self.model.sites), self.model.n_heads)
         if not removed:
             return all_on[None]
@@ -161,8 +161,8 @@ class Answers:
             for _ in range(RANDOM)
         ]
         gates = all_on.repeat(2 + RANDOM, 1, 1)
-        for of_model, places in zip(gates[1:], [removed, *drawn], strict=True):
-            for row, index in places:
+        for of_model, heads in zip(gates[1:], [removed, *drawn], strict=True):
+            for row, index in heads:
                 of_model[row, index] = 0.0
         return gates
 

@@ -26,8 +26,8 @@ AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
 DONORS = 1024  # Tokens of calibration text that these are drawn from.
-Place = tuple[int, int]  # Row of the site, and index of the head in it.
-Heads = Sequence[Place]
+HeadIndex = tuple[int, int]  # Row of the site, and index of the head in it.
+Heads = Sequence[HeadIndex]
 #: What replaces the removed heads' z in a text, (1, n_heads, pos, d_head) by row of the site;
 #: where there is no replacement z is zero.
 Replacement = Callable[[Row], Means]
@@ -129,7 +129,7 @@ class Versions:
 
     def __init__(self, loaded: LoadedModel, example: Example, read: Read = value_of) -> None:
         self._loaded, self._example, self._read = loaded, example, read
-        self._replay, self._base = Replay(loaded), frozenset[Place]()
+        self._replay, self._base = Replay(loaded), frozenset[HeadIndex]()
         self._recorded: list[Recorded] = []  # Of each text, without the heads ``base``
         self._without_base = torch.empty(0)
         longest = max(map(len, example.rows))
