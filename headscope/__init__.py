@@ -89,15 +89,15 @@ _MODULES = {
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-_WHOLE = {"plot": "plot", "roles": "core.roles"}  # Modules that are public as a whole
+_PUBLIC_MODULES = {"plot": "plot", "roles": "core.roles"}
 
-__all__ = [*_HOME, *_WHOLE]
+__all__ = [*_HOME, *_PUBLIC_MODULES]
 
 
 def __getattr__(name: str) -> object:
-    if name in _WHOLE:
-        return importlib.import_module(f"headscope.{_WHOLE[name]}")
-    # A name without a line above may be that of an analysis in a folder of its own.
+    if name in _PUBLIC_MODULES:
+        return importlib.import_module(f"headscope.{_PUBLIC_MODULES[name]}")
+    # A name without a line above may be that of an analysis, in the analysis' folder.
     home = _HOME.get(name, f"analyses.{name.removesuffix('Result').lower()}")
     try:
         return getattr(importlib.import_module(f"headscope.{home}"), name)

@@ -104,8 +104,8 @@ class AttentionWeights:
             **{"W_O": (n_heads, d_v, d_out), "b_O": (d_out,)},
         }
         for name, shape in expected.items():
-            if (found := tuple(getattr(self, name).shape)) != shape:
-                raise ValueError(f"{name} has shape {found}, but the others ask for {shape}")
+            if (actual := tuple(getattr(self, name).shape)) != shape:
+                raise ValueError(f"{name} has shape {actual}, but the others ask for {shape}")
 
     @property
     def n_heads(self) -> int:
@@ -140,8 +140,8 @@ def causal_mask(n_q: int, n_k: int, device: torch.device | None = None) -> Tenso
 
 def combine_masks(*masks: Mask) -> Mask:
     """Boolean mask of what *every* given boolean mask allows; None stands for no mask."""
-    given = [mask for mask in masks if mask is not None]
-    return reduce(operator.and_, given) if given else None
+    present = [mask for mask in masks if mask is not None]
+    return reduce(operator.and_, present) if present else None
 
 
 def with_bias(mask: Mask, bias: Tensor | None) -> Mask:

@@ -29,9 +29,9 @@ def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
     if ax is None:
         made = draw.new_figure(width, height)
         return made, made.add_subplot()
-    whole = ax.get_figure(root=True)
-    assert isinstance(whole, Figure)
-    return whole, ax
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    return figure, ax
 
 
 def heads(

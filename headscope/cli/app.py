@@ -1,4 +1,4 @@
-"""The command line as a whole: each command is made when it is first asked for.
+"""The whole command line: each command is made when it is first asked for.
 
 Nothing heavy is imported until a command runs, and ``headscope classify`` reads no other's options.
 """
@@ -75,7 +75,7 @@ def _shrink(call: Call) -> None:
 
 
 def _report(call: Call) -> None:
-    """Measure, write the page, print the scoreboard, and hold it against the limits."""
+    """Measure, write the page, print the scoreboard, and check the limits."""
     from rich.text import Text
 
     from headscope.core.progress import silent
@@ -99,11 +99,11 @@ def _report(call: Call) -> None:
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
     folder = call.values["output"] = call.values["output"] or Path("reports") / name
     # Insights judges what the other sections measured: only its thresholds and its limit apply.
-    own = table_of(call.context, "insights")
-    table = {key: value for key, value in own.items() if "threshold" in key}
+    insights = table_of(call.context, "insights")
+    table = {key: value for key, value in insights.items() if "threshold" in key}
     others = [name for name in SECTIONS if name != "insights"]
     settings = section_settings(call.context, others, call.values)
-    limit = call.values["limit"] or own.get("limit")
+    limit = call.values["limit"] or insights.get("limit")
     settings |= {} if limit is None else {"insights": {"limit": limit}}
     keywords = {
         **call.arguments,
@@ -177,7 +177,7 @@ class Commands(Mapping[str, Any]):
 
 @functools.cache
 def _made(name: str) -> Any:
-    """Make one command; KeyError for a name that there is none of."""
+    """Make one command; KeyError for an unknown name."""
     heading = next((heading for heading, names in GROUPS.items() if name in names), None)
     if heading is None:
         raise KeyError(name)
@@ -203,7 +203,7 @@ def _made(name: str) -> Any:
 
 
 class _Explaining(HelpCommand):
-    """A command that says what is wrong with its words, such as a sentence without its quotes."""
+    """A command that explains wrong arguments, such as a sentence without quotes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""

@@ -48,7 +48,7 @@ from headscope.show.style import styled
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
-#: What commands that measure nothing have of the common flags.
+#: The common flags of commands that measure nothing.
 _PLAIN = ("config", "debug")
 
 
@@ -76,7 +76,7 @@ class Call:
         names, processes = self.steps_of(keywords), current()
         written: list[str] = []
         failure: BaseException | None = None
-        # Of several processes that share the run the first writes; others have states of their own.
+        # Of several processes that share the run the first writes; each has a separate state.
         with (
             ready_folder(folder if processes.rank == 0 else None),
             shown_progress(self.command, quiet, names) as progress,
@@ -106,7 +106,7 @@ class Call:
         return result
 
     def steps_of(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Name the steps that the run will tell of; None of a command that tells nothing.
+        """Name the steps whose progress the run reports; None where it reports none.
 
         With ``--dry-run`` say what would be done, and end.
         """
@@ -124,10 +124,10 @@ class Call:
 
     def result(self, keywords: Mapping[str, Any], progress: Progress | None) -> Any:
         """Measure the model and return the result, which records the command line."""
-        told = {} if progress is None else {"progress": progress}
+        extra = {} if progress is None else {"progress": progress}
         try:
             function = function_of(self.command)
-            return function(self.values["model"], command=command_line(), **keywords, **told)
+            return function(self.values["model"], command=command_line(), **keywords, **extra)
         except OptionError as error:
             raise usage_error(self.options, error) from None
 

@@ -160,7 +160,7 @@ def _diff(options: DiffOptions) -> None:
 
 
 def _end_by_rules(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: bool) -> None:
-    """Name the rules that had nothing to look at, and fail where one fired."""
+    """Name the rules that had nothing to check, and fail where one fired."""
     from headscope.reports.rules import undecided
 
     changes, reasons = tuple(changes), list[str]()

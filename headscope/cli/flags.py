@@ -37,14 +37,14 @@ from headscope.show.style import FORMATS, FigureStyle
 
 FIGURES = "Figures"  # Heading in the help.
 HELP_ALL = "--help-all"
-_LONGEST = 12  # Characters of the choices that stand in the column of types; others follow the help
+_LONGEST = 12  # Longest choices, in characters, in the column of types; longer ones follow the help
 #: Any command that prints a result.
 FORMAT = Usual(help="What goes to stdout.", choices=("human", "json", "csv"))
 
 
 @dataclass(frozen=True)
 class ModelFlag:
-    """The model that a command measures; its own options come after it."""
+    """The model that a command measures; the command's options come after it."""
 
     model: Annotated[
         str,
@@ -131,7 +131,7 @@ class Flag:
         return "NUMBER" in (self.marker.metavar or "")
 
     def parameter(self, **options: Any) -> inspect.Parameter:
-        """Return the parameter of a typer command; ``options`` are more of typer's own."""
+        """Return the parameter of a typer command; ``options`` are further ones of typer."""
         marker, default = self.marker, self.default
         hint: Any = types.GenericAlias(list, self.kind) if self.repeatable else self.kind
         if marker.choices and default is not None:

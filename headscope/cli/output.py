@@ -1,4 +1,4 @@
-"""What goes where: data on stdout, messages and progress on stderr, files whole or not at all."""
+"""Data go to stdout, messages and progress to stderr; files are complete or absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def print_human(*parts: RenderableType) -> None:
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(WIDE, console.width) if console.is_terminal else NARROW
     for part in parts:
-        # Lines to be pasted stay whole.
+        # Lines to paste are not wrapped.
         console.print(part, soft_wrap=getattr(part, "no_wrap", None) is True)
 
 
@@ -67,23 +67,23 @@ def print_written(folder: Path, names: Sequence[str], section: str | None) -> No
 
     from headscope.core.safe_text import visible
 
-    place, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
+    path, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
     more = f" and {left} more" if left > 0 else ""
-    print_human(Text(f"\nWritten to {place}: {', '.join(names[:_MOST_NAMES])}{more}."))
+    print_human(Text(f"\nWritten to {path}: {', '.join(names[:_MOST_NAMES])}{more}."))
     for page in (name for name in names if name.endswith(".html")):
-        print_human(Text(f"Open {place}/{page} in a browser."))
+        print_human(Text(f"Open {path}/{page} in a browser."))
     if section is not None:
         code = (
             "To read the numbers in Python:\n"
             "from headscope.reports.reading import read_results\n"
-            f'results = read_results("{place}")\n'
+            f'results = read_results("{path}")\n'
             f"print(results.{section}.to_frame())"
         )
         print_human(Text(code, no_wrap=True))
 
 
 def print_warnings(result: Any, format: str) -> None:
-    """Print a result's warnings: on stdout for a reader, on stderr beside CSV; JSON has them."""
+    """Print a result's warnings: on stdout for a reader, on stderr with CSV; JSON has them."""
     from rich.text import Text
 
     from headscope.core.safe_text import visible
@@ -151,7 +151,7 @@ def shown_progress(
 
 @contextmanager
 def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
-    """Show what runs, a bar, and the time that is left of it; yield what draws them anew."""
+    """Show the running step, a bar and the remaining time; yield the function that updates them."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -174,7 +174,7 @@ def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _log(command: str, steps: Steps) -> Iterator[Callable[[], None]]:
-    """Print a line every :data:`LOG_EVERY` seconds, also while a step tells nothing for long."""
+    """Print a line every :data:`LOG_EVERY` seconds, also while a step reports nothing for long."""
     ended = Event()
 
     def write() -> None:

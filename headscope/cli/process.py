@@ -30,7 +30,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # From glibc's malloc
 _MIB = 1 << 20
 #: Every OpenMP runtime reads ``OMP_WAIT_POLICY``; GNU's also takes the number of spins.
 _SHORT_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-_RARELY = 100_000  # New containers between two looks for garbage; Python's own number is 700.
+_RARELY = 100_000  # New containers between two garbage collections; Python's default is 700.
 _USUAL = gc.get_threshold()
 
 
@@ -64,7 +64,7 @@ def calm_threads() -> None:
 
 @contextmanager
 def rest_collector() -> Iterator[None]:
-    """Look for garbage rarely until :func:`modules_are_loaded`, and never after the block.
+    """Collect garbage rarely until :func:`modules_are_loaded`, and never after the block.
 
     torch and transformers bring a million objects that stay to the end; looking through them takes
     a sixth of the time of the imports, and a second at the end. The process ends with the block.
@@ -77,7 +77,7 @@ def rest_collector() -> Iterator[None]:
 
 
 def modules_are_loaded() -> None:
-    """Look for garbage as usual from here on, but not among what exists by now."""
+    """Collect garbage as usual from here on, but not among objects that exist by now."""
     gc.freeze()
     gc.set_threshold(*_USUAL)
 
@@ -126,7 +126,7 @@ def error_boundary(debug: bool) -> Iterator[None]:
 
 
 def _end(sentence: str, code: int) -> None:
-    """Say why, and exit. What stdout or stderr cannot take is left out."""
+    """Print the reason and exit; text that stdout or stderr cannot take is left out."""
     with suppress(OSError):
         print(f"headscope: {sentence}", file=sys.stderr, flush=True)
     try:

@@ -171,7 +171,7 @@ def _single(where: str, kind: type, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Write a value much as the file has it, but short."""
+    """Write a value as the file has it, shortened."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -215,25 +215,25 @@ def section_settings(
     """Return each section's arguments: what its table in the config file sets, then the flags.
 
     Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
-    text and has them. A treebank takes the place of a text, and the other way round.
+    text and has them. A treebank replaces a text, and a text a treebank.
     """
     options = options_by_command(context)
     names = ("treebank", "text", "limit")
     inputs = {name: flags[name] for name in names if flags[name] is not None}
     settings = {}
     for section in sections:
-        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        # Only depth has another dtype: its numbers fall below the rounding of float32.
         common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
         table = {key: v for key, v in table_of(context, section).items() if key not in common}
         if "text" in options[section]:
-            own = {key: value for key, value in inputs.items() if key in options[section]}
+            accepted = {key: value for key, value in inputs.items() if key in options[section]}
             if "sequences" in options[section]:  # windows are cut from all of the text
-                own.pop("limit", None)
-            if "treebank" in own:
-                own.pop("text", None)
-            if own.keys() & {"treebank", "text"}:
+                accepted.pop("limit", None)
+            if "treebank" in accepted:
+                accepted.pop("text", None)
+            if accepted.keys() & {"treebank", "text"}:
                 table = {key: v for key, v in table.items() if key not in ("treebank", "text")}
-            table |= own
+            table |= accepted
         settings[section] = table_arguments(section, table)
     return settings
 
@@ -265,7 +265,7 @@ File = Annotated[Path | None, typer.Option("--config", help="TOML file with a ta
 
 @config.callback()
 def _group() -> None:
-    """Make ``show`` a command of its own."""
+    """Make ``show`` a separate command."""
 
 
 @config.command("show", cls=HelpCommand, epilog=EXAMPLES)
@@ -302,12 +302,12 @@ def show(
                 lines.append(f"# {option.name} is not set: {why}")
         if "threshold" in commands[name]:
             lines += ["", f"[{name}.thresholds]"]
-            kind, own = thresholds_of(name), values.get("thresholds", {})
+            kind, changed = thresholds_of(name), values.get("thresholds", {})
             meanings, above = meanings_of(kind) if command else {}, ""
-            for key, value in {**dataclasses.asdict(kind()), **own}.items():
+            for key, value in {**dataclasses.asdict(kind()), **changed}.items():
                 if above != (above := meanings.get(key, "")):
                     lines += _comment(above)
-                lines.append(_line(key, value, source if key in own else "default"))
+                lines.append(_line(key, value, source if key in changed else "default"))
     if command == LIMITS or (command is None and settings.limits):
         lines += ["", f"[{LIMITS}]"]
         lines += [_line(key, value, source) for key, value in settings.limits.items()]

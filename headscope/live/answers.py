@@ -1,11 +1,11 @@
-"""What a model makes of a sentence or two with some of its heads switched off.
+"""The outputs of a model for a sentence or two with some of its heads switched off.
 
-One batch holds every text once for the whole model, once with the heads off, and once for each of
+One batch holds every text once for the full model, once with the heads off, and once for each of
 ``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
 pass of our own attention answers everything, exactly as if each of these models ran alone.
 
-An encoder-decoder model writes first. Then each model reads the text that the whole one wrote,
-which says how likely it is for it; patterns are those of the model with heads off on its own text.
+An encoder-decoder model writes first. Then each model reads what the full model wrote, which gives
+its probability of that text; patterns are those of the model with heads off on its own text.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-RANDOM = 5  # Sets of heads drawn at random, which the set that is off is held against
-LONGEST = 64  # Tokens of a text whose patterns can still be looked at
+RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
+LONGEST = 64  # Tokens of the longest text whose patterns are readable
 _GUESSES = 3  # Classes, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 
 
-#: One thing that the model says: its name, by the whole model, with heads off, and the smallest and
+#: One output: its name, its value of the full model, with heads off, and the smallest and
 #: largest of the random sets, empty where no head is off.
 Answer = dict[str, str]
 
 
 class Answers:
-    """Answers for one model, which keeps nothing of what it was asked."""
+    """Answers for one model; no question is stored."""
 
     def __init__(self, loaded: LoadedModel, *, seed: int = 0) -> None:
         writes = loaded.task_head == "seq2seq"
@@ -59,7 +59,7 @@ class Answers:
         self.model = loaded.only("encoder") if loaded.encoder_decoder and not writes else loaded
         self._ends = ends_of(loaded) if writes else None
         self._seed = seed
-        self._places = {
+        self._index_of = {
             head_name(site.layer, number, site.stack): (site.row, index)
             for site in self.model.sites
             for index, number in enumerate(site.head_ids)
@@ -68,7 +68,7 @@ class Answers:
     @property
     def heads(self) -> tuple[str, ...]:
         """The heads that can be switched off, as ``L3H5`` or ``cross:L0H2``."""
-        return tuple(self._places)
+        return tuple(self._index_of)
 
     def __call__(self, texts: Sequence[str], off: Sequence[str]) -> dict[str, Any]:
         """Answer for one text or two; ``off`` names heads, as ``L3H5``.
@@ -118,7 +118,7 @@ class Answers:
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
-            "heads": len(self._places),
+            "heads": len(self._index_of),
         }
 
     # --- what goes in -----------------------------------------------------------------------------
@@ -144,26 +144,26 @@ class Answers:
         return rows
 
     def _gates(self, off: Sequence[str]) -> Tensor:
-        """Return gates of the whole model, of that without ``off``, and of random sets.
+        """Return gates of the full model, of that without ``off``, and of random sets.
 
-        Returns (models, n_layers, n_heads); the whole model alone where nothing is off.
+        Returns (models, n_layers, n_heads); the full model alone where nothing is off.
         """
-        unknown = [name for name in off if name not in self._places]
+        unknown = [name for name in off if name not in self._index_of]
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
-        every, removed = list(self._places.values()), {self._places[name] for name in off}
-        whole = torch.ones(len(self.model.sites), self.model.n_heads)
+        every, removed = list(self._index_of.values()), {self._index_of[name] for name in off}
+        all_on = torch.ones(len(self.model.sites), self.model.n_heads)
         if not removed:
-            return whole[None]
+            return all_on[None]
         generator = torch.Generator().manual_seed(self._seed)
         drawn = [
             [every[i] for i in torch.randperm(len(every), generator=generator)[: len(removed)]]
             for _ in range(RANDOM)
         ]
-        gates = whole.repeat(2 + RANDOM, 1, 1)
-        for own, places in zip(gates[1:], [removed, *drawn], strict=True):
-            for row, index in places:
-                own[row, index] = 0.0
+        gates = all_on.repeat(2 + RANDOM, 1, 1)
+        for of_model, heads in zip(gates[1:], [removed, *drawn], strict=True):
+            for row, index in heads:
+                of_model[row, index] = 0.0
         return gates
 
     # --- what comes out ---------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Answers:
     def _read(
         self, batch: Padded, rows: Sequence[Row], hidden: Tensor, logits: Tensor | None, copies: int
     ) -> list[Answer]:
-        """Say what each model of the batch makes of the texts."""
+        """Return the outputs of each model of the batch for the texts."""
         head, tokenizer = self.model.task_head, self.model.tokenizer
         if logits is not None and head == "classification":
             if logits.shape[-1] == 1:  # a reranker, a regression
@@ -206,15 +206,15 @@ class Answers:
             return _ranked(logits, lambda i: names.get(i, i))
         mask = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask in rows[0].ids:
-            place = rows[0].ids.index(mask)
-            return _ranked(logits[:: len(rows), place], tokenizer.convert_ids_to_tokens)
+            position = rows[0].ids.index(mask)
+            return _ranked(logits[:: len(rows), position], tokenizer.convert_ids_to_tokens)
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
-        own = cosine(by_model, by_model[:1])  # (models, texts)
+        cosines = cosine(by_model, by_model[:1])  # (models, texts)
         which = ("first", "second") if len(rows) == 2 else ("",)
         answers = [
             _numbers(f"{name} embedding: cosine to the whole model's".strip(), each.tolist())
-            for name, each in zip(which, own.T, strict=True)
+            for name, each in zip(which, cosines.T, strict=True)
         ]
         if len(rows) == 2:
             both = cosine(by_model[:, 0], by_model[:, 1])
@@ -252,14 +252,14 @@ class Answers:
     def _written(
         self, pairs: Sequence[PairRow], wrote: Sequence[tuple[int, ...]], logits: Tensor, n: int
     ) -> Iterator[Answer]:
-        """Say what was written by the whole model, with heads off, and by one random set.
+        """Yield the text written by the full model, with heads off, and by one random set.
 
-        ``pairs`` has each of n texts by each model, which reads what the whole one wrote.
+        ``pairs`` has each of n texts by each model, which reads what the full one wrote.
         """
         decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
         said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
-        places = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
-        likely = [float(logs[place].mean().exp()) for place in places]
+        indices = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
+        likely = [float(logs[index].mean().exp()) for index in indices]
         for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
             by_model = said[i::n]
             off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])
@@ -273,7 +273,7 @@ def _tokens(row: Row, stack: str) -> int:
 
 
 def _ranked(logits: Tensor, name: Callable[[int], object]) -> list[Answer]:
-    """List what the whole model and the one without heads think likeliest, (models, items)."""
+    """List the likeliest items of the full model and the one without heads, (models, items)."""
     shares = F.softmax(wide(logits), dim=-1)
     likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
     items = dict.fromkeys(likeliest.flatten().tolist())
@@ -285,7 +285,7 @@ def _answer(name: str, full: str, off: str, random: str) -> Answer:
 
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:
-    """Write the values of the whole model, of that without heads, and of random sets."""
+    """Write the values of the full model, of that without heads, and of random sets."""
     full, off = values[0], values[min(1, len(values) - 1)]
     drawn = values[2:]
     random = f"{min(drawn):.3f} to {max(drawn):.3f}" if drawn else ""

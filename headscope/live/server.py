@@ -75,8 +75,8 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
     worker = Worker(ask)
     origins = {f"http://{name}:{port}" for name in (HOST, "localhost")}
 
-    def known(given: str | None) -> bool:
-        return secrets.compare_digest((given or "").encode(), token.encode())
+    def known(sent: str | None) -> bool:
+        return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:
         if not known(request.query_params.get("token")):

@@ -29,7 +29,7 @@ _NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
 
 
 class Condition(NamedTuple):
-    """Something that should be equal, and how it is shown."""
+    """A condition that should be equal, and how it is shown."""
 
     value: object = None
     text: str = "none"
@@ -47,7 +47,7 @@ def size_of(model: Mapping[str, object]) -> str:
 
 
 def conditions(results: Results, section: str) -> Conditions:
-    """Return everything that has to be equal for runs to measure the same, by kind and name."""
+    """Return the conditions that have to be equal for a comparison, by kind and name."""
 
     def mapping(name: str, inside: Mapping[str, object]) -> Mapping[str, object]:
         value = inside.get(name)

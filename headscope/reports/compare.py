@@ -53,7 +53,7 @@ _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
 def _unequal(
     sides: Sequence[Mapping[str, Conditions]], sections: Iterable[str], *, models: bool
 ) -> list[Unlike]:
-    """List the conditions that differ between the sides that have a section; each is said once.
+    """List the conditions that differ between the sides that have a section, each once.
 
     Another path to the same weights or text is no other model or text: where these differ, their
     names are part of the description. ``models`` says whether the model should be the same.
@@ -193,7 +193,7 @@ def apart(intervals: Iterable[tuple[float, float]]) -> bool:
 
 
 def _size(change: Change) -> float:
-    """Return how far a number moved, as a share of it; from or to no value is infinitely far."""
+    """Return the relative change of a number; infinite from or to no value."""
     if change.old is None or change.new is None:
         return math.inf
     return abs(change.new - change.old) / max(1.0, abs(change.old), abs(change.new))
@@ -215,7 +215,7 @@ def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
 def _only(
     mine: Mapping[str, object], other: Mapping[str, object], facts: Facts, others: Facts
 ) -> Iterator[str]:
-    """Say what one side alone has: whole results, heads, then kinds of facts with their number."""
+    """List what one side alone has: results, heads, then kinds of facts with their number."""
     yield from (name for name in mine if name not in other)
     measured = {key[:2] for key in others}
     gone = dict.fromkeys(key[:2] for key in facts if key[:2] not in measured)
@@ -230,7 +230,7 @@ def _only(
 
 
 def _differing(old: object, new: object, where: str, report: Callable[[str], None]) -> None:
-    """Report the path of every value that differs but when and how the runs were called."""
+    """Yield the path of every value that differs, except when and how the runs were called."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old | new:
             if key not in _CALL:
@@ -254,7 +254,7 @@ def compare(
     fail_on: Sequence[str] = (),
     tolerance: float = TOLERANCE,
 ) -> CompareResult:
-    """Put several models' reports side by side: the key numbers of each, with their intervals.
+    """Compare several models' reports: the key numbers of each, with their intervals.
 
     Parameters
     ----------
@@ -291,9 +291,9 @@ def compare(
 def side_by_side(
     reports: Sequence[Results], rules: Sequence[Rule] = (), *, tolerance: float = TOLERANCE
 ) -> CompareResult:
-    """Lay reports side by side: each section's key numbers, and what else its view compares.
+    """Compare reports: each section's key numbers, and what else its view compares.
 
-    With ``rules``, what changed from the first report to each other one is held against them.
+    With ``rules``, the changes from the first report to each other one are checked.
     """
     if len(reports) < 2:
         raise InputError("Comparing takes two reports or more; give another.")

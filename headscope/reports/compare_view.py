@@ -194,7 +194,7 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
 
 
 def ticked(outcomes: Iterable[Outcome]) -> list[str]:
-    """Write a table of limits with what was measured beside each; failed ones come first."""
+    """Write a table of limits with the measured values; failed ones come first."""
     rows = [
         (
             "\u274c" if one.reason else "\u2705",
@@ -258,7 +258,7 @@ def short_name(report: Compared) -> str:
 
 
 def unlike_lines(result: CompareResult) -> Lines:
-    """Say what else differs between the runs: a caption, and each value after who has it."""
+    """Say what else differs between the runs: a caption, and each report with its value."""
     lines = []
     for row in result.unlike:
         holders: dict[str, list[str]] = {}
@@ -270,7 +270,7 @@ def unlike_lines(result: CompareResult) -> Lines:
 
 
 def cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
-    """Return a value as it stands in a table, and its controls, which stand below it."""
+    """Return a value as a table shows it, and its controls, which are shown below it."""
     if cell is None:
         return "-", ""
     return visible(cell.text), "" if cell.control == "-" else visible(cell.control)

@@ -239,8 +239,8 @@ def _explain(result: ExplainResult) -> Iterator[Found]:
 
 def _prune(result: PruneResult) -> Iterator[Found]:
     metric, better = result.metric, result.sign
-    whole = _pruned(result.baseline.value, better)
-    yield "unpruned model", metric, whole
+    unpruned = _pruned(result.baseline.value, better)
+    yield "unpruned model", metric, unpruned
     yield from _prune_curves(result, result.curves, "")
     for stack in result.stacks:
         yield from _prune_curves(result, stack.curves, f"{stack.stack} alone, ")
@@ -253,9 +253,9 @@ def _prune(result: PruneResult) -> Iterator[Found]:
         yield where, "heads removed", Number(drop.count, better=1)
     for row in result.ablation:
         yield f"without {row.name}", metric, number(row.value.value, row.value.interval)
-    for kept in result.kept_alone:
-        where = f"layer {kept.layer} with one head"
-        yield where, metric, number(kept.value.value, kept.value.interval)
+    for alone in result.kept_alone:
+        where = f"layer {alone.layer} with one head"
+        yield where, metric, number(alone.value.value, alone.value.interval)
 
 
 def _pruned(value: Estimate, better: int) -> Number:
@@ -272,7 +272,7 @@ def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> 
             sign = 0 if control else result.sign
             yield where, result.metric, _pruned(point.value, sign)
             if not control:
-                removed = frozenset(place_name(place) for place in point.heads_removed)
+                removed = frozenset(place_name(head) for head in point.heads_removed)
                 yield where, "heads removed", Labels(removed)
 
 

@@ -1,4 +1,4 @@
-"""Writing the result folder of a command: every file whole or not at all, the JSON last.
+"""Writing the result folder of a command: every file complete or absent, the JSON last.
 
 Figures are drawn only for a folder, so matplotlib is loaded only when one is written.
 """

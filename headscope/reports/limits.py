@@ -35,7 +35,7 @@ _NUMBER: _Kind = ("a number", (int, float), -math.inf)
 _SHARE: _Kind = ("a number of 0 or more", (int, float), 0)
 
 
-#: Whether a limit fails, and what was found in words: the measured value, or why there is none.
+#: Whether a limit fails, and in words the measured value, or why there is none.
 _Found = tuple[bool, str]
 
 
@@ -54,7 +54,7 @@ def _validation(name: str, limit: float, new: Results) -> _Found:
     passed = {section: certificate.passed for section, certificate in new.certificates.items()}
     words = {None: "is not validated", False: "failed"}
     bad = ((name, passed.get(name)) for name in new.sections)
-    reasons = [f"{name} {words[found]}" for name, found in bad if not found]
+    reasons = [f"{name} {words[passes]}" for name, passes in bad if not passes]
     number = f"all {len(new.sections)} results" if len(new.sections) > 1 else "the only result"
     return bool(reasons), ", ".join(reasons) or f"{number} passed"
 
@@ -86,8 +86,8 @@ def _metric(name: str, limit: float, new: Results) -> _Found:
     prune = new.prune
     if prune is None:
         return True, "the report has no result of prune"
-    metric, whole = visible(prune.metric), prune.baseline.value.value or 0.0
-    value, text = whole, f"{metric} is {whole:.4g}"
+    metric, unpruned = visible(prune.metric), prune.baseline.value.value or 0.0
+    value, text = unpruned, f"{metric} is {unpruned:.4g}"
     if match := _AT.fullmatch(name):
         near = 0.5 / max(prune.n_heads, 1)  # half a head
         points = [
@@ -99,11 +99,11 @@ def _metric(name: str, limit: float, new: Results) -> _Found:
         if not points:
             return True, f"no method was measured with {match[1]}% of the heads removed"
         method, value = max(points, key=lambda item: prune.sign * item[1])
-        text = f"{prune.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
+        text = f"{prune.metric} is {value:.4g} by {method}, {unpruned:.4g} unpruned"
     if match and match[2] == "drop":
         if limit >= (most := bare_limit(prune.metric)):
             return True, f"so much of {metric} guards nothing; give less than {most:g}"
-        return prune.sign * (whole - value) > limit, text
+        return prune.sign * (unpruned - value) > limit, text
     bad = prune.sign * (value - limit) < 0
     if not bad and 0 < limit < 1 and scale_of(prune.metric) == 100:  # meant as a share of 1
         return True, f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
@@ -114,7 +114,7 @@ _AT = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")
 _SO_MANY = "with that share of the heads removed (any whole number for 50) the metric is "
 _FALSE = "at most so many heads with random weights earn a syntactic or rare-word label"
 _LEAST = "at least this; of a loss: at most"
-#: By name; what stands here for 50 percent is there for any whole number.
+#: By name; the two for 50 percent exist for any whole number.
 _LIMITS = {
     "validation": Limit(_FLAG, "every result was validated and passed", _validation),
     **{
@@ -142,7 +142,7 @@ LIMITS = {name: (limit.kind[0], limit.words) for name, limit in _LIMITS.items()}
 class Limits:
     """What a report must show, and which rules must not fire against ``baseline``."""
 
-    #: As the list of limits has each, and how a report is held against it.
+    #: Each limit as it is listed, and the check of a report.
     constants: tuple[tuple[str, Callable[[Results], _Found]], ...] = ()
     baseline: str | None = None
     fail_on: tuple[Rule, ...] = ()
@@ -198,7 +198,7 @@ def _shown(value: object) -> str:
 
 
 def _several(value: object) -> list[Any]:
-    """Return a list as it is, a text as a list of one, and nothing of anything else."""
+    """Return a list as it is, a text as a list of one, else an empty list."""
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
@@ -221,9 +221,9 @@ def _insights(where: str, table: object) -> Iterator[tuple[str, Callable[[Result
 
 
 def _verdict(number: int, wanted: Sequence[str], new: Results) -> _Found:
-    found = new.insights.insights if new.insights is not None else ()
-    absent = "not in the report" if found else "not in the report, which has no insights"
-    verdict = {claim.number: claim.verdict for claim in found}.get(number, absent)
+    insights = new.insights.insights if new.insights is not None else ()
+    absent = "not in the report" if insights else "not in the report, which has no insights"
+    verdict = {claim.number: claim.verdict for claim in insights}.get(number, absent)
     return verdict not in wanted, f"it is {visible(verdict)}"
 
 
@@ -236,8 +236,8 @@ def judged(
     """
     outcomes, diff = list[Outcome](), None
     for text, check in limits.constants:
-        fails, found = check(new)
-        outcomes.append(Outcome(text, found if fails else "", found))
+        fails, measured = check(new)
+        outcomes.append(Outcome(text, measured if fails else "", measured))
     if limits.fail_on and baseline is None:
         outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:

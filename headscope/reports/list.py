@@ -67,7 +67,7 @@ def entries_of(name: str | None = None) -> ListResult:
 
 
 def list_report(result: ListResult) -> Iterable[RenderableType]:
-    """Show every entry; the literature stands below what it is the source of, pages at the end."""
+    """Show every entry, with the literature below its entry, and pages at the end."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")

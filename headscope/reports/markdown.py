@@ -137,7 +137,7 @@ def _lines(
 
 
 def _map(result: ClassifyResult) -> Iterator[str]:
-    """Draw the map of roles as text: a picture would have to lie somewhere on the web."""
+    """Draw the map of roles as text: a picture would need a web address."""
     view = view_of("classify")
     for block in view.blocks(result) if view.blocks else ():
         if isinstance(block, HeadMarks):

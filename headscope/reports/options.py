@@ -88,7 +88,7 @@ class ClaimsOptions(RunOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse what a section's options do not take, before any section is measured."""
+        """Refuse settings that a section does not have, before any section is measured."""
         for name in (name for name in SECTIONS if name in (self.settings or {})):
             self.options_of(name)
 
@@ -256,9 +256,9 @@ class ReportOptions(ClaimsOptions):
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
         """Return the needs of the most demanding section, since they run one after the other."""
-        found = [(options.needs(weights)[0], name) for name, options in self._sections()]
-        most, name = max(found, default=(0.0, ""))
-        rest = max((need for need, other in found if other != name), default=0.0)
+        needs = [(options.needs(weights)[0], name) for name, options in self._sections()]
+        most, name = max(needs, default=(0.0, ""))
+        rest = max((need for need, other in needs if other != name), default=0.0)
         return most, {f"{name} (--skip {name})": rest}
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:

@@ -63,8 +63,8 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     stack = next((head.stack for head in classified.heads), "") if classified else ""
     removed = model.get("removed_heads") or []
     maps = [
-        (STACK_NAMES[of], "" if of == "encoder" else f"{of}:", _rows(own, removed, of))
-        for of, own in groupby(cards, lambda card: card.stack if live else stack or "encoder")
+        (STACK_NAMES[of], "" if of == "encoder" else f"{of}:", _rows(group, removed, of))
+        for of, group in groupby(cards, lambda card: card.stack if live else stack or "encoder")
     ]
     rows = maps[0][2] if maps else []
 
@@ -149,17 +149,17 @@ def _clearest(cards: list[Card]) -> str:
 def _cards(report: ReportResult) -> list[Card]:
     """Make a card of every head that samples or sections know, adding up what each section says."""
     cards = {
-        place: Card(*place)
+        head: Card(*head)
         for sample in report.samples
-        for place in map(parse_head, sample.patterns)
+        for head in map(parse_head, sample.patterns)
     }
     for name, result in report.sections.items():
         for new in view_of(name).facts(result, sorted(cards)):
-            place = new.layer, new.head
-            old = cards.get(place, Card(*place))
+            head = new.layer, new.head
+            old = cards.get(head, Card(*head))
             fields = ("roles", "keys", "labels", "facts", "ranks", "numbers")
             lists: dict[str, Any] = {f: getattr(old, f) + getattr(new, f) for f in fields}
-            cards[place] = replace(
+            cards[head] = replace(
                 old,
                 primary=new.primary or old.primary,
                 mark=new.mark or old.mark,
@@ -168,7 +168,7 @@ def _cards(report: ReportResult) -> list[Card]:
                 values={**old.values, **_rounded(new.values)},
                 **lists,
             )
-    return [cards[place] for place in sorted(cards)]
+    return [cards[head] for head in sorted(cards)]
 
 
 def _live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
@@ -265,7 +265,7 @@ def _parts(report: ReportResult) -> Iterator[Part]:
 
 
 def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
-    """Show the answer of a section and what shows it, and fold up the rest."""
+    """Show the answer of a section and its evidence, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
     return Part(anchor, title, body([*lead, *figure]), body(rest))

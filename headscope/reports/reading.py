@@ -30,8 +30,8 @@ class Results(Sections):
     @property
     def certificates(self) -> dict[str, ValidationResult | ValidationSummary]:
         """By section, whether our attention equals the model's; only of results that say it."""
-        found = {name: certificate_of(result) for name, result in self.sections.items()}
-        return {name: one for name, one in found.items() if one is not None}
+        by_section = {name: certificate_of(result) for name, result in self.sections.items()}
+        return {name: one for name, one in by_section.items() if one is not None}
 
 
 def read_results(path: str | Path) -> Results:

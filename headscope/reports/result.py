@@ -58,7 +58,7 @@ class InsightPart:
 
 @dataclass(frozen=True)
 class Insight:
-    """One claim and what this model says to it."""
+    """One claim and its verdict for this model."""
 
     number: int  # 0 to 10, as the source articles count
     claim: str  # What they say
@@ -83,7 +83,7 @@ class KeptRoles:
     examples: int  # That the metric was taken on
     metric: str  # Name of what was measured
     higher_is_better: bool  # False for a loss
-    baseline: float  # Of the whole model
+    baseline: float  # Of the full model
     value: float | None  # With the kept heads only; None where all heads, or none, have such a role
     #: 95% interval of value minus baseline, paired over examples; None where it is unknown (fewer
     #: than 8 units, or every resample shows the same).
@@ -119,7 +119,7 @@ class InsightsResult(Measured):
 
 @dataclass(frozen=True)
 class ComparedHead(Head):
-    """What a head of a report does, for the maps that stand beside each other."""
+    """The role of one head of a report, for maps side by side."""
 
     primary: str  # Key of its primary role
     mark: str  # At most five characters for the map
@@ -144,7 +144,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """What one report says of one row."""
+    """One report's value in one row."""
 
     text: str  # The value, with its interval
     control: str  # The controls' values; "-" where there is none
@@ -153,7 +153,7 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One thing that the reports say."""
+    """One row of the comparison: a fact and what each report says of it."""
 
     section: str  # Where it comes from, such as ``depth``
     what: str  # What it is
@@ -163,7 +163,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Unlike:
-    """Something that should be equal for numbers to be comparable, and is not."""
+    """A condition that should be equal for numbers to be comparable, and is not."""
 
     what: str  # ``schema``, ``data`` or ``setting``
     name: str  # Which setting; empty for the others
@@ -245,7 +245,7 @@ class Outcome:
 
     rule: str  # As it was written
     reason: str = ""  # Empty where the rule passes
-    measured: str = ""  # The value that stands beside the bound; empty where there is none
+    measured: str = ""  # The value compared with the bound; empty without one
 
     def __str__(self) -> str:
         """Name both, as the error does."""
@@ -315,11 +315,11 @@ class CompareResult:
 
         names = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
         rows = [
-            (report.label, report.name, row.section, row.what, n.value, n.low, n.high, text, beside)
+            (report.label, report.name, row.section, row.what, n.value, n.low, n.high, text, note)
             for row in self.rows
             for report, cell in zip(self.reports, row.cells, strict=True)
             if cell is not None
-            for n, text, beside in [(cell.number, cell.text, cell.control)]
+            for n, text, note in [(cell.number, cell.text, cell.control)]
         ]
         return pd.DataFrame(rows, columns=names)
 

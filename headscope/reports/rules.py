@@ -25,7 +25,7 @@ _TOO_MUCH_OF_A_LOSS = 1.0  # Nats: the right answer becomes 2.7 times less likel
 
 @dataclass(frozen=True)
 class AllowedDrop:
-    """What a metric may lose: ``2%`` of its old value, ``0.5points``, or ``0.005`` in its own unit.
+    """What a metric may lose: ``2%`` of its old value, ``0.5points``, or ``0.005`` in its unit.
 
     A point is a hundredth of the metric's scale, so that it is the same of an accuracy (0 to 100)
     and of a cosine (0 to 1).
@@ -153,14 +153,14 @@ def _reason(diff: DiffResult, rule: Rule) -> str:
 
 
 def _measured(diff: DiffResult, rule: Rule) -> str:
-    """Name the largest loss of any metric beside what it may lose, or say that there is none."""
+    """Name the largest loss of any metric and its limit, or say that there is none."""
     if rule.name != _LIMITED or not diff.metrics_compared:
         return undecided(diff, (rule,)).get(str(rule), "")
     return next(iter(_drops(diff, AllowedDrop(0.0))), "no metric is worse")
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
-    """Say which rules had nothing to look at, so that a limit that never fires is noticed."""
+    """Name the rules that had nothing to check, so that a limit that never fires is noticed."""
     return {
         str(rule): f"had nothing to compare: no result of {section} in {visible(diff.old)}"
         for rule in rules

@@ -83,11 +83,11 @@ class Run:
         defaults |= _options(name).report_defaults()
         changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
-            own, usual = _plain(value), _plain(defaults[key])
+            plain, usual = _plain(value), _plain(defaults[key])
             if isinstance(value, ThresholdSet):
                 usual = _plain(type(value)())
-                own = {k: v for k, v in own.items() if v != usual[k]} or usual
-            changed |= {key: own} if own != usual else {}
+                plain = {k: v for k, v in plain.items() if v != usual[k]} or usual
+            changed |= {key: plain} if plain != usual else {}
         return changed
 
 
@@ -161,7 +161,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
     if {"prune", "insights"} & set(names):
         loaded.pooling.check()  # before everything else is measured
     # Wrong sentences are refused before anything is measured.
-    given = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences or ()]
+    texts = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences or ()]
     settings = dict(options.settings or {})
     settings["insights"] = {
         "thresholds": options.thresholds or InsightThresholds(),
@@ -185,7 +185,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         provenance=provenance(loaded, command=command, seed=seed, warnings=warnings),
         settings={name: shared.changed(name) for name in names if name != "insights"},
         left_out=left_out,
-        samples=_sample_patterns(loaded, given) if usable and loaded.sites else (),
+        samples=_sample_patterns(loaded, texts) if usable and loaded.sites else (),
         failed=result.failed,
         **sections,
     )

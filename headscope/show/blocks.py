@@ -21,7 +21,7 @@ BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
 
 
 class Place(Flag):
-    """Where a block appears; figure files and CSV files have names of their own."""
+    """Where a block appears; figure files and CSV files are named separately."""
 
     TERMINAL = auto()
     PAGE = auto()
@@ -31,7 +31,7 @@ class Place(Flag):
 TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
 VERBOSE = Place.VERBOSE
 NOWHERE = Place(0)
-#: Title; attribute, place or function of a row; and how it is written: digits, or a function.
+#: Title; attribute, index or function of a row; and how it is written: digits, or a function.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 
 
@@ -93,7 +93,7 @@ class Chart:
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
     #: "log" counts in powers of 2, "log10" of 10, "percent" writes shares.
     x_scale: Literal["linear", "log", "log10", "percent"] = "linear"
-    x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., in place of numbers.
+    x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., instead of numbers.
     y_scale: Literal["linear", "log10"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE

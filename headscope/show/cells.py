@@ -18,8 +18,8 @@ from headscope.core.safe_text import markdown
 if TYPE_CHECKING:
     import pandas
 
-Row = TypeVar("Row")  # What stands for a layer: its number, or its name.
-Cell = TypeVar("Cell")  # What belongs to a head.
+Row = TypeVar("Row")  # A layer: its number, or its name.
+Cell = TypeVar("Cell")  # The value of a head.
 
 
 def make_table(
@@ -38,7 +38,7 @@ def make_table(
 def head_rows(
     cells: Mapping[tuple[Row, int], Cell], layers: Iterable[Row] | None = None
 ) -> list[tuple[Row, list[Cell | None]]]:
-    """Arrange what belongs to (layer, head) as rows of heads, None where there is no such head.
+    """Arrange values by (layer, head) as rows of heads, None where there is no such head.
 
     Without ``layers`` there is a row for each layer that has a head, in the order of ``cells``.
     """
@@ -48,7 +48,7 @@ def head_rows(
 
 
 def model_line(result: Any, heads: int | None = None) -> Text:
-    """Say which model a result is of, and how far our attention is from its own.
+    """Say which model a result is of, and how far our attention is from the model's.
 
     ``heads`` counts all heads, for a model whose layers have different numbers of them.
     """
@@ -130,7 +130,7 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 
 
 def plural(n: int, word: str) -> str:
-    """Return ``word`` as it stands behind the number ``n``."""
+    """Return ``word`` in singular or plural, as ``n`` needs it."""
     return word if n == 1 else f"{word}s"
 
 

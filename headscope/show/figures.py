@@ -223,7 +223,7 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
         for kind in style.formats:
             # Fixed ids; text that stays text is a third of the size, and can be searched.
             plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
-            # By its canvas: ``savefig`` would place everything once more for each file.
+            # By its canvas: ``savefig`` would compute the layout again for each file.
             module, name_of, options = _CANVASES[kind]
             canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), name_of)
             drawn = io.BytesIO()
@@ -269,13 +269,13 @@ def plain_axes(
 
 def legend_beside(
     figure: Figure,
-    place: Literal["outside lower center", "outside right center"],
+    location: Literal["outside lower center", "outside right center"],
     columns: int = 1,
     **options: Any,
 ) -> None:
     """Put one legend outside all panels: by default that of the first one."""
     options.setdefault("handles", figure.axes[0].get_legend_handles_labels()[0])
-    figure.legend(loc=place, ncols=columns, fontsize=7, frameon=False, **options)
+    figure.legend(loc=location, ncols=columns, fontsize=7, frameon=False, **options)
 
 
 def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | None = None) -> None:
@@ -292,7 +292,7 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
 
 
 def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
-    """Put a colour bar beside axes, and return its own."""
+    """Put a colour bar beside axes, and return the bar's axes."""
     bar: Colorbar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
     bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)

@@ -1,4 +1,4 @@
-"""Folders of results: ready before a long run, and every file in them whole or not at all."""
+"""Folders of results: made before a long run, and every file in them is complete or absent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> di
 def write_files(
     folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = (), mark: str | None = None
 ) -> None:
-    """Write every file whole or not at all; none is touched before all have found room.
+    """Write every file completely or not at all; none is replaced before all are written.
 
     Of the ``stale`` names, which an earlier run may have left, those not among ``files`` are
     deleted, not to be taken for this run's. The file ``mark`` says that all the others are there.

@@ -1,4 +1,4 @@
-"""A notebook: how far a run has come, and a result as its key sentence and its map."""
+"""In a notebook: the progress of a run, and a result as its key sentence and its map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headscope.show.blocks import (
 from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.view import view_of
 
-_EVERY = 0.5  # Seconds between two looks at a run
+_EVERY = 0.5  # Seconds between two updates of the bar
 #: The command whose bar is shown, while it is.
 _RUNNING: list[str] = []
 _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"

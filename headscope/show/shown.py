@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """What every result of a command answers to."""
+    """What every result of a command can do."""
 
     provenance: dict[str, Any]
     command_name: ClassVar[str]  # That of ``ClassifyResult`` is ``classify``

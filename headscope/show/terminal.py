@@ -34,7 +34,7 @@ _PREFIXES = {"formula": "   ", "check": "Check: "}
 _NAME = 8  # Columns of a row's name
 #: Rows and columns that are shown of a matrix that has no token across.
 _ROWS, _ACROSS = 4, 8
-#: How cells look from a share of the scale on: the more, the more vivid, on dark and light ground.
+#: Styles of cells by their share of the scale, more vivid for more, on dark and light ground.
 _SHADES = (
     (0.6, "bold #ffffff on #005fd7"),
     (0.35, "#ffffff on #4a74ad"),
@@ -44,7 +44,7 @@ _SHADES = (
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What has as many columns as the terminal has room for."""
+    """A table with as many columns as fit in the terminal."""
 
     draw: Callable[[int], Iterable[RenderableType]]  # Takes the terminal's columns
 
@@ -55,19 +55,19 @@ class _Fitted:
 
 
 def terminal(
-    blocks: Iterable[Block], *, spaced: bool = True, whole: bool | None = None
+    blocks: Iterable[Block], *, spaced: bool = True, complete: bool | None = None
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
-    The answer comes first: unless the run is verbose or ``whole`` is set, only sentences are shown
-    after the first map or table; what is left out is counted at the end.
+    The answer comes first: unless the run is verbose or ``complete`` is set, only sentences are
+    shown after the first map or table; what is left out is counted at the end.
     """
-    whole = is_verbose() if whole is None else whole
+    complete = is_verbose() if complete is None else complete
     first, drawn, hidden = True, False, 0
     for block in blocks:
         if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
             continue
-        if not whole:
+        if not complete:
             style = block.style if isinstance(block, Text) else None
             legend = style == "soft" and block.on != TERMINAL  # explains a block that is left out
             always = isinstance(block, HeadMarks) or (style is not None and not legend)
@@ -82,11 +82,11 @@ def terminal(
         if isinstance(block, Text | Custom):
             style = block.style if isinstance(block, Text) else ""
             text = rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
-            text.no_wrap = True if style == "code" else None  # lines to be pasted stay whole
+            text.no_wrap = True if style == "code" else None  # lines to paste are not wrapped
             yield text
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
-            yield from terminal(block.blocks, spaced=False, whole=True)
+            yield from terminal(block.blocks, spaced=False, complete=True)
         elif isinstance(block, Table):
             if title:
                 yield rich_text.Text(title)
@@ -95,17 +95,17 @@ def terminal(
             yield rich_text.Text(f"{title}: {block.legend}")
             bold = float("inf") if block.bold_from is None else block.bold_from
             cells = {
-                place: rich_text.Text(
-                    decimal(v, block.digits) + (block.marks or {}).get(place, ""),
+                head: rich_text.Text(
+                    decimal(v, block.digits) + (block.marks or {}).get(head, ""),
                     "bold red" if v >= bold else "",
                 )
-                for place, v in block.values.items()
+                for head, v in block.values.items()
                 if v is not None
             }
             layers = dict.fromkeys(layer for layer, _ in block.values)
             yield _Fitted(partial(_head_map, cells, layers))
         elif isinstance(block, HeadMarks):
-            cells = {place: rich_text.Text(*mark) for place, mark in block.marks.items()}
+            cells = {head: rich_text.Text(*mark) for head, mark in block.marks.items()}
             yield _Fitted(partial(_head_map, cells, None))
             yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):

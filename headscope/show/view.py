@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_WORDS = Estimate(None)  # Stands for the number where a key number is given in words.
+_WORDS = Estimate(None)  # The number of a key number that is given in words.
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class View(Generic[R]):
     scales: tuple[Scale, ...] = ()
     #: Further parts of the page, and of report.md, for what not every run measures.
     more: Callable[[R], Iterable[Details]] = lambda result: ()
-    #: The few numbers that a report leads with, each beside its control.
+    #: The few numbers that a report leads with, each with its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: What ``headscope compare`` shows for several models before the key numbers, because a report
     #: shows it elsewhere.
@@ -81,7 +81,7 @@ def view(
 ) -> View[R]:
     """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
 
-    A frame without columns, of what was not measured, is no file. ``page`` names a page of its own
+    A frame without columns, of what was not measured, is no file. ``page`` names a separate page
     (``page``.html) with every detail open. ``others`` are fields of the view.
     """
 
@@ -121,7 +121,7 @@ _HOMES = {
 
 
 def view_of(section: str) -> View[Any]:
-    """Return the view of a command: ``VIEW`` of its room's module ``view``."""
+    """Return the view of a command: ``VIEW`` in the module ``view`` of its package."""
     home = _HOMES.get(section, f"analyses.{section}.view")
     view: View[Any] = importlib.import_module(f"headscope.{home}").VIEW
     return view

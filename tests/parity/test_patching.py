@@ -218,7 +218,7 @@ def test_shares_equal_those_of_hooks(clauses):
     changes = np.stack([by_hand(oracle, pair, 0) for pair in pairs], axis=-1)
     changes /= changes[:, :1].mean(axis=-1, keepdims=True)
     expected = np.stack([changes[:-1].mean(axis=0), changes[-1]])  # later layers, the output
-    np.testing.assert_allclose(found.whole, expected[:, 0], atol=1e-4)
+    np.testing.assert_allclose(found.together, expected[:, 0], atol=1e-4)
     np.testing.assert_allclose(found.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
 
 

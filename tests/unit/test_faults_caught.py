@@ -101,7 +101,7 @@ def _judged(sums: Syntactic) -> SyntacticTest:
 def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
     found = _judged(_halves())
     assert found.offset == 1
-    rates = [part.rates["offset"].item() for part in (found.whole, found.chosen, found.held_out)]
+    rates = [part.rates["offset"].item() for part in (found.overall, found.chosen, found.held_out)]
     assert rates == pytest.approx([80 / 120, 1.0, 0.0])
 
 

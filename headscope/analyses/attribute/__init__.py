@@ -174,9 +174,9 @@ class AttributeOptions(RunOptions):
     def check(self) -> None:
         """Refuse options that do not fit together."""
         single = ("first", "target", "at", "against", "flip", "tokens")
-        given = [name for name in single if getattr(self, name)]
-        if self.data is not None and given:
-            name = given[0]
+        used = [name for name in single if getattr(self, name)]
+        if self.data is not None and used:
+            name = used[0]
             raise InputError(f"data holds many examples and {name} is for one; give one of them.")
         if self.data is None and self.limit is not None:
             raise InputError("limit counts examples of data; give data, or leave limit out.")

@@ -118,19 +118,19 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
 def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) -> None:
     """Refuse options that are for another output."""
 
-    def given(*names: str) -> str | None:
+    def first_set(*names: str) -> str | None:
         return next((name for name in names if getattr(options, name)), None)
 
-    if kind != "cosine" and given("against"):
+    if kind != "cosine" and first_set("against"):
         raise InputError(
             "against compares cosines; give two texts to a model without a classifier."
         )
-    if kind == "target" and (name := given("second", "label")):
+    if kind == "target" and (name := first_set("second", "label")):
         raise InputError(
             f"{loaded.name} writes a target for one source: give what it writes as 'target', "
             f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
         )
-    if kind != "target" and (name := given("target", "at")):
+    if kind != "target" and (name := first_set("target", "at")):
         raise InputError(
             f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
             f"a {kind} here; leave it out."
@@ -142,7 +142,7 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
         )
     if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
         raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
-    if kind == "cosine" and (name := given("flip", "label")):
+    if kind == "cosine" and (name := first_set("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 
 

@@ -46,11 +46,11 @@ def judge_rankings(
     means: Replacement,
     progress: Progress,
     *,
-    beside: int,
+    n_random: int,
     circuit: Sequence[int],
     seed: int,
 ) -> Faithfulness | None:
-    """Judge the rankings of heads by their ``effects`` (examples, heads), and random ones beside.
+    """Judge the rankings of heads by their ``effects`` (examples, heads), and random rankings.
 
     ``circuit`` holds the indices of heads that are known to make the output. Returns None where all
     heads at their mean leave the outputs as they are.
@@ -69,26 +69,26 @@ def judge_rankings(
     scores = {name: tied((direction * of)[ranked].mean(0)) for name, of in effects.items()}
     orders = {name: (_descending(of), _descending(np.abs(of))) for name, of in scores.items()}
     rng, n = np.random.default_rng(abs(seed)), len(heads)
-    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(beside)]
+    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(n_random)]
 
-    kept = sorted({math.ceil(share * n) for share in SHARES} - {n})
+    head_counts = sorted({math.ceil(share * n) for share in SHARES} - {n})
     every = [*random, *chain(*orders.values())]
-    removed = list(dict.fromkeys(frozenset(order[k:]) for order in every for k in kept))
+    removed = list(dict.fromkeys(frozenset(order[k:]) for order in every for k in head_counts))
     sets = [[heads[i] for i in sorted(of)] for of in removed]
     back = np.empty((len(judged), len(sets)))
-    for place, i in enumerate(judged):
-        back[place] = direction[i] * (versions[i].measure(sets, means) - ends[i, 1])
-        progress("rankings judged", place + 1, len(judged))
-    of_set, whole = dict(zip(removed, back.T, strict=True)), np.abs(change[judged])
+    for row, i in enumerate(judged):
+        back[row] = direction[i] * (versions[i].measure(sets, means) - ends[i, 1])
+        progress("rankings judged", row + 1, len(judged))
+    of_set, total = dict(zip(removed, back.T, strict=True)), np.abs(change[judged])
 
-    shares, ones = np.array([0, *kept, n]) / n, np.ones((1, len(judged)))
+    shares, ones = np.array([0, *head_counts, n]) / n, np.ones((1, len(judged)))
 
     def measured(
         order: Order, area: Callable[[Array, Outputs, Array], Array]
     ) -> tuple[tuple[float, ...], Estimate]:
         """Return the faithfulness of an order, and its area with an interval over examples."""
-        inner = [of_set[frozenset(order[k:])] for k in kept]
-        outputs = {"change": whole, "back": np.stack([0 * whole, *inner, whole], 1)}
+        inner = [of_set[frozenset(order[k:])] for k in head_counts]
+        outputs = {"change": total, "back": np.stack([0 * total, *inner, total], 1)}
         curve = tuple(_faithfulness(outputs, ones)[0].tolist())
         return curve, interval_of(partial(area, shares), outputs, seed=seed)
 
@@ -102,11 +102,11 @@ def judge_rankings(
         curve = curve_of(name, *both)
         better = (float(of.cpr) >= float(curve.cpr) for of in others)
         nearer = (float(of.cmd) <= float(curve.cmd) for of in others)
-        p = [(1 + sum(as_good)) / (1 + beside) for as_good in (better, nearer)]
+        p = [(1 + sum(as_good)) / (1 + n_random) for as_good in (better, nearer)]
         roc = _roc(np.abs(scores[name]), circuit) if circuit else None
         curves.append(replace(curve, cpr_p=p[0], cmd_p=p[1], roc=roc))
     return Faithfulness(
-        kept=(0, *kept, n),
+        kept=(0, *head_counts, n),
         ranked=len(ranked),
         judged=len(judged),
         same=same,

@@ -132,7 +132,7 @@ def margin_of(example: Example, rows: Tensor) -> Tensor:
 
 
 def _target_logits(example: Example, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits at a target's counted positions, and those of its own tokens there.
+    """Return the logits at a target's counted positions, and those of its tokens there.
 
     Shapes: (..., positions, vocabulary) and (..., positions).
     """
@@ -156,7 +156,7 @@ def measure_parts(
 
     Raises ValidationFailedError where the parts do not add up to the output.
     """
-    columns: dict[int, list[Array]] = {}  # By the place of the example
+    columns: dict[int, list[Array]] = {}  # By index of the example
     for indices, run, output, added, lengths in _runs(loaded, anatomy, examples, patterns=False):
 
         def by_example(values: Tensor, n: int = len(indices)) -> Tensor:
@@ -174,8 +174,8 @@ def measure_parts(
         if lengths is not None:  # in the sum, products of a head with the other text count half
             shorter = run.contributions(lengths).heads.sum(-1)
             batch.append(2 * heads - by_example(shorter))
-        for place, i in enumerate(indices):
-            columns[i] = [column[place].cpu().numpy() for column in batch]
+        for row, i in enumerate(indices):
+            columns[i] = [column[row].cpu().numpy() for column in batch]
         progress(len(columns))
     rows = (columns[i] for i in range(len(examples)))
     parts = Parts(*(np.stack(values) for values in zip(*rows, strict=True)))
@@ -274,9 +274,9 @@ def _runs(
 def _values(examples: Sequence[Example], logits: Tensor) -> Tensor:
     """Read each example's output from its own row of logits (batch, pos, classes): (batch, 1)."""
     values = []
-    for example, own in zip(examples, logits, strict=True):
-        own = own[: len(example.pair.labels)] if example.kind == "target" else own
-        values.append(value_of(example, own.flatten()[None]))
+    for example, row in zip(examples, logits, strict=True):
+        row = row[: len(example.pair.labels)] if example.kind == "target" else row
+        values.append(value_of(example, row.flatten()[None]))
     return torch.stack(values)[:, None]
 
 
@@ -285,19 +285,19 @@ def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]
 
     A target is read itself where its next token is predicted (teacher forcing).
     """
-    found = dict(enumerate(examples))
+    labelled = dict(enumerate(examples))
     for indices, part, batch in batches(loaded, examples):
         run: Run = partial(loaded.run, select=select_read(loaded, part))
         with intervene(loaded) as router, torch.no_grad():
             logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)[1]
         assert logits is not None
-        for i, example, own in zip(indices, part, logits, strict=True):
+        for i, example, row in zip(indices, part, logits, strict=True):
             if example.kind == "target":
-                labels = tuple(own[: len(example.pair.labels)].argmax(-1).tolist())
-                found[i] = replace(example, rows=(replace(example.pair, labels=labels),))
+                labels = tuple(row[: len(example.pair.labels)].argmax(-1).tolist())
+                labelled[i] = replace(example, rows=(replace(example.pair, labels=labels),))
             else:
-                found[i] = replace(example, label=int(own.argmax()))
-    return list(found.values())
+                labelled[i] = replace(example, label=int(row.argmax()))
+    return list(labelled.values())
 
 
 def spread(n: int, most: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""Measure an output without some heads, in batches: one mechanism for everything that removes.
+"""Measure an output without some heads, in batches.
 
-A removed head leaves zeros, its mean over calibration text, or what it puts out elsewhere.
+A removed head's z is replaced by zeros, by its mean over calibration text or by its z elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
 DONORS = 1024  # Tokens of calibration text that these are drawn from.
-Place = tuple[int, int]  # Row of the site, and index of the head in it.
-Heads = Sequence[Place]
-#: What takes the place of removed heads in a text, (1, n_heads, pos, d_head) by row of the site;
-#: None in its place stands for zeros.
+HeadIndex = tuple[int, int]  # Row of the site, and index of the head in it.
+Heads = Sequence[HeadIndex]
+#: What replaces the removed heads' z in a text, (1, n_heads, pos, d_head) by row of the site;
+#: where there is no replacement z is zero.
 Replacement = Callable[[Row], Means]
 #: Ways of removing heads, by name: the effect of each is the mean over its replacements.
 Ways = Mapping[str, Sequence[Replacement | None]]
@@ -80,18 +80,18 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> Replacement:
 
 
 def donors(loaded: LoadedModel, rows: Sequence[Row], seed: int) -> Callable[[int], Replacement]:
-    """Keep every head's z at the positions of the first texts, special tokens apart.
+    """Record every head's z in the first texts, at ordinary and at special tokens.
 
-    Returns what makes a draw of a number: at each position of a text z of a random position of the
-    same kind. All heads of a stack take it from the same position.
+    Returns a function from a number to a random replacement: each position of a text takes z from
+    a random position of the same kind, which is the same position for all heads of a stack.
     """
     ends = np.cumsum([len(row) for row in rows])
     seen: dict[int, tuple[list[Tensor], list[Tensor]]] = {s.row: ([], []) for s in loaded.sites}
     masks: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(site: AttentionSite, z: Tensor) -> Tensor:
-        for kept, mask in zip(seen[site.row], masks[site.stack], strict=True):
-            kept.append(z.transpose(1, 2)[mask].cpu())
+        for pool, mask in zip(seen[site.row], masks[site.stack], strict=True):
+            pool.append(z.transpose(1, 2)[mask].cpu())
         return z
 
     with intervene(loaded, z=keep) as router:
@@ -110,8 +110,8 @@ def donors(loaded: LoadedModel, rows: Sequence[Row], seed: int) -> Callable[[int
             shares = {stack: torch.tensor(rng.random(len(of))) for stack, of in ordinary.items()}
             replaced = {}
             for site in loaded.sites:
-                own, special = (z[(shares[site.stack] * len(z)).long()] for z in pools[site.row])
-                mixed = torch.where(ordinary[site.stack][:, None, None], own, special)
+                plain, special = (z[(shares[site.stack] * len(z)).long()] for z in pools[site.row])
+                mixed = torch.where(ordinary[site.stack][:, None, None], plain, special)
                 replaced[site.row] = mixed.transpose(0, 1)[None]
             return replaced
 
@@ -129,7 +129,7 @@ class Versions:
 
     def __init__(self, loaded: LoadedModel, example: Example, read: Read = value_of) -> None:
         self._loaded, self._example, self._read = loaded, example, read
-        self._replay, self._base = Replay(loaded), frozenset[Place]()
+        self._replay, self._base = Replay(loaded), frozenset[HeadIndex]()
         self._recorded: list[Recorded] = []  # Of each text, without the heads ``base``
         self._without_base = torch.empty(0)
         longest = max(map(len, example.rows))
@@ -152,11 +152,11 @@ class Versions:
     def measure(
         self, sets: Sequence[Heads], left: Replacement | None = None, base: Heads = ()
     ) -> Array:
-        """Read the example without each set of heads, (sets,); ``left`` takes their place.
+        """Read the example without each set of heads, (sets,); ``left`` replaces their z.
 
         Sets that are not measured with ``left`` contain ``base``.
         """
-        whole, texts = self.vectors(base), self._example.rows
+        without_base, texts = self.vectors(base), self._example.rows
         means = [None if left is None else left(row) for row in texts]
         before = partial(Recorded.before, self._recorded[0])
         further = [[row for row, head in heads if (row, head) not in self._base] for heads in sets]
@@ -165,7 +165,7 @@ class Versions:
             for i, rows in enumerate(further)
             if rows
         }
-        results = np.full(len(sets), float(self._read(self._example, whole[None])[0]))
+        results = np.full(len(sets), float(self._read(self._example, without_base[None])[0]))
         # All batches have one size, since matrix products are compiled for each shape.
         order = sorted(first, key=lambda i: before(self._loaded.sites[first[i]]))
         size = self._at_once
@@ -184,15 +184,15 @@ class Versions:
     def _run(
         self, text: Row, sets: Sequence[Heads], recorded: Recorded, row: int, means: Means | None
     ) -> Tensor:
-        """Return the vector without each set of heads, (sets, d); ``means`` stay in their place.
+        """Return the vector without each set of heads, (sets, d); ``means`` replace their z.
 
         Layers before the site of this row are played back from the recorded run.
         """
         loaded = self._loaded
         gates = torch.ones(len(sets), loaded.n_layers, loaded.n_heads)
         for i, heads in enumerate(sets):
-            for place in heads:
-                gates[(i, *place)] = 0.0
+            for head in heads:
+                gates[(i, *head)] = 0.0
         batch = padded([text] * len(sets), loaded.pad_id, loaded.device)
         select = select_read(loaded, [self._example], len(sets))
         playing = self._replay.playing(recorded, row, len(sets))

@@ -31,14 +31,14 @@ class PartSum:
     """What all parts of one kind contribute, mean over examples (Student's t)."""
 
     #: ``heads``, ``feed-forward``, ``embeddings`` or ``biases``; for a target ``self-attention``
-    #: and ``cross-attention`` in place of ``heads``
+    #: and ``cross-attention`` instead of ``heads``
     kind: str
     direct: Annotated[Estimate, Compare("contributed")]
 
 
 @dataclass(frozen=True)
 class AttributedHead(Head):
-    """What one head has to do with the output, mean over examples.
+    """What one head contributes to the output, mean over examples.
 
     Every number has two intervals, of this head and of all heads at once (Student's t, Bonferroni).
     """
@@ -94,7 +94,7 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class AttributedToken:
-    """What was read from one token; what stands at it without being read by a head is its own."""
+    """What one token contributes: what heads read from it, and what is added at its position."""
 
     #: 0 for the first text, 1 for the second; for a target 0 the source, 1 what the decoder reads
     text: int
@@ -113,7 +113,7 @@ class AttributedToken:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """What each two tokens' parts contribute to a cosine together.
+    """What each pair of tokens contributes to a cosine.
 
     For a target: what cross-attention read from a source token for the logit of a target's token,
     as a part of the mean.
@@ -122,14 +122,14 @@ class TokenPairs:
     rows: tuple[str, ...]  # Tokens of the first text, and of the second; of target, and source.
     columns: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    #: What is left of the output: terms in which b_O, shifts or constants take part, and for a
+    #: The rest of the output: terms in which b_O, shifts or constants take part, and for a
     #: target all parts but cross-attention.
     biases: float
 
 
 @dataclass(frozen=True)
 class AttributeControl:
-    """The same sum where it should say nothing of these texts, or of this model."""
+    """The same sum on texts, or with weights, for which it should show nothing."""
 
     output: Estimate  # Mean over examples, with intervals as for the model.
     parts: tuple[PartSum, ...]
@@ -158,9 +158,9 @@ class Reversal:
     heads: tuple[str, ...]
     margins: tuple[float, ...]  # With all heads, and after each choice of the greedy search
     found: bool  # Whether the margin without them is below zero
-    most: int  # Heads that the set might have
-    #: Random sets of as many heads in the same layers that do it too, of ``draws`` different ones:
-    #: fewer than asked for where the layers have no more.
+    most: int  # Largest size of the set that is searched
+    #: Random sets of as many heads in the same layers that reverse it too, among ``draws`` sets
+    #: that differ: fewer than asked for where the layers have no more.
     random_reversed: int
     draws: int
     #: The same search on triples, or texts, of the calibration text whose margin is within 20%.
@@ -198,7 +198,7 @@ class RankingCurve:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Whether rankings name the heads that matter, beside random rankings."""
+    """Whether rankings name the heads that matter, compared with random rankings."""
 
     kept: tuple[int, ...]  # Heads, from none to all
     #: Examples whose mean effects rank the heads, and others that judge the rankings. One example
@@ -269,15 +269,15 @@ class AttributeResult(Measured):
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
         import pandas as pd
 
-        columns, found = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
+        columns, faithfulness = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
         rows = (
             []
-            if found is None
+            if faithfulness is None
             else [
                 (curve.ranking, order, heads, share)
-                for curve in (*found.rankings, *found.random)
+                for curve in (*faithfulness.rankings, *faithfulness.random)
                 for order in ("signed", "absolute")
-                for heads, share in zip(found.kept, getattr(curve, order), strict=True)
+                for heads, share in zip(faithfulness.kept, getattr(curve, order), strict=True)
             ]
         )
         return pd.DataFrame(rows, columns=columns)

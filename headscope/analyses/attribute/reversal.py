@@ -19,7 +19,7 @@ import torch
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import other_texts, target_of
 from headscope.analyses.attribute.measure import Example, margin_of, predicted
-from headscope.analyses.attribute.removal import TOGETHER, Place, Replacement, Versions
+from headscope.analyses.attribute.removal import TOGETHER, HeadIndex, Replacement, Versions
 from headscope.analyses.attribute.result import OtherSearch, Reversal
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
@@ -30,7 +30,7 @@ from headscope.data.token_rows import PairRow, Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
 NEAR = 0.2  # Relative difference up to which another text's margin counts as the same.
-DRAWS = 100  # Random sets of as many heads in the same layers, beside a set that was found.
+DRAWS = 100  # Random sets of as many heads in the same layers, to compare.
 TRIED = 20  # Random sets that are drawn for each that is wanted, since some come up again.
 SEARCHES = 5  # Other texts with the same margin on which the same search is run.
 
@@ -38,8 +38,8 @@ SEARCHES = 5  # Other texts with the same margin on which the same search is run
 class Search(NamedTuple):
     """The result of a search."""
 
-    chosen: tuple[Place, ...]  # In the order of their choice
-    heads: tuple[Place, ...]  # Those of them that are needed
+    chosen: tuple[HeadIndex, ...]  # In the order of their choice
+    heads: tuple[HeadIndex, ...]  # Those of them that are needed
     margins: tuple[float, ...]  # With all heads, and after each choice
     put_back: tuple[float, ...]  # Without the heads but one, for each of them
     margin: float  # Without the heads
@@ -50,19 +50,19 @@ class Search(NamedTuple):
         return self.margin < 0
 
 
-def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
+def search(versions: Versions, heads: Sequence[HeadIndex], most: int) -> Search:
     """Remove the head that lowers the margin most, again and again, until it is below zero.
 
     The greedy search is lazy (Minoux 1978): heads are tried in the order of how much they lowered
     the margin when last tried, until that is less than this round's best head does. Then heads are
     put back, the first chosen first, as long as the margin stays below zero without the others.
     """
-    chosen: list[Place] = []
+    chosen: list[HeadIndex] = []
     margins = [float(versions.measure([()])[0])]
     lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
     while margins[-1] >= 0 and lowers and len(chosen) < most:
         order = sorted(lowers, key=lambda head: -lowers[head])
-        best, tried = -math.inf, list[Place]()
+        best, tried = -math.inf, list[HeadIndex]()
         while len(tried) < len(order) and lowers[order[len(tried)]] > best:
             once = len(order) if not chosen else TOGETHER
             part = order[len(tried) : len(tried) + once]
@@ -72,7 +72,7 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
             best = max(best, *(lowers[head] for head in part))
         chosen.append(max(tried, key=lambda head: lowers[head]))
         del lowers[chosen[-1]]
-        # Measured again in a complete run of its own: this number decides.
+        # Measured again in a separate complete run: this number decides.
         margins.append(float(versions.measure([chosen], base=chosen)[0]))
     needed, margin, put_back = list(chosen), margins[-1], np.zeros(0)
     while margin < 0:
@@ -87,23 +87,23 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
 
 
 def matched_sets(
-    found: Sequence[Place], heads: Sequence[Place], draws: int, seed: int
-) -> list[list[Place]]:
+    chosen: Sequence[HeadIndex], heads: Sequence[HeadIndex], draws: int, seed: int
+) -> list[list[HeadIndex]]:
     """Draw different random sets of as many heads in the same layers, without the set itself.
 
     There are fewer than ``draws`` where the layers have no more such sets.
     """
     rng = np.random.default_rng(abs(seed))
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in chosen]
     of_row = {row: [head for head in heads if head[0] == row] for row in rows}
-    sets: dict[frozenset[Place], None] = {}
+    sets: dict[frozenset[HeadIndex], None] = {}
     for _ in range(TRIED * draws):
         drawn = frozenset(
-            own[i]
-            for row, own in of_row.items()
-            for i in rng.choice(len(own), size=rows.count(row), replace=False)
+            in_layer[i]
+            for row, in_layer in of_row.items()
+            for i in rng.choice(len(in_layer), size=rows.count(row), replace=False)
         )
-        if drawn != frozenset(found) and len(sets) < draws:
+        if drawn != frozenset(chosen) and len(sets) < draws:
             sets[drawn] = None
     return [sorted(drawn) for drawn in sets]
 
@@ -112,7 +112,7 @@ def find_reversal(
     loaded: LoadedModel,
     example: Example,
     rows: Sequence[Row],
-    heads: Sequence[Place],
+    heads: Sequence[HeadIndex],
     means: Replacement,
     draws: Sequence[Replacement],
     options: AttributeOptions,
@@ -129,37 +129,37 @@ def find_reversal(
         example = replace(example, rows=(first, third, second))
         versions = Versions(loaded, example, margin_of)
     most, total = options.most, 1 + SEARCHES
-    found = search(versions, heads, most)
+    result = search(versions, heads, most)
     progress("search", 1, total)
-    sets = matched_sets(found.heads, heads, DRAWS, options.seed) if found.reversed else []
+    sets = matched_sets(result.heads, heads, DRAWS, options.seed) if result.reversed else []
     random = versions.measure(sets) if sets else np.zeros(0)
-    at_mean = versions.measure([found.heads], means)
-    resampled = [float(versions.measure([found.heads], draw)[0]) for draw in draws]
+    at_mean = versions.measure([result.heads], means)
+    resampled = [float(versions.measure([result.heads], draw)[0]) for draw in draws]
     searches = []
-    candidates = _of_margin(loaded, rows, example, found.margins[0], options)
+    candidates = _of_margin(loaded, rows, example, result.margins[0], options)
     for i, other in enumerate(islice(candidates, SEARCHES), 2):
         same = search(Versions(loaded, other, margin_of), heads, most)
         needed = len(same.heads) if same.reversed else None
         searches.append(OtherSearch(same.margins[0], needed))
         progress("search", i, total)
 
-    def names(places: Sequence[Place]) -> tuple[str, ...]:
-        of = ((loaded.sites[row], i) for row, i in places)
+    def names(indices: Sequence[HeadIndex]) -> tuple[str, ...]:
+        of = ((loaded.sites[row], i) for row, i in indices)
         return tuple(head_name(site.layer, site.head_ids[i], site.stack) for site, i in of)
 
     return Reversal(
         question="nearer" if example.kind == "cosine" else "predicted",
         swapped=swapped,
-        heads=names(found.heads),
-        margins=found.margins,
-        found=found.reversed,
+        heads=names(result.heads),
+        margins=result.margins,
+        found=result.reversed,
         most=most,
         random_reversed=int((random < 0).sum()),
         draws=len(sets),
         others=tuple(searches),
-        margin=found.margin,
-        put_back=found.put_back,
-        chosen=names(found.chosen),
+        margin=result.margin,
+        put_back=result.put_back,
+        chosen=names(result.chosen),
         margin_mean=float(at_mean[0]),
         margins_resampled=tuple(resampled),
     )
@@ -212,9 +212,9 @@ def _of_margin(
         embedded = exact(torch.cat([of.vectors() for of in alone])).cpu().numpy()
         cosines = embedded @ embedded.T
         margins = cosines[:, :, None] - cosines[:, None, :]
-        places = np.argwhere(same(margins))
-        for i in np.random.default_rng(abs(options.seed)).permutation(len(places)):
-            if len(set(triple := places[i].tolist())) == 3:
+        triples = np.argwhere(same(margins))
+        for i in np.random.default_rng(abs(options.seed)).permutation(len(triples)):
+            if len(set(triple := triples[i].tolist())) == 3:
                 yield replace(example, rows=tuple(near[j] for j in triple))
         return
     if example.kind == "target":

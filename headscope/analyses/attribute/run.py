@@ -22,7 +22,7 @@ from headscope.analyses.attribute.measure import (
     spread,
 )
 from headscope.analyses.attribute.removal import (
-    Place,
+    HeadIndex,
     Replacement,
     donors,
     mean_outputs,
@@ -84,7 +84,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         circuit = [names.index(head) for head in parse_heads(options.circuit, numbers)]
     to_reverse = searched(loaded, opened.examples[0], options)
     classified = classification_of(loaded, options.roles, None)
-    roles: dict[Place, str] = {}
+    roles: dict[HeadIndex, str] = {}
     if classified is not None:
         known = find_roles(loaded, classified)
         roles = {head: result.primary or "none" for head, result in known.by_place.items()}
@@ -127,7 +127,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         rankings = {name: table[chosen] for name, table in written.items()} | effects
         faithfulness = judge_rankings(
             *(loaded, removed_from, heads, rankings, means, progress),
-            beside=options.rankings,
+            n_random=options.rankings,
             circuit=circuit,
             seed=seed,
         )
@@ -259,11 +259,11 @@ def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
 
 def _groups(
     loaded: LoadedModel,
-    heads: Sequence[Place],
+    heads: Sequence[HeadIndex],
     direct: Sequence[int],
     of_heads: Array,
     removed: Array,
-    roles: dict[Place, str],
+    roles: dict[HeadIndex, str],
 ) -> Iterator[HeadGroup]:
     members: dict[str, list[int]] = {}
     for j, head in enumerate(heads):
@@ -329,7 +329,7 @@ def _control(
     loaded: LoadedModel,
     opened: Opened,
     chosen: Sequence[int],
-    heads: Sequence[Place],
+    heads: Sequence[HeadIndex],
     direct: Sequence[int],
     of_heads: Array,
     seed: int,

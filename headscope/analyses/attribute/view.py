@@ -28,7 +28,7 @@ _RANKINGS = {
 
 
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
-    """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
+    """Show the sum, the heads by effect of removal with their parts, tokens, and the search."""
     summed = sum_sentence(result)
     yield b.Text(summed, "lead", b.TERMINAL)
     if result.texts:
@@ -141,28 +141,28 @@ def agreement_sentence(result: AttributeResult) -> str:
 
 
 def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
-    """Show what the first heads of each ranking do alone, beside random rankings."""
-    found = result.faithfulness
-    if found is None:
+    """Show what the first heads of each ranking do alone, and those of random rankings."""
+    faithfulness = result.faithfulness
+    if faithfulness is None:
         return
-    random, n = len(found.random), found.kept[-1]
-    tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
-    few = found.kept[tenth]
-    curves = {curve.ranking: curve for curve in found.rankings}
+    random, n = len(faithfulness.random), faithfulness.kept[-1]
+    tenth = next(i for i, k in enumerate(faithfulness.kept) if 10 * k >= n)
+    few = faithfulness.kept[tenth]
+    curves = {curve.ranking: curve for curve in faithfulness.rankings}
     by_mean = curves["removed_mean"].signed[tenth]
-    chance = [of.signed[tenth] for of in found.random]
+    chance = [of.signed[tenth] for of in faithfulness.random]
     by_chance = f"{mean_of(chance):.0%} ({min(chance):.0%} to {max(chance):.0%})"
-    examples = f"{found.judged} {plural(found.judged, 'example')}"
-    by = f"ranked on {found.ranked} {plural(found.ranked, 'other')}"
-    by = "they are ranked on it too" if found.same else by
+    judged = f"{faithfulness.judged} {plural(faithfulness.judged, 'example')}"
+    by = f"ranked on {faithfulness.ranked} {plural(faithfulness.ranked, 'other')}"
+    by = "they are ranked on it too" if faithfulness.same else by
     yield b.Text(
         f"Do rankings name the heads that matter? The {few} of {n} heads with the largest effects "
         f"of removal (mean left), alone with all others at their mean, bring back "
-        f"{by_mean:.0%} of the output's change from {decimal(found.ablated)} (no head) to "
-        f"{decimal(found.output)} (all). Random ones bring back {by_chance}; {examples}, {by}."
+        f"{by_mean:.0%} of the output's change from {decimal(faithfulness.ablated)} (no head) to "
+        f"{decimal(faithfulness.output)} (all). Random ones bring back {by_chance}; {judged}, {by}."
     )
-    if any(curve.roc is not None for curve in found.rankings):
-        roc = [f"{_RANKINGS[of.ranking][0]} {decimal(of.roc, 2)}" for of in found.rankings]
+    if any(curve.roc is not None for curve in faithfulness.rankings):
+        roc = [f"{_RANKINGS[of.ranking][0]} {decimal(of.roc, 2)}" for of in faithfulness.rankings]
         yield b.Text(f"Area under the ROC curve of the circuit, by |effect|: {joined(roc)}.")
     for name, area, meaning in (
         ("CPR", "cpr", "under the share that comes back, largest effects first; more is better"),
@@ -170,26 +170,26 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
     ):
         each = [
             f"{_RANKINGS[curve.ranking][0]} {ranged(getattr(curve, area), 2)}"
-            for curve in found.rankings
+            for curve in faithfulness.rankings
         ]
-        areas = [float(getattr(curve, area)) for curve in found.random]
+        areas = [float(getattr(curve, area)) for curve in faithfulness.random]
         yield b.Text(
             f"{name} (area {meaning}): {joined(each)}; {random} random rankings "
             f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.",
             "control",
         )
-    shares = [k / n for k in found.kept]
+    shares = [k / n for k in faithfulness.kept]
     panels = []
     for title, order in (
         ("CPR: largest effects first", "signed"),
         ("CMD: largest sizes first", "absolute"),
     ):
-        beside = list(zip(*(getattr(curve, order) for curve in found.random), strict=True))
-        band = [(min(at), max(at)) for at in beside]
-        means = [mean_of(at) for at in beside]
+        values = list(zip(*(getattr(curve, order) for curve in faithfulness.random), strict=True))
+        band = [(min(at), max(at)) for at in values]
+        means = [mean_of(at) for at in values]
         name = f"{random} random rankings, mean and range"
         series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
-        for curve in found.rankings:
+        for curve in faithfulness.rankings:
             name, colour = _RANKINGS[curve.ranking]
             series.append(b.Series(name, shares, getattr(curve, order), colour=colour, marker="."))
         panels.append(

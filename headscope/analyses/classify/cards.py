@@ -16,7 +16,7 @@ RULES = {
     "first": "always the first word",
     "last": "always the last word",
     "uniform": "evenly spread attention",
-    "kernel": "the head's own habit of distances",
+    "kernel": "the head's mean attention by distance",
 }
 #: The sentence of a role whose row has none.
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."

@@ -107,7 +107,7 @@ def with_causes(
     place_of = places(view)
     measured = [h for h in result.heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in measured]
-    by_head = [by_unit[units.unit(place)] for place in at]
+    by_head = [by_unit[units.unit(position)] for position in at]
     notes = list(task.notes)
     tests: tuple[CauseTest, ...] = ()
     if units.shared:
@@ -245,13 +245,13 @@ def role_tests(
         anywhere = {role: dealt(values, has, everywhere, rng) for role, has in compared.items()}
         within_p, p = _p_values(within), _p_values(anywhere)
         for role, has in compared.items():
-            inside, whole = within[role], anywhere[role]
-            assert whole is not None  # there are heads with the role and without
-            own_p, own_adjusted = within_p.get(role, (None, None))
+            inside, overall = within[role], anywhere[role]
+            assert overall is not None  # there are heads with the role and without
+            inside_p, inside_adjusted = within_p.get(role, (None, None))
             verdict = "not measured"
-            if inside is not None and own_adjusted is not None:
+            if inside is not None and inside_adjusted is not None:
                 verdict = "costs more" if inside[0] > 0.5 else "costs less"
-                verdict = "not told apart" if own_adjusted >= LEVEL else verdict
+                verdict = "not told apart" if inside_adjusted >= LEVEL else verdict
             ends: tuple[float, ...] = ()
             if min(sides[role]) >= FEWEST_FOR_INTERVAL:
                 ends = _bootstrapped(values[has], values[~has], rng)
@@ -261,14 +261,14 @@ def role_tests(
                     removal=removal,
                     heads=sides[role][0],
                     others=sides[role][1],
-                    superiority=Estimate(whole[0], *ends),
+                    superiority=Estimate(overall[0], *ends),
                     p_value=p[role][0],
                     p_adjusted=p[role][1],
-                    placebo=_middle(whole[1]),
+                    placebo=_middle(overall[1]),
                     within=inside[0] if inside else None,
                     within_placebo=_middle(inside[1]) if inside else (),
-                    within_p=own_p,
-                    within_p_adjusted=own_adjusted,
+                    within_p=inside_p,
+                    within_p_adjusted=inside_adjusted,
                     verdict=verdict,
                 )
             )
@@ -296,12 +296,12 @@ def dealt(
     wins, pairs, random = 0.0, 0, np.zeros(DEALS)
     for group in np.unique(groups):
         inside = groups == group
-        ranks, own = stats.rankdata(values[inside]), has[inside]
-        n = int(own.sum())
+        ranks, labelled = stats.rankdata(values[inside]), has[inside]
+        n = int(labelled.sum())
         least = n * (n + 1) / 2  # the rank sum of labelled heads that lose against all others
-        wins += float(ranks[own].sum()) - least
-        pairs += n * (len(own) - n)
-        order = rng.random((DEALS, len(own))).argsort(axis=1)[:, :n]
+        wins += float(ranks[labelled].sum()) - least
+        pairs += n * (len(labelled) - n)
+        order = rng.random((DEALS, len(labelled))).argsort(axis=1)[:, :n]
         random += ranks[order].sum(axis=1) - least
     return (wins / pairs, random / pairs) if pairs else None
 

@@ -93,7 +93,7 @@ class CrossHeads(QueryMeans, RowMeasure):
         key, real, content = source.content, source.attention_mask, widest(query)
         m_query, m_key, n_keys = (side.sum(dim=1) for side in (query, key, real))
         used, long = m_query > 0, n_keys >= LONG
-        place, key_place = ((side.cumsum(1) - 1).clamp(min=0) for side in (query, key))
+        position, key_position = ((side.cumsum(1) - 1).clamp(min=0) for side in (query, key))
 
         def near_line(key: Tensor, query: Tensor) -> Tensor:
             """Whether key and query, as numbers in their sequences, lie within 1 of the line."""
@@ -103,7 +103,7 @@ class CrossHeads(QueryMeans, RowMeasure):
         asked = dict.fromkeys(self.quantities, m_query)
         asked |= {"alignment": used.long(), "long_entropy": m_query * long}
         # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
-        near = (near_line(key_place[:, None], place[..., None]) & key[:, None]).sum(dim=2)
+        near = (near_line(key_position[:, None], position[..., None]) & key[:, None]).sum(dim=2)
         at_least_one, n_special = widest(n_keys.clamp(min=1)), (real.bool() & ~key).sum(dim=1)
         expected = (
             near / widest(m_key.clamp(min=1))[:, None],
@@ -116,21 +116,21 @@ class CrossHeads(QueryMeans, RowMeasure):
         self.skipped += int((~used).sum())
         self.long_units += int((used & long).sum())
         # From positions to numbers among the content keys: (batch, heads, query_pos)
-        looks_at = key_place[:, None].expand(*rows.argmax.shape[:2], -1).gather(2, rows.argmax)
-        alignment = rank_correlation(looks_at, place, content)
-        on_line = widest(near_line(looks_at, place[:, None]))
+        looks_at = key_position[:, None].expand(*rows.argmax.shape[:2], -1).gather(2, rows.argmax)
+        alignment = rank_correlation(looks_at, position, content)
+        on_line = widest(near_line(looks_at, position[:, None]))
         diagonal = torch.einsum("bhi,bi->bh", on_line, content)
         relative, long_entropy = rows.relative.unbind(dim=-1)
         parts = (alignment, diagonal, rows.top, rows.entropy, relative, *rows.mass.unbind(-1))
         self.add(..., torch.stack([*parts, long_entropy], dim=-1), queries)
 
 
-def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> Tensor:
+def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tensor:
     """Return Spearman correlations of whole numbers with their positions, (rows, heads).
 
     Ties share ranks; where all numbers are equal it is 0.
 
-    Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``place`` (rows, pos), int64, the
+    Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``position`` (rows, pos), int64, the
     position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those.
     """
     weight = counted[:, None].expand(values.shape)
@@ -142,10 +142,10 @@ def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> Tensor:
     n = counted.sum(dim=1)
     # Ranks and positions are halves of whole numbers: these sums are exact.
     rank = (rank - (n[:, None, None] + 1) / 2) * weight
-    position = ((place - (n[:, None] - 1) / 2) * counted)[:, None]
+    centred = ((position - (n[:, None] - 1) / 2) * counted)[:, None]
     spread = rank.square().sum(dim=2)
-    norm = (spread * position.square().sum(dim=2)).sqrt()
-    return (rank * position).sum(dim=2) / torch.where(spread == 0, 1.0, norm)  # exact, too
+    norm = (spread * centred.square().sum(dim=2)).sqrt()
+    return (rank * centred).sum(dim=2) / torch.where(spread == 0, 1.0, norm)  # exact, too
 
 
 class Agreement(Accumulator):
@@ -162,20 +162,20 @@ class Agreement(Accumulator):
     ) -> None:
         """Add word-level attention, (rows, heads, target words, source words), of some heads."""
         step = (weights / STEP + _SLACK).floor().long().clamp(0, STEPS).flatten(2)
-        found = []
+        counts = []
         for mask in (words.inside, words.sure, words.possible):
             counted = mask[rows, None].flatten(2).long().expand_as(step)
             at_step = counted.new_zeros(*step.shape[:2], STEPS + 1).scatter_add_(2, step, counted)
-            found.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
+            counts.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
         sure = words.sure[rows].sum(dim=(1, 2))
-        n, d = found[1] + found[2], found[0] + sure[:, None, None]
-        for total, parts in ((self.links, found), (self.squares, [n * n, n * d, d * d])):
+        n, d = counts[1] + counts[2], counts[0] + sure[:, None, None]
+        for total, parts in ((self.links, counts), (self.squares, [n * n, n * d, d * d])):
             for half in (0, 1):
                 chosen = torch.stack(parts)[:, words.half[rows] == half]
                 total[:, half, layer, heads] += numpy(chosen.sum(dim=1))
 
     def count(self, words: AlignedWords) -> None:
-        """Count what no head changes."""
+        """Count pairs and sure links, which are the same for all heads."""
         np.add.at(self.sure, numpy(words.half), numpy(words.sure.sum(dim=(1, 2))))
         np.add.at(self.units, numpy(words.half), 1)
 
@@ -214,8 +214,8 @@ class AlignedHeads(Parts):
         return {name: part for name, part in vars(self).items() if isinstance(part, Accumulator)}
 
     def start(self, batch: Batch) -> None:
-        """Prepare what every layer of this batch shares; without words nothing is fed."""
-        self._words, self._place = batch.words, 0
+        """Prepare what every layer of this batch shares; without words nothing is added."""
+        self._words, self._layer = batch.words, 0
         if (words := self._words) is None:
             return
         size, shape = words.distance.shape, self.syntactic.hits.shape[1:]
@@ -231,7 +231,7 @@ class AlignedHeads(Parts):
         """Add one chunk of patterns."""
         if site.stack != "cross" or (words := self._words) is None:
             return
-        rows, layer, heads = site.rows, self._place, site.heads
+        rows, layer, heads = site.rows, self._layer, site.heads
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         of_target, of_source = (
             side[rows].to(pattern.dtype) for side in (words.of_target, words.of_source)
@@ -252,9 +252,9 @@ class AlignedHeads(Parts):
 
     def finish(self, stack: str, layer: int) -> None:
         """Add what the layers of a batch have in common once the last one has been observed."""
-        self._place += stack == "cross"
+        self._layer += stack == "cross"
         words = self._words
-        if words is None or self._place < self.syntactic.hits.shape[1]:
+        if words is None or self._layer < self.syntactic.hits.shape[1]:
             return
         looked = self._looks_at.flatten(1, 2), self._by_mean.flatten(1, 2)
         for part in (self.syntactic, self.swapped):
@@ -264,16 +264,16 @@ class AlignedHeads(Parts):
         self._words = None
 
     def alignments(self, judged: Mapping[tuple[int, int], HeadResult]) -> Alignments:
-        """Put the heads with the role beside what is simpler; ``judged``: by place in the sums."""
+        """Compare heads with the role with simpler links; ``judged``: by position in the sums."""
         heads = [
-            HeadLinks(head.layer, head.head, self.agreement.score(*place), stack="cross")
-            for place, head in judged.items()
+            HeadLinks(head.layer, head.head, self.agreement.score(*position), stack="cross")
+            for position, head in judged.items()
         ]
         roles = {(head.layer, head.head): head.roles for head in judged.values()}
         last = max(head.layer for head in heads)
         errors = [float(head.links.error) for head in heads]
         return Alignments(
-            alignment_heads=tuple(at for at, own in roles.items() if PAIR + ALIGNED in own),
+            alignment_heads=tuple(at for at, names in roles.items() if PAIR + ALIGNED in names),
             all_heads=self.others.score(0, 0),
             first_of_last=next(head.links for head in heads if head.layer == last),
             straight=self.others.score(0, 1),

@@ -1,4 +1,4 @@
-"""The map of roles, which needs axes of its own."""
+"""The map of roles as a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the heads of a model do, as an earlier or the same run classified them."""
+"""The roles of a model's heads, from an earlier classification or the same run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_classification(source: Classification) -> ClassifyResult:
 def classification_of(
     loaded: LoadedModel, source: Classification | None, folder: str | Path | None
 ) -> ClassifyResult | None:
-    """Take the classification of this very model: the one that was named, or one in a folder.
+    """Return the classification of this model: the one that was named, or one in a folder.
 
     One that was not named but only found in the folder is ignored where it cannot be used.
     """
@@ -91,11 +91,11 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
 
 
 def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Map heads by their original names (stack, layer, head) to row and place in the model."""
+    """Map heads by their original names (stack, layer, head) to row and index in the model."""
     return {
-        (site.stack, site.layer, name): (site.row, place)
+        (site.stack, site.layer, name): (site.row, index)
         for site in loaded.sites
-        for place, name in enumerate(site.head_ids)
+        for index, name in enumerate(site.head_ids)
     }
 
 

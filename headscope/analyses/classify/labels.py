@@ -2,7 +2,7 @@
 
 A label needs three things: the score reaches its threshold, it beats its baseline, and the
 Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads. Syntactic labels have a stricter rule of their own: ``syntactic.py``.
+all heads. Syntactic labels have a stricter rule: ``syntactic.py``.
 
 Of cross-attention, ``monotonic`` and ``anti_monotonic`` need an interval of the alignment that lies
 wholly beyond the threshold, and a confidence well above that of uniform attention: otherwise nearly
@@ -48,10 +48,10 @@ from headscope.stats.statistics import (
     wilson,
 )
 
-Place = tuple[int, int]  # (layer, position among the heads of the layer)
+Head = tuple[int, int]  # (layer, index among the heads of the layer)
 #: One head on one kind of role: the field of a HeadResult for its score, the score, and the labels
 #: that it earns.
-Judged = tuple[Place, str, Any, list[Label]]
+Judged = tuple[Head, str, Any, list[Label]]
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
 
@@ -70,15 +70,15 @@ class _Numbers:
     baseline: float = 0.0
     against: str = ""
 
-    def at(self, place: Place) -> Estimate:
+    def at(self, head: Head) -> Estimate:
         """Return one head's number."""
-        value, *ends = (finite(numbers[place]) for numbers in (self.values, *self.interval))
+        value, *ends = (finite(numbers[head]) for numbers in (self.values, *self.interval))
         return UNKNOWN if value is None else Estimate(value, *ends)
 
-    def label(self, role: str, place: Place, detail: str = "") -> Label:
+    def label(self, role: str, head: Head, detail: str = "") -> Label:
         """Return one head's label."""
-        p = float(self.p_adjusted[place])
-        return Label(role, detail, self.at(place), self.baseline, p, self.against)
+        p = float(self.p_adjusted[head])
+        return Label(role, detail, self.at(head), self.baseline, p, self.against)
 
 
 def judge(
@@ -114,31 +114,31 @@ def judge(
         tests = judge_syntactic(edges, kernel, exists, thresholds)
         kinds.append(_syntactic(tests, exists, bool(labels)))
     kinds.append(_means(means, exists, thresholds, stack))
-    # The alignment is a score of its own; registered roles come with intervals.
+    # The alignment has a separate score; registered roles come with intervals.
     left_out = {"alignment", "diagonal", *(role.key for role in registered_roles())}
-    fields: dict[Place, dict[str, Any]] = {}
-    earned_at = defaultdict[Place, list[Label]](list)
+    fields: dict[Head, dict[str, Any]] = {}
+    earned_at = defaultdict[Head, list[Label]](list)
     values = means.means()
-    for place in _places(exists):
-        numbers = zip(means.quantities, values[place], strict=True)
-        fields[place] = {name: finite(value) for name, value in numbers if name not in left_out}
-    for place, name, score, earned in chain(*kinds):
-        fields[place][name] = score
-        earned_at[place] += earned
+    for head in _heads_in(exists):
+        numbers = zip(means.quantities, values[head], strict=True)
+        fields[head] = {name: finite(value) for name, value in numbers if name not in left_out}
+    for head, name, score, earned in chain(*kinds):
+        fields[head][name] = score
+        earned_at[head] += earned
     results = []
-    for (layer, head), scores in fields.items():
-        labels_of_head = tuple(earned_at[layer, head])
+    for (layer, index), scores in fields.items():
+        labels_of_head = tuple(earned_at[layer, index])
         has = {label.role for label in labels_of_head}
         roles = tuple(role.key for role in roles_of(stack, labels=labels) if role.key in has)
         results.append(
             HeadResult(
                 layer=layer,
-                head=head_ids[layer][head],
+                head=head_ids[layer][index],
                 stack=stack,
                 primary=roles[0] if roles else NO_ROLE.key,
                 roles=roles,
                 labels=labels_of_head,
-                mean_pattern=pictures[layer][head] if pictures else "",
+                mean_pattern=pictures[layer][index] if pictures else "",
                 **scores,
             )
         )
@@ -166,7 +166,7 @@ def _existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
     return exists
 
 
-def _places(exists: Array) -> list[Place]:
+def _heads_in(exists: Array) -> list[Head]:
     return [(layer, head) for layer, head in np.argwhere(exists).tolist()]
 
 
@@ -183,22 +183,22 @@ def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iter
     numbers = _Numbers(rate, wilson(hits, queries), p, chance, "chance")
     earned = (rate >= thresholds.positional) & (rate > chance) & (p <= thresholds.q)
     defined = bool((sums.queries > 0).any())
-    for place in _places(exists):
-        offset = OFFSETS[best[place]]
+    for head in _heads_in(exists):
+        offset = OFFSETS[best[head]]
         rate_by_offset, mass_by_offset = (
-            {str(r): finite(value) for r, value in zip(OFFSETS, values[place], strict=True)}
+            {str(r): finite(value) for r, value in zip(OFFSETS, values[head], strict=True)}
             for values in (rates, masses)
         )
         score = PositionalScore(
-            score=numbers.at(place),
+            score=numbers.at(head),
             offset=offset if defined else None,
             rates=rate_by_offset,
             mass=mass_by_offset,
             chance=chance if defined else None,
-            p_adjusted=float(p[place]),
+            p_adjusted=float(p[head]),
         )
-        label = numbers.label("positional", place, f"{offset:+d}")
-        yield place, "positional", score, [label] * bool(earned[place])
+        label = numbers.label("positional", head, f"{offset:+d}")
+        yield head, "positional", score, [label] * bool(earned[head])
 
 
 def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) -> Iterator[Judged]:
@@ -206,8 +206,8 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
 
     Relations make one role, the labels of a user's pairs one each (``by_label``).
     """
-    for place in _places(exists):
-        scores, labels = tuple(test.score(place) for test in tests), []
+    for head in _heads_in(exists):
+        scores, labels = tuple(test.score(head) for test in tests), []
         confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
         gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
@@ -215,7 +215,7 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
             detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
             role = PAIR + score.relation if by_label else "syntactic"
             labels.append(Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest))
-        yield place, "syntactic", scores, labels
+        yield head, "syntactic", scores, labels
 
 
 def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
@@ -230,17 +230,17 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]
     numbers = _Numbers(rates, (low, high), p, baseline, against)
     earned = (rates >= thresholds.rare) & (rates - uniform >= thresholds.rare_gain - FRACTION)
     earned &= (rates > baseline) & (p <= thresholds.q)
-    for place in _places(exists):
+    for head in _heads_in(exists):
         score = RareScore(
-            rate=numbers.at(place),
-            two_rarest=finite(two_rarest[place]),
+            rate=numbers.at(head),
+            two_rarest=finite(two_rarest[head]),
             chance=finite(chance),
             queries=n,
             uniform=finite(uniform),
-            p_adjusted=float(p[place]),
+            p_adjusted=float(p[head]),
             sentences=int(sums.units),
         )
-        yield place, "rare", score, [numbers.label("rare", place)] * bool(earned[place])
+        yield head, "rare", score, [numbers.label("rare", head)] * bool(earned[head])
 
 
 def _order(
@@ -267,17 +267,17 @@ def _order(
     gain = sums.mean("confidence") - sums.expected("confidence")
     earned &= (gain >= thresholds.monotonic_gain) & (pairs >= MIN_PAIRS) & np.isfinite(mean)
     diagonal = sums.mean("diagonal")
-    for place in _places(exists):
+    for head in _heads_in(exists):
         score = AlignmentScore(
-            score=numbers.at(place),
-            p_adjusted=float(p[place]),
-            swapped=with_swapped.at(place) if with_swapped else UNKNOWN,
-            diagonal=finite(diagonal[place]),
+            score=numbers.at(head),
+            p_adjusted=float(p[head]),
+            swapped=with_swapped.at(head) if with_swapped else UNKNOWN,
+            diagonal=finite(diagonal[head]),
             diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
         )
-        role = "monotonic" if mean[place] > 0 else "anti_monotonic"
-        yield place, "alignment", score, [numbers.label(role, place)] * bool(earned[place])
+        role = "monotonic" if mean[head] > 0 else "anti_monotonic"
+        yield head, "alignment", score, [numbers.label(role, head)] * bool(earned[head])
 
 
 def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
@@ -290,15 +290,15 @@ def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[
     numbers = _Numbers(mean, (low, high), p, uniform, "uniform")
     earned = (low >= thresholds.sharp) & (low >= uniform) & (p <= thresholds.q)
     earned &= (sums.units >= MIN_PAIRS) & np.isfinite(mean)
-    for place in _places(exists):
-        score = SharpnessScore(numbers.at(place), finite(uniform), float(p[place]))
-        yield place, "sharpness", score, [numbers.label("sharp", place)] * bool(earned[place])
+    for head in _heads_in(exists):
+        score = SharpnessScore(numbers.at(head), finite(uniform), float(p[head]))
+        yield head, "sharpness", score, [numbers.label("sharp", head)] * bool(earned[head])
 
 
 def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Iterator[Judged]:
     """Judge every head on every role that is a mean, those that users registered among them."""
-    registered: dict[Place, dict[str, Estimate]] = {place: {} for place in _places(exists)}
-    labels: dict[Place, list[Label]] = {place: [] for place in registered}
+    registered: dict[Head, dict[str, Estimate]] = {head: {} for head in _heads_in(exists)}
+    labels: dict[Head, list[Label]] = {head: [] for head in registered}
     for role in roles_of(stack):
         if not role.measure or (role.key == "broad" and int(sums.long_units) < MIN_LONG):
             continue
@@ -314,14 +314,14 @@ def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) 
         if role.key == "special":
             details = which_special(*(sums.mean(f"{e}_special_mass") for e in ("first", "last")))
         passed = (mean > least if role.strict else mean >= least) & (mean > baseline)
-        for place in _places(exists & passed & (p <= thresholds.q)):
-            labels[place].append(numbers.label(role.key, place, str(details[place])))
+        for head in _heads_in(exists & passed & (p <= thresholds.q)):
+            labels[head].append(numbers.label(role.key, head, str(details[head])))
         if role.keys is not None:
-            for place, weights in registered.items():
-                low, high = (finite(end[place]) for end in numbers.interval)
-                weights[role.key] = Estimate(finite(mean[place]), low, high)
-    for place, earned in labels.items():
-        yield place, "registered", registered[place], earned
+            for head, weights in registered.items():
+                low, high = (finite(end[head]) for end in numbers.interval)
+                weights[role.key] = Estimate(finite(mean[head]), low, high)
+    for head, earned in labels.items():
+        yield head, "registered", registered[head], earned
 
 
 def which_special(first: Array, last: Array) -> Array:

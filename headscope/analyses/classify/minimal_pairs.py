@@ -1,4 +1,4 @@
-"""Sentences in which what a head looks for stands elsewhere, and others in which it does not.
+"""Sentences in which the word that a head looks for has moved, and others in which it has not.
 
 *Syntactic.* The query word stays. A stretch of words, with the word that it should look at, is
 replaced by a stretch of as many pieces from another sentence, in which it stands beside a word of
@@ -40,9 +40,9 @@ class MinimalPair:
     elsewhere: Sequence[int]  # Where the relation points elsewhere
     same: Sequence[int]  # Where it points to the same place
     rows: Positions  # Of the query's pieces, in ``sentence`` and in ``same``
-    rows_elsewhere: Positions  # The rows of ``elsewhere`` that take their place
-    place: Positions  # Where the relation points in ``sentence`` and in ``same``
-    place_elsewhere: Positions
+    rows_elsewhere: Positions  # The rows of ``elsewhere`` that replace them
+    targets: Positions  # Where the relation points in ``sentence`` and in ``same``
+    targets_elsewhere: Positions
 
     def __len__(self) -> int:
         return len(self.sentence)
@@ -69,14 +69,14 @@ class Stretch:
         return tuple(self.of.ids[self.at].tolist())
 
     @cached_property
-    def place(self) -> tuple[int, int]:
+    def target_span(self) -> tuple[int, int]:
         """Pieces of the stretch before the target, and up to its end."""
         target = _pieces(self.of, self.target, self.target + 1)
         return target.start - self.at.start, target.stop - self.at.start
 
     def with_other(self, other: Stretch) -> tuple[list[int], Positions]:
-        """Put another stretch in its place; returns token ids and the positions of the target."""
-        ids, (start, stop) = self.of.ids.copy(), other.place
+        """Replace it by another stretch; return token ids and the positions of the target."""
+        ids, (start, stop) = self.of.ids.copy(), other.target_span
         ids[self.at] = other.ids
         return ids.tolist(), range(self.at.start + start, self.at.start + stop)
 
@@ -128,8 +128,8 @@ def stretches(of: EncodedSentence, relation: str, direction: str) -> Iterator[St
                 cuts = [(head + 1, cut) for cut in right if cut >= stop]
             if sum(relations[word] == relation for word in below) > 1:
                 continue
-        found = (Stretch(of, query, target, *cut) for cut in cuts)
-        yield from (stretch for stretch in found if len(stretch.ids) <= LONGEST)
+        candidates = (Stretch(of, query, target, *cut) for cut in cuts)
+        yield from (stretch for stretch in candidates if len(stretch.ids) <= LONGEST)
 
 
 def syntactic_pairs(
@@ -149,20 +149,20 @@ def syntactic_pairs(
         if len(pairs) == limit:
             break
         shuffled = [of_each[i][j] for j in rng.permutation(len(of_each[i])).tolist()]
-        for own in sorted(shuffled, key=lambda stretch: len(stretch.ids)):
-            start, stop = own.place
-            alike = pool[own.query < own.target, len(own.ids)]
-            others = [s for s in alike if s.ids != own.ids and s.of is not own.of]
-            moved = [s for s in others if s.place[1] <= start or s.place[0] >= stop]
-            same = [s for s in others if s.place == (start, stop)]
+        for stretch in sorted(shuffled, key=lambda one: len(one.ids)):
+            start, stop = stretch.target_span
+            alike = pool[stretch.query < stretch.target, len(stretch.ids)]
+            others = [s for s in alike if s.ids != stretch.ids and s.of is not stretch.of]
+            moved = [s for s in others if s.target_span[1] <= start or s.target_span[0] >= stop]
+            same = [s for s in others if s.target_span == (start, stop)]
             if not (moved and same):
                 continue
-            elsewhere, new_place = own.with_other(moved[int(rng.integers(len(moved)))])
-            equal, place = own.with_other(same[int(rng.integers(len(same)))])
-            at = _pieces(own.of, own.query, own.query + 1)
+            elsewhere, new_targets = stretch.with_other(moved[int(rng.integers(len(moved)))])
+            equal, targets = stretch.with_other(same[int(rng.integers(len(same)))])
+            at = _pieces(stretch.of, stretch.query, stretch.query + 1)
             rows = range(at.start, at.stop)
-            sentence = own.of.ids.tolist()
-            pairs.append(MinimalPair(sentence, elsewhere, equal, rows, rows, place, new_place))
+            sentence = stretch.of.ids.tolist()
+            pairs.append(MinimalPair(sentence, elsewhere, equal, rows, rows, targets, new_targets))
             break
     return pairs
 
@@ -181,8 +181,8 @@ def positional_pairs(
         alike[(sentence.word_of >= 0).tobytes()].append(sentence.ids.tolist())
     pairs: list[MinimalPair] = []
     for i in rng.permutation(len(sentences)).tolist():
-        own, content = sentences[i].ids.tolist(), sentences[i].word_of >= 0
-        others = [ids for ids in alike[content.tobytes()] if ids != own]
+        tokens, content = sentences[i].ids.tolist(), sentences[i].word_of >= 0
+        others = [ids for ids in alike[content.tobytes()] if ids != tokens]
         inside = set(np.flatnonzero(content).tolist())
         rows = [
             (row, row + step)
@@ -196,5 +196,5 @@ def positional_pairs(
             other = others[int(rng.integers(len(others)))]
             row, next_row = rows[int(rng.integers(len(rows)))]
             at = (row,), (next_row,), (row + offset,), (next_row + offset,)
-            pairs.append(MinimalPair(own, other, other, *at))
+            pairs.append(MinimalPair(tokens, other, other, *at))
     return pairs

@@ -1,4 +1,4 @@
-"""What is shown of ``classify`` on request: norms, repeats, patched heads and removed heads."""
+"""Optional parts of ``classify``, as shown: norms, repeats, patched heads and removed heads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERDICTS = {
     "not told apart": "No difference in cost shows between heads with a role and heads without",
 }
 
-#: In the order in which they are told.
+#: In the order of the sentences about them.
 _PATCH_VERDICTS = {
     "carries": "carried by their head",
     "does not": "not carried",
@@ -32,7 +32,7 @@ _PATCH_VERDICTS = {
 
 
 def more(result: ClassifyResult) -> Iterator[b.Details]:
-    """Show what was measured beside the roles, where it was asked for."""
+    """Show the optional measurements that were run."""
     for title, part, show in (
         ("Norm-weighted attention", result.norms, _norms),
         ("Prefix matching", result.prefix, _prefix),
@@ -87,10 +87,10 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
     prefix, rows = result.prefix, []
     assert prefix is not None
     scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
-    for place, name in PLACES.items():
-        random = prefix.random_weights.get(place)
-        ranked = sorted(scored, key=lambda row: -float(row[1][place].gain))
-        rows += [(name, head.name, scores[place], random) for head, scores in ranked[:2]]
+    for target, name in PLACES.items():
+        random = prefix.random_weights.get(target)
+        ranked = sorted(scored, key=lambda row: -float(row[1][target].gain))
+        rows += [(name, head.name, scores[target], random) for head, scores in ranked[:2]]
     if rows:
         name, who, score, random = max(rows, key=lambda row: float(row[2].gain))
         yield b.Text(
@@ -117,13 +117,13 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for place, name in PLACES.items():
+    for target, name in PLACES.items():
         yield b.HeadMap(
             f"Repeated tokens, weight {name}: {model_name(result)}",
             "gain over the same place without a repetition",
-            {(h.layer_name, h.head): scores[place].gain.value for h, scores in scored},
+            {(h.layer_name, h.head): scores[target].gain.value for h, scores in scored},
             digits=3,
-            file=f"prefix_{place}",
+            file=f"prefix_{target}",
             on=b.NOWHERE,
         )
 
@@ -180,8 +180,8 @@ def _patched_name(head: HeadResult, patch: HeadPatch) -> str:
 
 def _gain_of_others(effect: PatchEffect) -> str:
     """Write the mean gain of the other heads that were patched."""
-    own, over = effect.gain.value, effect.over_others.value
-    return decimal(None if own is None or over is None else own - over, 2)
+    gain, over = effect.gain.value, effect.over_others.value
+    return decimal(None if gain is None or over is None else gain - over, 2)
 
 
 def ends(interval: Sequence[float] | None) -> str:
@@ -288,8 +288,8 @@ def _losses(result: ClassifyResult, metric: str) -> b.Panels:
         zero = [cause.zero for _, cause in mine]
         x = [names.index(h.layer_name) + 0.8 * (h.head + 0.5) / wide - 0.4 for h, _ in mine]
         noise = [float(cause.noise) for _, cause in mine]
-        for series, place in ((by_layer, x), (by_noise, noise)) if mine else ():
-            series.append(b.Series(role.name, place, zero, "points", role.colour))
+        for series, x_values in ((by_layer, x), (by_noise, noise)) if mine else ():
+            series.append(b.Series(role.name, x_values, zero, "points", role.colour))
     shown = [float(loss) for _, cause in heads for loss in (cause.zero, cause.noise)]
     lows = [cause.zero.low for _, cause in heads if cause.zero.low is not None]
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"

@@ -1,4 +1,4 @@
-"""Result values of what ``classify`` measures on request, beside the roles.
+"""Result values of the optional measurements of ``classify``.
 
 Norms, repeated tokens, removed heads, patched heads, and pairs of words of a user's own.
 """
@@ -40,7 +40,7 @@ class ValueNorms:
 
 @dataclass(frozen=True)
 class Match:
-    """Mean weight on one place of the first copy."""
+    """Mean weight on one token of the first copy."""
 
     score: float  # Where the tokens are repeated
     #: The same queries and places where the first half holds other tokens: what position explains.
@@ -65,7 +65,7 @@ class PrefixMatching:
 
     sequences: int
     copy: int  # Random tokens of each of the two copies
-    uniform: float  # What evenly spread attention puts on one place
+    uniform: float  # Weight of evenly spread attention on one token
     seed: int  # Of the random tokens
     stack: str  # Whose heads have a score
     #: Largest gain of any head with random weights; empty without that control.
@@ -74,20 +74,20 @@ class PrefixMatching:
 
 @dataclass(frozen=True)
 class HeadCause:
-    """What happens when one head is taken out of an otherwise whole model.
+    """What removing one head alone costs the model.
 
     Where layers share one module (ALBERT), the head goes from all of them. Losses say how much
     worse the model's value gets, in the unit of the metric: positive is worse; paired 95% intervals
     over the same examples, and over the rotations of noise.
     """
 
-    zero: Annotated[JointEstimate, Compare("zero")]  # Nothing is left in its place
-    mean: Annotated[JointEstimate, Compare("mean")]  # Its mean output over other text is left
-    #: The head stays, and a randomly rotated copy of what it writes is taken away: as large, token
+    zero: Annotated[JointEstimate, Compare("zero")]  # Its output is zero
+    mean: Annotated[JointEstimate, Compare("mean")]  # Its output is its mean over other text
+    #: The head stays, and a randomly rotated copy of what it writes is subtracted: as large, token
     #: by token, but unrelated to the head. Mean over rotations; their spread is in the intervals.
     noise: Annotated[JointEstimate, Compare("noise")]
     beyond_noise: Annotated[JointEstimate, Compare("beyond noise")]  # ``zero`` less ``noise``
-    zero_estimate: float  # What gradients at the whole model say that ``zero`` would be
+    zero_estimate: float  # ``zero`` estimated from gradients at the full model
     mean_estimate: float
 
 
@@ -140,7 +140,7 @@ class Causes:
     data: str  # What the examples were read from
     examples: Annotated[int, Setting("removal examples")]  # That losses are measured on.
     calibration: int  # Others, of which means and gradients were taken
-    value: float  # The whole model's
+    value: float  # Of the full model
     estimate: str  # ``squared`` (change of the embedding) or ``first-order`` (labelled loss)
     #: For any role and for each role that three heads have and three lack.
     tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
@@ -182,7 +182,7 @@ class HeadPatch:
 
     role: str  # ``positional`` or ``syntactic``
     detail: str  # The offset (``-1``), or the relation (``obj dep->head``)
-    pairs: int  # Minimal pairs, each of a sentence of its own
+    pairs: int  # Minimal pairs, each of another sentence
     #: Share of the pairs in whose changed sentence the head looks more at the new place than at the
     #: old one; Wilson interval.
     follows: Estimate
@@ -198,7 +198,7 @@ class Patching:
     """How heads were patched."""
 
     pairs: Annotated[int, Setting("pairs a head")]  # At most
-    smallest: float  # The smallest effect that counts, as a share of what the whole layer does
+    smallest: float  # The smallest effect that counts, as a share of the layer's
     seed: int  # Of the pairs
     notes: tuple[str, ...] = ()  # What was not patched, and why
 
@@ -225,7 +225,7 @@ class HeadLinks(Head):
 
 @dataclass(frozen=True)
 class Alignments:
-    """Which cross-attention heads align words, beside what is simpler."""
+    """Which cross-attention heads align words, compared with simpler links."""
 
     #: (layer, head) of those with the role, as ``alignment_heads`` of a generation config
     alignment_heads: tuple[tuple[int, int], ...]

@@ -48,16 +48,16 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
     ``loaded`` is the model, or a view of one stack: that one is measured by default. ``stack`` is
     ``encoder``, ``decoder``, ``cross`` or ``all``.
     """
-    whole = loaded.whole or loaded
-    if not whole.sites:
+    full_model = loaded.whole or loaded
+    if not full_model.sites:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     if stack is not None:
-        chosen = whole.only(stack).stacks
-    elif loaded.whole is None and whole.encoder_decoder and not pairs:
+        chosen = full_model.only(stack).stacks
+    elif loaded.whole is None and full_model.encoder_decoder and not pairs:
         chosen = ("encoder",)
     else:
         chosen = loaded.stacks
-    if whole.encoder_decoder and not pairs and chosen != ("encoder",):
+    if full_model.encoder_decoder and not pairs and chosen != ("encoder",):
         raise InputError(
             f"The decoder and the cross-attention of {loaded.name} read pairs of source and "
             "target, and the corpus has sentences: give a table of pairs (.tsv, .csv or .jsonl), "
@@ -70,25 +70,25 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
 class Batches(Generic[Raw, Item]):
     """The batches of a corpus, the same ones every time: this process's share of them.
 
-    A small corpus is read, encoded and padded only once; of a larger one nothing is held.
+    A small corpus is read, encoded and padded only once; a larger one is read again in each pass.
     """
 
     n_items: int
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes a window (None for a row that is too long) and is told whether it is the first
+    #: Encodes a window, given whether it is the first; None for a row that is too long
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
     collate: Callable[[Sequence[Item]], Batch]
-    _kept: list[tuple[int, Batch]] = field(default_factory=list)
+    _cached: list[tuple[int, Batch]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """Return the rows of this process: about an equal share of the whole."""
+        """Return the rows of this process: about an equal share of all."""
         return max(1, round(self.n_items / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
         """Yield (rows done so far, batch), leaving out the first ``done`` batches."""
-        if self._kept:
-            yield from self._kept[done:]
+        if self._cached:
+            yield from self._cached[done:]
             return
         made = []
         batches = own_batches(self.read(), self.n_items, self.encode)
@@ -99,7 +99,7 @@ class Batches(Generic[Raw, Item]):
             if self.n_items > KEPT_SENTENCES:
                 made.clear()
         if done == 0:
-            self._kept = made
+            self._cached = made
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Run:
         aligned = sums.aligned if "cross" in stacks else None
 
         @contextmanager
-        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
+        def reading(replica: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
             additions: list[Addition] = []
             parts: list[RowReducer | AlignedHeads] = []
             for stack in stacks:
@@ -132,19 +132,19 @@ class Run:
                 parts.append(RowReducer(view.n_layers, view.n_heads, later, stack))
             if aligned is not None:
                 parts.append(aligned)
-            sites = [site for site in own.sites if site.stack in stacks]
-            others = [site for site in own.sites if site.stack not in stacks]
+            sites = [site for site in replica.sites if site.stack in stacks]
+            others = [site for site in replica.sites if site.stack not in stacks]
             observers: Sequence[SiteObserver] = parts
             if self.norm_weighted:
                 observers = [NormWeighted(part, sites) for part in parts]
-            with routed(own.model, Router(sites, observers, others=others)) as router:
+            with routed(replica.model, Router(sites, observers, others=others)) as router:
 
                 def read(item: tuple[int, Batch]) -> _Read:
                     seen, on_host = item
-                    batch = on_host.to(own.device)
+                    batch = on_host.to(replica.device)
                     for part in parts:
                         part.start(batch)
-                    router.run(partial(own.forward, *batch.inputs))
+                    router.run(partial(replica.forward, *batch.inputs))
                     added = additions.copy()
                     additions.clear()
                     return seen, added
@@ -189,7 +189,7 @@ class StackLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """What some stacks of a model read in one pass."""
+    """The texts that some stacks of a model read in one pass."""
 
     stacks: tuple[str, ...]
     corpus: Corpus
@@ -290,7 +290,7 @@ def readings(
             yield row if row is not None and row.decoder_content else None
 
     padded = partial(collate_pairs, pad_id=loaded.pad_id)
-    own: Batches[Any, Any] = Batches(n, read, encode, padded)
+    batches: Batches[Any, Any] = Batches(n, read, encode, padded)
     if (with_links := corpus.aligned) is not None:
 
         def read_aligned() -> Iterator[AlignedPair]:
@@ -298,10 +298,10 @@ def readings(
 
         links = partial(encode_aligned, loaded, ends=ends)
         together = partial(collate_aligned, pad_id=loaded.pad_id)
-        own = Batches(n, read_aligned, lambda rows, first: links(rows, check=first), together)
+        batches = Batches(n, read_aligned, lambda rows, first: links(rows, check=first), together)
     # Another source is found by its tokens, so every process encodes all pairs.
     swapped = Batches(n, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded)
-    return [*texts, Reading(deep, corpus, own, ", pairs", swapped)]
+    return [*texts, Reading(deep, corpus, batches, ", pairs", swapped)]
 
 
 def _sentences(
@@ -319,7 +319,7 @@ def _sentences(
         batch = collate(sentences, loaded.pad_id)
         if stack == "encoder":
             return batch
-        # Trees say nothing of a decoder: the head of a word may stand where it cannot look.
+        # No trees for a decoder: the head of a word may come later, where the word cannot look.
         return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
 
     def read() -> Iterator[Placed]:

@@ -56,7 +56,7 @@ from headscope.stats.statistics import adjust, standard_error, t_half_width, wil
 
 SENTENCES = 4096  # Sentences of the corpus that pairs are made of, at most.
 OTHERS = 5  # Other heads of the layer that are patched too, at most, drawn at random.
-SMALLEST = 0.05  # The smallest gain that counts: a twentieth of what the whole layer does.
+SMALLEST = 0.05  # The smallest gain that counts: a twentieth of the change by the layer.
 LEVEL = 0.05  # Adjusted p at which something is said of a head.
 _AT_ONCE = 4096  # Tokens that run together.
 
@@ -70,7 +70,7 @@ class Patches:
     """
 
     shares: Array  # (readers, heads, 2, pairs): where the relation points elsewhere, and where not
-    whole: Array  # (readers, pairs): of all heads together; 1 in the mean
+    together: Array  # (readers, pairs): of all heads together; 1 in the mean
     size: Array  # (readers,): the mean of that length, as a share of the length of what is read
     shift: Array  # (pairs,): how much more the first head looks at the new place than at the old
 
@@ -78,9 +78,9 @@ class Patches:
 def patch(
     view: LoadedModel, pairs: Sequence[MinimalPair], row: int, heads: Sequence[int]
 ) -> Patches:
-    """Patch heads of a layer, all of them together and each of ``heads`` (their places) alone.
+    """Patch heads of a layer, all of them together and each of ``heads`` (their indices) alone.
 
-    A layer whose changes nobody reads has shares of 0 and a whole of 1.
+    A layer whose changes nobody reads has shares of 0, and 1 for all heads together.
     """
     replay, together = Replay(view), _AT_ONCE // (2 + 2 * len(heads))
     with prepared(view.network):
@@ -124,7 +124,7 @@ def _patch_batch(
     )
     seen: dict[str, Tensor] = {}
 
-    def look(
+    def record_pattern(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         if site.row == row:
@@ -132,7 +132,7 @@ def _patch_batch(
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
     ids, real = view.pad([pair.sentence for pair in pairs])
-    with intervene(view, attention=look) as router:
+    with intervene(view, attention=record_pattern) as router:
         others = [pair.elsewhere for pair in pairs] + [pair.same for pair in pairs]
         router.checked(view.forward, *view.pad(others))
         pattern = seen["pattern"]
@@ -172,7 +172,7 @@ def _patch_batch(
     shift = np.zeros(n)
     for weights, i in zip(numpy(exact(rows[0, :, heads[0]])), of.tolist(), strict=True):
         pair = pairs[i]
-        shift[i] += weights[list(pair.place_elsewhere)].sum() - weights[list(pair.place)].sum()
+        shift[i] += weights[list(pair.targets_elsewhere)].sum() - weights[list(pair.targets)].sum()
     return np.stack(lengths), shift
 
 
@@ -204,7 +204,7 @@ def with_patching(
     for done, (head, role, detail) in enumerate(wanted, start=1):
         view, rng = loaded.only(head.stack), np.random.default_rng([seed, done])
         place_of = places(view)
-        row, place = place_of[head.stack, head.layer, head.head]
+        row, index = place_of[head.stack, head.layer, head.head]
         if role == "positional":
             causal = view.sites[row].causal
             made = positional_pairs(encoded, int(detail), pairs, rng, causal=causal)
@@ -220,7 +220,7 @@ def with_patching(
         others = rng.permutation(others).tolist()[:OTHERS]
         follows, effects = UNKNOWN, tuple[PatchEffect, ...]()
         if len(made) >= FEWEST:
-            patches = patch(view, made, row, [place, *others])
+            patches = patch(view, made, row, [index, *others])
             hits = int((patches.shift > 0).sum())
             follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
             effects = tuple(_effects(patches))
@@ -257,16 +257,16 @@ def p_above(values: Array) -> float:
     return min(1.0, 2 * float(stdtr(n - 1, -mean / error)))
 
 
-def evidence(gains: Array, whole: Array) -> tuple[float, float]:
+def evidence(gains: Array, together: Array) -> tuple[float, float]:
     """Return two p-values: that the first head carries its role, and that it does not.
 
-    ``gains`` (heads, pairs), ``whole`` (pairs,), the change that all heads bring about together. To
+    ``gains`` (heads, pairs), ``together`` (pairs,): the change when all heads are patched. To
     carry it, the gain has to exceed both 0 and the mean gain of the others, paired over sentences;
-    not to carry it, to lie below :data:`SMALLEST` of the whole.
+    not to carry it, to lie below :data:`SMALLEST` of that change.
     """
-    own, *others = gains
-    over = p_above(own - np.mean(others, axis=0)) if others else 0.0
-    return max(p_above(own), over), p_above(SMALLEST * whole - own)
+    gain, *others = gains
+    over = p_above(gain - np.mean(others, axis=0)) if others else 0.0
+    return max(p_above(gain), over), p_above(SMALLEST * together - gain)
 
 
 def verdict(carries: float, does_not: float) -> str:
@@ -279,17 +279,17 @@ def verdict(carries: float, does_not: float) -> str:
 def _effects(patches: Patches) -> Iterator[PatchEffect]:
     """Yield the numbers of each reader; their p-values are not adjusted yet."""
     readers = ("later heads", "output")[-len(patches.shares) :]
-    rows = zip(readers, patches.shares, patches.whole, patches.size, strict=True)
-    for reader, shares, whole, size in rows:
+    rows = zip(readers, patches.shares, patches.together, patches.size, strict=True)
+    for reader, shares, together, size in rows:
         gains = shares[:, 0] - shares[:, 1]
-        own, others = gains[0], gains[1:]
-        carries, does_not = evidence(gains, whole)
+        gain, others = gains[0], gains[1:]
+        carries, does_not = evidence(gains, together)
         yield PatchEffect(
             reader=reader,
             elsewhere=float(shares[0, 0].mean()),
             same=float(shares[0, 1].mean()),
-            gain=_mean(own, whole),
-            over_others=_mean(own - others.mean(axis=0), whole) if len(others) else UNKNOWN,
+            gain=_mean(gain, together),
+            over_others=_mean(gain - others.mean(axis=0), together) if len(others) else UNKNOWN,
             p_carries=carries,
             p_does_not=does_not,
             verdict="",
@@ -317,14 +317,14 @@ def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
         yield replace(head, effects=effects, verdict=overall)
 
 
-def _mean(values: Array, whole: Array) -> Estimate:
+def _mean(values: Array, together: Array) -> Estimate:
     """Return the ratio of two means over pairs, of which the second is 1, with its interval.
 
     Student's t of what remains when the ratio is taken away (Cochran 1977, section 6.4); no
     interval where no pair differs.
     """
     mean = float(values.mean())
-    rest = values - mean * whole
+    rest = values - mean * together
     error = standard_error(rest.sum(), (rest**2).sum(), len(rest))
     half = float(t_half_width(error, len(rest)))
     return Estimate.around(mean, half if half > ROUNDING else None)

@@ -27,12 +27,12 @@ from headscope.models.run.routing import Router, routed
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
-#: Steps from the earlier occurrence of a token, by the name of the place.
+#: Steps from the earlier occurrence of a token, by name.
 PLACES = {"after": 1, "same": 0, "before": -1}
 
 
 class PrefixWeights:
-    """Mean weight of each head on every place, sequence by sequence.
+    """Mean weight of each head on the three tokens of PLACES, sequence by sequence.
 
     All sequences have one length: special tokens, a first half, a second half as long, special
     tokens. Queries are the tokens of the second half except its first and last, so that all three
@@ -53,12 +53,12 @@ class PrefixWeights:
             self.weights[i, site.row, site.heads, site.rows] = numpy(weight).T
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
 
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
 SEQUENCES, COPY = 32, 24
-_SHORTEST = 4  # Fewest tokens of a copy: what is left without both ends is still a mean.
+_SHORTEST = 4  # Fewest tokens of a copy: without both ends, two are left.
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class Repeats:
 
         return {
             head_name(site.layer, head, site.stack): PrefixScore(
-                **{name: match(i, site.row, place) for i, name in enumerate(PLACES)}
+                **{name: match(i, site.row, index) for i, name in enumerate(PLACES)}
             )
             for site in loaded.sites
-            for place, head in enumerate(site.head_ids)
+            for index, head in enumerate(site.head_ids)
         }
 
 

@@ -90,7 +90,7 @@ class SyntacticScore:
     baseline: float  # Accuracy of the best fixed offset on the same trials
     baseline_offset: int  # That offset
     #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always that word), ``uniform``
-    #: (evenly spread attention) and ``kernel`` (the head's own habit of looking at a distance).
+    #: (evenly spread attention) and ``kernel`` (the head's mean attention by distance).
     baselines: dict[str, float]
     trials: int  # Pairs of the relation in the corpus
     uniform: float  # As in ``baselines``
@@ -224,7 +224,7 @@ class CorpusInfo:
 
 @dataclass(frozen=True)
 class SwappedControl:
-    """Syntactic labels with trained attention and the tree of another sentence as long.
+    """Syntactic labels that trained attention earns on the tree of another sentence as long.
 
     Every one of them is a false positive.
     """
@@ -235,7 +235,7 @@ class SwappedControl:
 
 @dataclass(frozen=True)
 class ControlResult:
-    """What the same rules find where there is nothing to find."""
+    """What the same rules find with wrong trees or pairs, and with random weights."""
 
     swapped: SwappedControl | None = None  # None for text without trees
     seed: int | None = None  # Of the random weights; None, like all below, unless asked for
@@ -253,7 +253,7 @@ class ControlResult:
         return self.heads is not None
 
     def only(self, stack: str, *, swapped: bool) -> ControlResult:
-        """Return what was found in one of several stacks; ``swapped``: whether that is of it."""
+        """Return the control of one of several stacks; ``swapped``: whether it has that."""
         counts = dict(self.by_stack.get(stack, {}))
         of_stack = self.swapped if swapped else None
         heads = counts.pop("heads", None)
@@ -297,7 +297,7 @@ class ClassifyResult(Measured):
 
     @property
     def layers(self) -> Sequence[int]:
-        """The layers of the only stack, those without a head left included."""
+        """The layers of the only stack, including those without heads."""
         if self.corpus.pairs or self.stacks == ("cross",):  # the model counts all of its stacks
             return range(max(head.layer for head in self.heads) + 1)
         return layer_numbers(self.provenance["model"])
@@ -308,7 +308,7 @@ class ClassifyResult(Measured):
         return tuple(dict.fromkeys(head.stack for head in self.heads))
 
     def only(self, stack: str) -> ClassifyResult:
-        """Return what was found about one stack."""
+        """Return the results of one stack."""
         if self.stacks == (stack,):
             return self
         known = next((vars(item) for item in self.corpus.by_stack if item.stack == stack), {})

@@ -38,10 +38,10 @@ NOTHING = torch.zeros(0)
 
 @dataclass(frozen=True)
 class RowSummary:
-    """What is left of all patterns of one batch.
+    """Sums that summarise all patterns of one batch.
 
     The heads of all layers are one axis, layer by layer; where a layer has lost heads the last
-    entries of its share are 0. Sums are over queries, in float64. What follows ``mass`` is empty
+    entries of its share are 0. Sums are over queries, in float64. Fields after ``mass`` are empty
     for cross-attention.
     """
 
@@ -58,7 +58,7 @@ class RowSummary:
     #: punctuation, and on the keys of each registered role; of cross-attention the first three
     mass: Tensor
     #: As ``argmax``, at first pieces: first piece of the word attended to most, itself excluded;
-    #: attention to a word is the sum over its pieces, attention from a word the mean over its own
+    #: attention to a word is the sum over its pieces, from a word the mean over its pieces
     word_argmax: Tensor = NOTHING
     word_argmax_mean: Tensor = NOTHING  # The same, with the mean over the attended word's pieces
     #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
@@ -81,7 +81,7 @@ def ordered_queries(source: Source) -> Tensor:
 
 
 def word_offset_index(step: Tensor) -> Tensor:
-    """Return the places of word offsets, clipped to FARTHEST, in WORD_OFFSETS; there is no 0."""
+    """Return the indices of word offsets, clipped to FARTHEST, in WORD_OFFSETS, which lacks 0."""
     return step + FARTHEST - (step > 0).long()
 
 
@@ -89,7 +89,7 @@ def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return which tokens the picture of a head shows: the first SIDE - 1 and the last one.
 
     ``mask`` (batch, pos) is 1 at tokens. Returns their positions and whether there is such a token,
-    both (batch, SIDE); the last token of a short sentence stands in the last place alone.
+    both (batch, SIDE); in a short sentence the last token is shown only as the last one.
     """
     last = mask.sum(dim=1, keepdim=True) - 1
     places = torch.arange(SIDE, device=mask.device).expand(len(mask), SIDE)
@@ -111,9 +111,9 @@ def registered_keys(batch: Batch) -> list[Tensor]:
                 raise TypeError
             mask = mask.to(real.device).expand(shape) & real
         except (TypeError, RuntimeError):
-            given = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask)
+            actual = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask)
             raise InputError(
-                f"The keys of the role {role.key} are {given}; give a tensor of bool that "
+                f"The keys of the role {role.key} are {actual}; give a tensor of bool that "
                 f"broadcasts to (batch, query_pos, key_pos), here {shape}."
             ) from None
         masks.append(mask.tril() if batch.causal else mask)
@@ -205,7 +205,7 @@ class RowReducer:
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
-        self._batch, self._place = batch, 0
+        self._batch, self._layer = batch, 0
         self._registered: list[Tensor] = []
         if self._stack == "cross":
             assert batch.source is not None
@@ -224,7 +224,7 @@ class RowReducer:
         # layer's large temporaries, which would keep the C library from using their memory again.
         heads = (len(query), *self._shape)
         last = {"relative": 2, "mass": len(marks) + len(self._registered)}
-        self._whole = {
+        self._summary = {
             "argmax": content.new_zeros(*heads, query.shape[1], dtype=torch.int64),
             **{name: content.new_zeros(heads) for name in ("top", "entropy")},
             **{name: content.new_zeros(*heads, size) for name, size in last.items()},
@@ -244,20 +244,20 @@ class RowReducer:
         (n_rows, n), content, device = batch.size, self._content, batch.input_ids.device
         heads = (n_rows, *self._shape)
         for name in ("word_argmax", "word_argmax_mean"):
-            self._whole[name] = content.new_zeros(*heads, n, dtype=torch.int64)
+            self._summary[name] = content.new_zeros(*heads, n, dtype=torch.int64)
         for name, size in (("band", len(OFFSETS)), ("by_distance", len(WORD_OFFSETS))):
-            self._whole[name] = content.new_zeros(*heads, size)
+            self._summary[name] = content.new_zeros(*heads, size)
         self._corner, exists = corners(batch.attention_mask)
         self._in_corner = exists[:, :, None] & exists[:, None, :]
         self._corners = content.new_zeros(*self._shape, SIDE, SIDE)
         target = torch.arange(n, device=device)[:, None] + torch.tensor(OFFSETS, device=device)
         self._band_index = target.clamp(0, n - 1)  # (pos, offsets)
         self._band_valid = (target >= 0) & (target < n)
-        self._no_word = -OUT * (~batch.first_piece).float()  # other pieces are no word of their own
+        self._no_word = -OUT * (~batch.first_piece).float()  # later pieces are no words
         # 1 / pieces at first pieces, 0 elsewhere: from sums over pieces to means.
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
-        # Of two words, by their first pieces, the place of their distance among WORD_OFFSETS; one
-        # place more is for all other pairs of tokens. (batch, query_pos, key_pos)
+        # Index into WORD_OFFSETS of the distance from word to word, at their first pieces; the last
+        # index is for all other pairs of tokens. (batch, query_pos, key_pos)
         word = batch.first_piece.long().cumsum(dim=1)
         step = (word[:, None, :] - word[:, :, None]).clamp(-FARTHEST, FARTHEST)
         two_words = batch.first_piece[:, :, None] & batch.first_piece[:, None] & (step != 0)
@@ -294,9 +294,9 @@ class RowReducer:
             corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
             corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
             inside = widest(corner) * self._in_corner[rows, None]
-            self._corners[self._place, site.heads] += inside.sum(dim=0)
+            self._corners[self._layer, site.heads] += inside.sum(dim=0)
         for name, part in reduced.items():
-            self._whole[name][rows, self._place, site.heads] = part.to(self._whole[name].dtype)
+            self._summary[name][rows, self._layer, site.heads] = part.to(self._summary[name].dtype)
 
     def _sentences(self, pattern: Tensor, merged: Tensor, rows: slice) -> dict[str, Tensor]:
         """Reduce to words, word offsets and relative positions; ``merged`` is overwritten."""
@@ -334,12 +334,12 @@ class RowReducer:
         """Hand the batch over once its last layer has been observed."""
         if self._stack not in (None, stack):
             return
-        self._place += 1  # layers are counted: their numbers have gaps where some were removed
-        if self._place == self._shape[0]:
-            whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
+        self._layer += 1  # layers are counted: their numbers have gaps where some were removed
+        if self._layer == self._shape[0]:
+            fields = {name: part.flatten(1, 2) for name, part in self._summary.items()}
             if self._stack != "cross":
-                whole["corner"] = self._corners.flatten(0, 1)
-            self._hand_over(RowSummary(**whole), self._batch)
+                fields["corner"] = self._corners.flatten(0, 1)
+            self._hand_over(RowSummary(**fields), self._batch)
 
 
 def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         corpus = open_labelled(options.pairs, limit)
     else:
         corpus = with_alignments(as_corpus(options.corpus), options.pairs, limit)
-    given = options.frequencies, options.language
-    words = None if options.frequencies is None else find_frequencies(corpus, *given)
+    source = options.frequencies, options.language
+    words = None if options.frequencies is None else find_frequencies(corpus, *source)
     examples = None
     if options.ablate:
         from headscope.analyses.classify.causes import CauseSource, with_causes
@@ -70,7 +70,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         )
     with validating(opened, options.validate) as certificate:
         if words is None or read is not corpus:  # counting takes as long as the certificate
-            words = find_frequencies(read, *given)
+            words = find_frequencies(read, *source)
     validation, loaded = certificate.result(), opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
     least = dataclasses.asdict(thresholds)
@@ -112,7 +112,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
         control = replace(control or ControlResult(), swapped=swapped)
     alignments = next((s.alignments for s in by_stack if s.alignments), None)
-    pairs = [UserPairs(name, own, alignments) for name, own in labels.items() if own]
+    pairs = [UserPairs(stack, names, alignments) for stack, names in labels.items() if names]
     *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(

@@ -119,8 +119,8 @@ class Profile(QueryMeans, RowMeasure):
 
         position = torch.arange(batch.size[1], device=rows.argmax.device)
         itself = rows.argmax == position
-        own = ids[:, None].expand_as(rows.argmax)
-        copy = (own.gather(2, rows.argmax) == own) & ~itself & same.any(dim=2)[:, None]
+        query_ids = ids[:, None].expand_as(rows.argmax)
+        copy = (query_ids.gather(2, rows.argmax) == query_ids) & ~itself & same.any(dim=2)[:, None]
         rates = [(mark & content[:, None]).sum(dim=2) for mark in (itself, copy)]
         relative, long = rows.relative.unbind(dim=-1)
         mass = rows.mass.unbind(dim=-1)
@@ -173,9 +173,9 @@ class Rare(QueryMeans, RowMeasure):
         asked = queries[:, None].expand(-1, len(self.quantities))
         self.count(asked, expected)
         self.units += int((queries > 0).sum())
-        found = hits(rare.rarest)
-        gains = (found - by_baseline[:, None] for by_baseline in expected)
-        self.add(..., torch.stack([found, hits(rare.two_rarest), *gains], dim=-1), asked)
+        rarest = hits(rare.rarest)
+        gains = (rarest - by_baseline[:, None] for by_baseline in expected)
+        self.add(..., torch.stack([rarest, hits(rare.two_rarest), *gains], dim=-1), asked)
 
 
 class MeanPattern(RowMeasure):

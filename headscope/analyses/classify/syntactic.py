@@ -38,7 +38,7 @@ from headscope.data.batches import AlignedWords, Batch, EdgeTrials, OffsetName, 
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
-#: Relations that are scored but never make a label: punctuation has a role of its own.
+#: Relations that are scored but never make a label: punctuation has a separate role.
 NEVER = ("punct", "root")
 #: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
 _POSITIONAL = ("offset", "first", "last")
@@ -93,7 +93,7 @@ class Syntactic(RowMeasure):
         _add_grouped(self.hits, hits, relation)
         _add_grouped(self.mean_hits, _trial_hits(by_mean, edges), relation)
         _add_grouped(self.both_wordless, hits[:, None] * wordless[..., None], relation)
-        # Every pair of a trial has an offset of its own, so none is counted twice.
+        # Every pair of a trial has a different offset, so none is counted twice.
         _add_grouped(self.both_offset, hits[edges.trial], offset)
 
     def merge(self, other: Self) -> None:
@@ -111,7 +111,7 @@ class Syntactic(RowMeasure):
         return super().state() | {"names": np.frombuffer(names, dtype=np.uint8)}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Continue from a saved :meth:`state`."""
         relations, offsets = json.loads(state["names"].tobytes())
         self.relations, self.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
         for name in super().state():
@@ -145,14 +145,14 @@ def _add_grouped(sums: Array, hits: Tensor, group: Array) -> None:
 
 
 class Kernel(RowMeasure):
-    """What a head's own habit of looking at a distance explains, without any content.
+    """Baseline: where a head looks by its mean attention at each distance, without any content.
 
     For word offset r (clipped to -20..20, r != 0), over the first half of a corpus::
 
         K_h(r) = mean over ordered word pairs (i, j), j - i = r, of A_h[i, j] / pieces(j)
 
     with A_h the word-level attention: mean over the pieces of i, sum over the pieces of j. A head
-    that only had this habit would attend from word i to the argmax over j != i of
+    that follows only this attends from word i to the argmax over j != i of
     K_h(j - i) * pieces(j); among equals, to the leftmost.
     """
 
@@ -211,7 +211,7 @@ def kernel_argmax(kernel: Tensor, batch: Batch | AlignedWords) -> Tensor:
 def kernel_hits(
     kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
 ) -> list[Array]:
-    """Count what heads with nothing but their kernels hit of the trials that were counted before.
+    """Count the hits of heads that follow only their kernels, on the trials counted before.
 
     ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
     n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
@@ -222,11 +222,11 @@ def kernel_hits(
     for read in batches:
         batch = read if read.words is None else read.words
         looks_at = kernel_argmax(by_head, batch)
-        for part, own in zip(counted, hits, strict=True):
+        for part, part_hits in zip(counted, hits, strict=True):
             if (edges := part.edges_of(batch)) is not None:
                 relation = part.relations.indices(edges.relation_names)
                 group = relation[numpy(edges.relation_key)]
-                _add_grouped(own, _trial_hits(looks_at, edges), group)
+                _add_grouped(part_hits, _trial_hits(looks_at, edges), group)
     return [numpy(part) for part in summed("what kernels hit", *map(torch.from_numpy, hits))]
 
 
@@ -254,13 +254,13 @@ class _Counts:
             for name, hits in self.baselines.items()
         }
 
-    def at(self, place: tuple[int, int]) -> dict[str, Any]:
+    def at(self, head: tuple[int, int]) -> dict[str, Any]:
         """Return one head's values for the fields that SyntacticScore and Confirmation share."""
         numbers = (self.accuracy, *self.interval)
         return {
-            "accuracy": Estimate(*(float(number[place]) for number in numbers)),
-            "accuracy_mean": float(self.mean_accuracy[place]),
-            "baselines": {name: float(rate[place]) for name, rate in self.rates.items()},
+            "accuracy": Estimate(*(float(number[head]) for number in numbers)),
+            "accuracy_mean": float(self.mean_accuracy[head]),
+            "baselines": {name: float(rate[head]) for name, rate in self.rates.items()},
             "trials": self.trials,
         }
 
@@ -289,33 +289,33 @@ class SyntacticTest:
 
     relation: str  # As ``nsubj``
     direction: str  # As ``dep->head``
-    offset: int  # The best word offset on all sentences; ``whole`` is measured with it
-    whole: _Counts  # On all sentences
+    offset: int  # The best word offset on all sentences; ``overall`` is measured with it
+    overall: _Counts  # On all sentences
     chosen: _Counts  # On half A, with its best offset
     held_out: _Counts  # On half B, with the best offset of half A
     selected: Array  # Which heads half A selects
     confirmed: Array  # Which of them half B confirms: the labels
     p_adjusted: Array  # 1 where not selected
 
-    def score(self, place: tuple[int, int]) -> SyntacticScore:
+    def score(self, head: tuple[int, int]) -> SyntacticScore:
         """Return the score of one head."""
-        whole, confirmation = self.whole.at(place), None
-        if self.selected[place]:
-            held_out = self.held_out.at(place)
+        overall, confirmation = self.overall.at(head), None
+        if self.selected[head]:
+            held_out = self.held_out.at(head)
             names, rates = zip(*held_out["baselines"].items(), strict=True)
             strongest = names[int(tied(list(rates)).argmax())]
-            p_adjusted = float(self.p_adjusted[place])
+            p_adjusted = float(self.p_adjusted[head])
             confirmation = Confirmation(strongest=strongest, p_adjusted=p_adjusted, **held_out)
         return SyntacticScore(
             relation=self.relation,
             direction=self.direction,
-            baseline=whole["baselines"]["offset"],
+            baseline=overall["baselines"]["offset"],
             baseline_offset=self.offset,
-            uniform=whole["baselines"]["uniform"],
+            uniform=overall["baselines"]["uniform"],
             selected=confirmation is not None,
             confirmed=confirmation,
-            labelled=bool(self.confirmed[place]),
-            **whole,
+            labelled=bool(self.confirmed[head]),
+            **overall,
         )
 
 
@@ -338,8 +338,8 @@ def judge_syntactic(
     def best_offset(name: tuple[str, str], halves: Sequence[int]) -> int:
         """Return the word offset that hits most trials; ties: the shortest, then the left one."""
         hits: dict[int, int] = {}
-        for (half, *own, offset), count in zip(sums.offsets.names, sums.offset_trials, strict=True):
-            if half in halves and tuple(own) == name:
+        for (half, *key, offset), count in zip(sums.offsets.names, sums.offset_trials, strict=True):
+            if half in halves and tuple(key) == name:
                 hits[offset] = hits.get(offset, 0) + int(count)
         return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
 
@@ -361,17 +361,17 @@ def judge_syntactic(
     for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
         best, from_a = best_offset(name, (0, 1)), best_offset(name, (0,))
         parts = (((0, 1), best), ((0,), from_a), ((1,), from_a))
-        whole, a, b = (counts(name, halves, offset) for halves, offset in parts)
-        drafts.append((name, best, whole, a, b))
+        overall, a, b = (counts(name, halves, offset) for halves, offset in parts)
+        drafts.append((name, best, overall, a, b))
         asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
         selected.append(exists & asked & a.exceeds(a.accuracy, tuple(a.baselines), thresholds))
     if not drafts:
         return []
     p_adjusted = adjust(np.stack([b.p_value() for *_, b in drafts]), np.stack(selected))
     tests = []
-    for (name, best, whole, a, b), selects, p in zip(drafts, selected, p_adjusted, strict=True):
+    for (name, best, overall, a, b), selects, p in zip(drafts, selected, p_adjusted, strict=True):
         again = b.exceeds(b.accuracy, tuple(b.baselines), thresholds)
         again &= b.exceeds(b.mean_accuracy, _POSITIONAL, thresholds)
         confirmed = selects & (p <= thresholds.q) & again
-        tests.append(SyntacticTest(*name, best, whole, a, b, selects, confirmed, p))
+        tests.append(SyntacticTest(*name, best, overall, a, b, selects, confirmed, p))
     return tests

@@ -105,17 +105,17 @@ def compare(
             before, after = (with_role(heads, role, stack) for heads in (plain, weighted))
             if not (before or after):
                 continue
-            kept = tuple(name for name in before if name in after)
+            remaining = tuple(name for name in before if name in after)
             share, n = Estimate(None), len(before)
             if before:
-                share = Estimate(len(kept) / n, *map(float, wilson(len(kept), n)))
+                share = Estimate(len(remaining) / n, *map(float, wilson(len(remaining), n)))
             random = [with_role(heads, role, stack).keys() for heads in control or ()]
             result.append(
                 RoleSurvival(
                     role=role,
                     stack=stack,
                     heads=n,
-                    kept=kept,
+                    kept=remaining,
                     gained=tuple(name for name in after if name not in before),
                     share=share,
                     mass=mean_mass(role, before, plain),

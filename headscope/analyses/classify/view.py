@@ -106,7 +106,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             f"Alignment of the cross-attention heads of {model_name(result)}\n"
             f"mean {mean}; with the sources of other pairs {swapped}",
             "rank correlation of target and source",
-            {place: order.score.value for place, order in orders.items()},
+            {head: order.score.value for head, order in orders.items()},
             digits=2,
             file="alignment",
             on=b.NOWHERE,
@@ -322,10 +322,10 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows = []
     for role in part.possible_roles:
-        own = [row for row in labels if row[1].role == role.key]
+        of_role = [row for row in labels if row[1].role == role.key]
         # The relations of Voita et al. stand first.
-        own.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
-        rows += own[:_MOST_ROWS]
+        of_role.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
+        rows += of_role[:_MOST_ROWS]
     columns: list[b.Column] = [
         ("label", lambda row: _label_name(row[1]), str),
         ("head", lambda row: row[0].name.rpartition(":")[2], str),
@@ -339,17 +339,17 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
         yield b.Table(columns, rows, f"Labels and what they had to beat{left}", b.VERBOSE)
 
 
-def _alignments(found: Alignments) -> Iterator[b.Block]:
-    """Show how well heads find the links of an alignment, beside what is simpler."""
-    own = [head for head in found.heads if (head.layer, head.head) in found.alignment_heads]
-    own.sort(key=lambda head: float(head.links.error))
-    best = min(found.heads, key=lambda head: float(head.links.error))
+def _alignments(result: Alignments) -> Iterator[b.Block]:
+    """Show how well heads find the links of an alignment, compared with simpler links."""
+    with_role = [head for head in result.heads if (head.layer, head.head) in result.alignment_heads]
+    with_role.sort(key=lambda head: float(head.links.error))
+    best = min(result.heads, key=lambda head: float(head.links.error))
     rows = [
-        *((head.name, head.links) for head in own[:_MOST_ROWS]),
-        *([] if own else [(f"{best.name} (best, without the role)", best.links)]),
-        ("mean of all heads", found.all_heads),
-        ("first head of the last layer", found.first_of_last),
-        ("straight line from end to end", found.straight),
+        *((head.name, head.links) for head in with_role[:_MOST_ROWS]),
+        *([] if with_role else [(f"{best.name} (best, without the role)", best.links)]),
+        ("mean of all heads", result.all_heads),
+        ("first head of the last layer", result.first_of_last),
+        ("straight line from end to end", result.straight),
     ]
     columns: list[b.Column] = [
         ("links given by", 0, str),
@@ -360,13 +360,13 @@ def _alignments(found: Alignments) -> Iterator[b.Block]:
         ("95% interval", lambda row: interval_text(row[1].error.interval), str),
     ]
     yield b.Table(columns, rows, "Links between words, on the half that chose nothing")
-    lowest, highest = found.random.interval or (None, None)
+    lowest, highest = result.random.interval or (None, None)
     yield b.Text(
-        f"A head drawn at random has an alignment error rate of {decimal(found.random.value)} on "
+        f"A head drawn at random has an alignment error rate of {decimal(result.random.value)} on "
         f"average (all heads: {decimal(lowest)} to {decimal(highest)})."
     )
-    if own:
-        heads = ", ".join(f"[{layer}, {head}]" for layer, head in found.alignment_heads)
+    if with_role:
+        heads = ", ".join(f"[{layer}, {head}]" for layer, head in result.alignment_heads)
         yield b.Text(f'For a generation config: "alignment_heads": [{heads}]')
 
 

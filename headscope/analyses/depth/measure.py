@@ -25,7 +25,7 @@ attention-without-layernorm   a(x)                                    the same
 
 Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
 equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm. A
-norm that is missing, or an RMSNorm in place of LayerNorm, changes nothing in this table. Every run
+norm that is missing, or an RMSNorm instead of LayerNorm, changes nothing in this table. Every run
 compares the full variant with the model's own states. Other inputs of attention, such as a bias by
 position, are those of the model's own run.
 
@@ -89,7 +89,7 @@ class Variant:
     layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
-#: The last one has a field of its own in the result.
+#: The result has a separate field for the last one.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -126,7 +126,7 @@ TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain",
 
 
 class OwnRun(NamedTuple):
-    """What a model's own run gave its layers."""
+    """What the layers read and returned when the model itself ran."""
 
     #: (batch, pos, d_model): what enters the first layer, and what leaves each; a norm after the
     #: last one (pre-LN) is not part of a layer.
@@ -141,11 +141,11 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
         state, nothing = next(iter(read.given)), read.x_q[:0]
-        given = {**read.given, state: nothing}
-        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=given)
+        arguments = {**read.given, state: nothing}
+        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
     places = [layers[0].enters, *(layer.leaves for layer in layers)]
-    # Eager attention is given every mask; other implementations know of some without one.
+    # Eager attention is given every mask; other implementations may get none.
     eager, seeing = use_implementation(loaded.model, "eager"), watch_inputs(loaded.sites, see)
     with capture(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # all in float64
         loaded.forward(input_ids, torch.ones_like(input_ids))
@@ -156,7 +156,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
 def run_variant(
     layers: Sequence[Layer],
     router: Router,
-    own: OwnRun,
+    run: OwnRun,
     variant: Variant,
     shared: dict[bool, Tensor] | None = None,
 ) -> Iterator[Tensor]:
@@ -172,7 +172,7 @@ def run_variant(
 
     shared = {} if shared is None else shared
     router.begin()
-    x = own.states[0]
+    x = run.states[0]
     yield x
     for i, layer in enumerate(layers):
         (site,), (attention,), network = layer.sites, layer.attention, layer.network
@@ -180,13 +180,13 @@ def run_variant(
         if kind in known:
             router.skip([(site.stack, site.layer)])
         else:
-            known[kind] = attend(site, normed(attention.before, x), own.inputs[site.row], router)
+            known[kind] = attend(site, normed(attention.before, x), run.inputs[site.row], router)
         attended = known[kind]
         x = normed(attention.after, x + attended if variant.skip else attended)
         if variant.ffn:
             hidden = normed(network.before, x)
-            for place in network.modules:
-                hidden = place.module(hidden)
+            for call in network.modules:
+                hidden = call.module(hidden)
             x = normed(network.after, x + hidden)
         yield x
     router.check_calls()
@@ -201,7 +201,7 @@ def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router)
 
 
 def measure_ratios(
-    loaded: LoadedModel, layers: Sequence[Layer], own: OwnRun
+    loaded: LoadedModel, layers: Sequence[Layer], run: OwnRun
 ) -> tuple[Array, float]:
     """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
 
@@ -212,10 +212,10 @@ def measure_ratios(
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             ratios.append([])
-            for point, hidden in enumerate(run_variant(layers, router, own, variant, shared)):
+            for point, hidden in enumerate(run_variant(layers, router, run, variant, shared)):
                 ratios[-1].append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
-                    exact = widest(own.states[point])
+                    exact = widest(run.states[point])
                     largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
                     gap = max(gap, float(largest) if largest.isfinite() else math.inf)
     return np.array(ratios), gap

@@ -85,12 +85,12 @@ def _measure(
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
     @contextmanager
-    def running(own: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
-        layers = take_apart(own).layers
+    def running(replica: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
+        layers = take_apart(replica).layers
 
         def run(batch: Array) -> tuple[Array, float]:
-            input_ids = torch.from_numpy(windows.batch(batch)).to(own.device)
-            return measure_ratios(own, layers, own_run(own, layers, input_ids))
+            input_ids = torch.from_numpy(windows.batch(batch)).to(replica.device)
+            return measure_ratios(replica, layers, own_run(replica, layers, input_ids))
 
         yield run
 

@@ -125,7 +125,7 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
     for name, (title, _, colour) in VARIANTS.items():
         mean, x = result.variants[name], range(len(result.variants[name]))
         spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
-        # Below zero there is no place on a log axis: then only the upper half is drawn.
+        # A log axis has no values below zero: then only the upper half of the band is drawn.
         band = [(m - s if s < m else m, m + s) for m, s in spread]
         series.append(b.Series(title, x, mean, colour=colour, band=band))
         if result.control is not None:
@@ -206,20 +206,20 @@ def protection_sentence(result: DepthResult) -> str:
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
     if any(p.low[-1] is None for p in removed):
         return "A single window gives no interval, so nothing is said of what each part keeps."
-    lost, kept, same = list[str](), list[str](), list[str]()
+    lost, gained, same = list[str](), list[str](), list[str]()
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
         name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
         if (p.low[-1] or 0.0) > 0:
             share = "all" if mean > 0.9995 else f"{mean:.0%}"
             lost.append(f"{name} {share}" if lost else f"{name} loses {share} of that")
         elif (p.high[-1] or 0.0) < 0:
-            kept.append(f"{name} {-mean:.0%}")
+            gained.append(f"{name} {-mean:.0%}")
         else:
             same.append(name)
     overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
         f"removing {joined(lost)}" if lost else "",
-        f"without {joined(kept)} more is left" if kept else "",
+        f"without {joined(gained)} more is left" if gained else "",
         f"removing {joined(same, 'or')} makes no clear difference" if same else "",
         f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]

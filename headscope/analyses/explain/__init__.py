@@ -32,8 +32,8 @@ class ExplainOptions(CertifiedOptions):
     Examples
     --------
     >>> import headscope
-    >>> found = headscope.explain("demo", "The cat sat on the mat.", layer=0, head=0)
-    >>> found.tokens[:3], len(found.steps), round(found.steps[4].numbers["scale"], 4)
+    >>> result = headscope.explain("demo", "The cat sat on the mat.", layer=0, head=0)
+    >>> result.tokens[:3], len(result.steps), round(result.steps[4].numbers["scale"], 4)
     (('[CLS]', 'the', 'cat'), 12, 0.1768)
     """
 
@@ -69,7 +69,7 @@ class ExplainOptions(CertifiedOptions):
     ] = None
 
     @property
-    def place(self) -> tuple[int | None, int | None]:
+    def layer_and_head(self) -> tuple[int | None, int | None]:
         """Return layer and head; None for what headscope chooses."""
         if isinstance(self.head, str):
             return parse_head(self.head)

@@ -79,8 +79,8 @@ def compute(run: SentenceRun) -> Computed:
     pattern = masked_softmax(scores, run.allowed[0])
     z = pattern @ placed.v
     parts = z @ weights.W_O
-    out, beside = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
-    convolved = None if beside is None else beside[0]
+    out, other = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
+    convolved = None if other is None else other[0]
     out = out if convolved is None else out + convolved
     steps = (products, scores, pattern, z)
     return Computed(weights, heads, placed, bias, scale, *steps, convolved, parts, out)
@@ -106,7 +106,7 @@ def moved(pattern: Tensor, other: Tensor) -> Tensor:
 
 
 def links(pattern: Tensor, words: Tensor) -> Tensor:
-    """How clearly a head links each word to a word of its own.
+    """How clearly a head links each word to one other word, and different words to different ones.
 
     The largest weight on a word two or more positions away, less what that word gets from all words
     on average; mean over the words. A head that looks at a neighbour, at a special token or at one
@@ -229,9 +229,9 @@ def _weights(trace: Trace) -> _Made:
     matrices = []
     for name, t in learned.items():
         numbers[f"norm_{name}"] = rounded(widest(t).norm())
-        whole = t if t.dim() == 2 else t[None]
-        corner = trace.matrix(name, whole[:CORNER, :CORNER], rows=())
-        matrices.append(Matrix(name, tuple(whole.shape), (), (), corner.values))
+        matrix = t if t.dim() == 2 else t[None]
+        corner = trace.matrix(name, matrix[:CORNER, :CORNER], rows=())
+        matrices.append(Matrix(name, tuple(matrix.shape), (), (), corner.values))
     return numbers, matrices, []
 
 
@@ -362,17 +362,17 @@ def _z(trace: Trace) -> _Made:
 def _mix(trace: Trace) -> _Made:
     """Concatenate and multiply once, or multiply head by head and add: the same.
 
-    The share of a part is the length of its projection on the whole, ``<part, out> / ||out||^2``
-    over all tokens: shares add up to 1, and one that works against the others is negative.
+    The share of a part is the length of its projection on the output, ``<part, out> / ||out||^2``
+    over all tokens. Shares add up to 1; a part that works against the others has a negative one.
     """
     ours, site, theirs = trace.ours, trace.run.site, trace.run.record.out
     parts, out = ours.parts, ours.out
     others = {"b_O": ours.weights.b_O.expand_as(out)}
     if ours.convolved is not None:
         others["beside attention"] = ours.convolved
-    added, whole = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
-    share = (added * whole).sum((-1, -2)) / whole.square().sum()
-    size = added.norm(dim=(-1, -2)) / whole.norm()
+    added, total = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
+    share = (added * total).sum((-1, -2)) / total.square().sum()
+    size = added.norm(dim=(-1, -2)) / total.norm()
     names = [*(head_name(site.layer, head, site.stack) for head in site.head_ids), *others]
     at_once = ours.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
     at_once = at_once + sum(others.values())

@@ -51,13 +51,13 @@ class Matrix:
 
 @dataclass(frozen=True)
 class StepCheck:
-    """One number of ours held against the model's own."""
+    """One number of ours compared with the model's."""
 
     what: str  # What was compared
     #: Largest difference; where the model's own has entries beyond 10, in units of a tenth of the
     #: largest.
     max_abs: float
-    tolerance: float  # What it may be
+    tolerance: float  # Largest difference that is accepted
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ExplainedHead(Head):
 
 @dataclass(frozen=True, repr=False)
 class ExplainResult(Measured):
-    """The way of one sentence through one head, step by step."""
+    """The path of one sentence through one head, step by step."""
 
     sentence: Annotated[str, Setting()]  # As it was given.
     tokens: tuple[str, ...]  # Special tokens included.

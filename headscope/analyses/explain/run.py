@@ -40,14 +40,14 @@ from headscope.session.texts import handy_sentences
 from headscope.session.validate import require_valid
 from headscope.tasks.units import parse_heads
 
-LONGEST = 64  # Tokens of a sentence that can still be looked at as a matrix.
+LONGEST = 64  # Tokens of the longest sentence whose matrices are readable.
 PADS = 2  # Positions of padding that the step on masks puts behind the sentence.
 
 
 def run(model: Model, options: ExplainOptions) -> ExplainResult:
     """Follow one sentence through one head and its layer, with the model's own numbers."""
-    layer, head = options.place
-    loaded = whole = open_model(model, **options.loading)
+    layer, head = options.layer_and_head
+    loaded = full_model = open_model(model, **options.loading)
     need_tokenizer(loaded, "explain")
     if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
@@ -127,7 +127,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
             if s.row in run.patterns
             for number, pattern in zip(s.head_ids, run.patterns[s.row], strict=True)
         },
-        left_out=tuple(_left_out(whole, trace)),
+        left_out=tuple(_left_out(full_model, trace)),
     )
 
 
@@ -184,14 +184,14 @@ def _every_head(
             yield ExplainedHead(site.layer, head, bits, even, rounded(link), stack=site.stack)
 
 
-def _left_out(whole: LoadedModel, trace: Trace) -> Iterator[str]:
-    if whole.encoder_decoder:
+def _left_out(model: LoadedModel, trace: Trace) -> Iterator[str]:
+    if model.encoder_decoder:
         yield (
             "Only the encoder is explained: the decoder and its cross-attention read a second text."
         )
     if trace.run.after is None:
         yield (
-            f"What follows attention in a layer of {whole.family} (skip, norm, feed-forward) is "
+            f"What follows attention in a layer of {model.family} (skip, norm, feed-forward) is "
             "left out: it is not two LayerNorms and two maps with one function between them."
         )
     if trace.padded is None:

@@ -129,7 +129,7 @@ def _count(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    """Write a share; one that is small but not zero is said to be below what is shown."""
+    """Write a share; a small one that is not zero as below the smallest that is shown."""
     if value is None:
         return "-"
     return "less than 0.1%" if 0 < abs(value) < 0.0005 else f"{value:.1%}"
@@ -213,7 +213,7 @@ def _scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "scores = q k^T * scale"
     n, tokens, d_head = step.numbers, len(result.tokens), result.d_head
     scale, root = n["scale"] or 0.0, n["root_d_head"] or 0.0
-    own = (
+    formula = (
         f"= 1/sqrt(d_head) = 1/sqrt({d_head})"
         if abs(scale - root) < 1e-6
         else f"in this family (1/sqrt(d_head) would be {root:.4f}; the rest is in its weights, or "
@@ -221,7 +221,7 @@ def _scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     )
     yield (
         "One number per pair of tokens: how well the query of the row fits the key of the column. "
-        f"The scale is {scale:.4f} {own}, whatever the length of the sentence: products of "
+        f"The scale is {scale:.4f} {formula}, whatever the length of the sentence: products of "
         f"{d_head} numbers spread by {n['spread_products']:.2f} here, scores by "
         f"{n['spread_scores']:.2f} (standard deviations)."
     )
@@ -338,13 +338,13 @@ def _ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "f(y) = activation(y W_1 + b_1) W_2 + b_2"
     n, wide = step.numbers, _count(step.numbers["d_ff"])
     weights = result.step("weights")
-    own = (weights.numbers["parameters_layer"] if weights else None) or 1.0
+    attn = (weights.numbers["parameters_layer"] if weights else None) or 1.0
     end = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
     yield (
         f"Each token on its own again: {result.d_model} -> {wide} -> {result.d_model} numbers, "
-        f"{_count(n['parameters'])} weights ({(n['parameters'] or 0.0) / own:.1f} times those of "
-        f"attention); {_percent(n['active'])} of the {wide} units are above 0. With {end} this is "
-        f"the layer's output."
+        f"{_count(n['parameters'])} weights ({(n['parameters'] or 0.0) / attn:.1f} times those "
+        f"of attention); {_percent(n['active'])} of the {wide} units are above 0. With {end} this "
+        f"is the layer's output."
     )
 
 
@@ -362,7 +362,7 @@ def _cards(result: ExplainResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
-    """Yield how the explained head spreads its attention, beside evenly spread attention."""
+    """Yield the entropy of the explained head, and of evenly spread attention."""
     softmax = result.step("softmax")
     if softmax is not None:
         entropy, even = (softmax.numbers[name] for name in ("entropy", "even"))

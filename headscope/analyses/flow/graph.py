@@ -1,7 +1,7 @@
 """Attention as a directed graph of the words and special tokens of a sentence, and its hubs.
 
 The weight *to* a word is the sum over its pieces, the weight *from* a word the mean over its
-pieces, as everywhere in headscope; a special token is a node of its own. The in-degree of a node is
+pieces, as everywhere in headscope; a special token is one node. The in-degree of a node is
 what it receives from all words but itself. Evenly spread attention gives more to words of many
 pieces, so every number is compared with it.
 """
@@ -151,7 +151,7 @@ class Clustered:
         return Clustered(1.0 - self.value, -self.influence)
 
     def unknown(self) -> Clustered:
-        """Return numbers in their place that are not known."""
+        """Return numbers as unknown (NaN), with the same shapes."""
         return Clustered(self.value * np.nan, self.influence * np.nan)
 
     def mean(self) -> Clustered:
@@ -216,11 +216,11 @@ def top_share(received: Tensor, sizes: Tensor) -> Tensor:
 
 
 class HubSums:
-    """What the nodes of every sentence receive, each head's hub, and the share of the top."""
+    """Sums over sentences: attention received by node name, each head's hub, and the top share."""
 
     def __init__(self) -> None:
-        self._sentences: list[tuple[str, ...]] = []  # The names of each one's nodes,
-        self._hubs: list[list[str]] = []  # and of those the one that receives most, by head.
+        self._sentences: list[tuple[str, ...]] = []  # Names of the nodes of each sentence
+        self._hubs: list[list[str]] = []  # The node that receives most, by head
         #: Of every sentence: (n_heads,), and one number of even attention.
         self.top: list[Array] = []
         self.even: list[Array] = []
@@ -249,9 +249,9 @@ class HubSums:
         return [min(c, key=lambda name: (-c[name], name)) for c in counts]
 
     def rates(self, hubs: Sequence[str]) -> tuple[Clustered, Clustered]:
-        """Say how often these, one of each head, are its hub, and a node drawn at random."""
+        """Return how often each head's hub is its entry in ``hubs``, and a random node's rate."""
         every = self._sentences
-        hit = [np.equal(own, hubs) for own in self._hubs]
+        hit = [np.equal(names, hubs) for names in self._hubs]
         chance = [np.array([names.count(hub) / len(names) for hub in hubs]) for names in every]
         return Clustered.mean_of(hit, len(hubs)), Clustered.mean_of(chance, len(hubs))
 
@@ -263,8 +263,8 @@ class HubSums:
         """
         lowest = {}
         for name, sentences in self._names.items():
-            if len(sentences) >= least and (found := self.of(name)):
-                ratio = found[2]
+            if len(sentences) >= least and (numbers := self.of(name)):
+                ratio = numbers[2]
                 lowest[name] = float((ratio.value - Z95 * ratio.error())[0])
         names = sorted(name for name, low in lowest.items() if above(low, 1.0))
         order = np.argsort(-tied([lowest[name] for name in names]), kind="stable")
@@ -273,7 +273,7 @@ class HubSums:
     def of(self, name: str) -> tuple[float, float, Clustered, int] | None:
         """Return (in-degree, even, their ratio, occurrences) of a name, the first two a mean each.
 
-        None where it did not occur, or had no other word beside it.
+        None where it did not occur, or only in sentences without another word.
         """
         numbers = np.zeros((len(self._sentences), 3))
         for sentence, of_sentence in self._names.get(name, {}).items():

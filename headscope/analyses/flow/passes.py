@@ -54,7 +54,7 @@ class Reader:
 
     @property
     def causal(self) -> bool:
-        """Whether a word sees only what stands before it."""
+        """Whether a word sees only earlier words."""
         return any(site.causal for site in self.loaded.sites)
 
     @property
@@ -134,7 +134,7 @@ class _Observer:
         self._visit(self.batch, site, heads, self._x)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
 
 def _read(
@@ -165,7 +165,7 @@ def _read(
 
 @dataclass(frozen=True)
 class Sums:
-    """What both halves add up to."""
+    """Sums over both halves of the corpus."""
 
     tokens: int  # of words that the maps were fitted on
     r2: dict[str, Clustered]  # of the maps on the second half, by target: one number a head
@@ -179,7 +179,7 @@ def measure(
 ) -> Sums:
     """Run a model over both halves."""
     layers: list[LayerSums] = []
-    for site in loaded.sites:  # every layer has random directions of its own
+    for site in loaded.sites:  # each layer has different random directions
         of_layer = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
         layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), of_layer)))
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None

@@ -44,7 +44,7 @@ from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
 from headscope.stats.spectra import column_basis
 
-#: Each R^2 by its predictor (z, or a G in its place) and its target (the mixture, the top word's
+#: Each R^2 by its predictor (z, or a G instead) and its target (the mixture, the top word's
 #: state, and of the top word and of another one what lies in the space that the predictor reads).
 TARGETS = {
     "whole": (0, 0),
@@ -69,7 +69,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class LayerSpaces:
-    """The subspaces that the values of one layer read, and those that random ones would."""
+    """The subspaces that W_V of one layer's heads read, and random ones of that size."""
 
     G: Tensor  # (n_heads, d_in, d_v). Random directions.
     U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
@@ -142,7 +142,7 @@ class LayerSums:
 
     They are of products of (1, predictor) with (1, predictor, four targets), for both predictors of
     every head. Those of each fold, for cross-validation, see a target of d_in dimensions through
-    the sketch only; its products are kept besides.
+    the sketch only; the full products are summed separately.
     """
 
     def __init__(self, spaces: LayerSpaces) -> None:
@@ -286,9 +286,9 @@ def explained(errors: Array) -> dict[str, Clustered]:
     ``errors`` (sentences, 3, targets, 2, heads of all layers) are those of
     :meth:`LayerMaps.errors` on other sentences; NaN where a target never changes.
     """
-    found = {}
+    r2 = {}
     for name, (predictor, target) in TARGETS.items():
         error, distance, square = np.moveaxis(errors[:, :, target, predictor], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
-        found[name] = Clustered.ratio(error * varies, distance * varies).rest()
-    return found
+        r2[name] = Clustered.ratio(error * varies, distance * varies).rest()
+    return r2

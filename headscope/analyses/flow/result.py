@@ -24,11 +24,11 @@ class Recovery:
     """
 
     whole: ComparedEstimate  # Of the mixture of states that the head reads, all d_model dimensions
-    directions: ComparedEstimate  # The same from d_head random directions in place of W_V
+    directions: ComparedEstimate  # The same from d_head random directions instead of W_V
     token: ComparedEstimate  # Of the state of the word that gets the largest weight, all dimensions
     value: ComparedEstimate  # The same in the space that W_V reads
     other: ComparedEstimate  # The same of a word of the sentence drawn at random
-    #: As ``token``, from d_head random directions in place of W_V.
+    #: As ``token``, from d_head random directions instead of W_V.
     token_directions: ComparedEstimate = UNKNOWN
     #: As ``value``, of the same patterns with a W_V of Gaussian entries.
     gaussian: ComparedEstimate = UNKNOWN
@@ -127,7 +127,7 @@ class ChosenTrees:
 
 @dataclass(frozen=True)
 class Trees:
-    """How well attention holds gold trees."""
+    """How well gold trees can be read from attention."""
 
     best: Annotated[ChosenTrees, Compare(where="best head")]  # The best single head
     combination: Annotated[ChosenTrees, Compare(where="heads added up")]  # Several heads added up

@@ -85,7 +85,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         note=corpus.note,
         tokens=sums.tokens,
     )
-    # Values of each width have random factors of their own beside them.
+    # Each width of the values is compared with random factors of that width.
     shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
     likes = [layer_factors(site.weights()).first(1) for site in shapes.values()]
     seeds = range(seed, seed + options.control_seeds)
@@ -178,7 +178,7 @@ def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
 def _heads(
     sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, r2: R2
 ) -> tuple[HeadFlow, ...]:
-    """Put together what was measured of every head."""
+    """Make the result row of every head."""
     of_targets = [of_heads.estimates() for of_heads in r2.values()]
     recovered = [
         Recovery(**dict(zip(r2, row, strict=True))) for row in zip(*of_targets, strict=True)
@@ -236,7 +236,7 @@ def _mean_recovery(r2: R2) -> Recovery:
 def _gap(mine: Clustered, random: Clustered) -> Estimate:
     """Return what z recovers minus what random directions or weights do, mean over heads.
 
-    Every head has random ones of its own, so the spread over heads counts as well.
+    Every head has its own random directions, so the spread over heads counts as well.
     """
     gap = mine - random
     known = np.isfinite(gap.value)
@@ -249,8 +249,8 @@ def _graph(sums: Sums) -> Graph:
     """Average the heads' shares, and list the hubs."""
     hubs = []
     for name in sums.chosen.most(HUBS, HUB_SENTENCES):
-        if found := sums.hubs.of(name):
-            received, even, ratio, count = found
+        if numbers := sums.hubs.of(name):
+            received, even, ratio, count = numbers
             hubs.append(Hub(name, received, even, ratio.estimate(), count))
     even_share = Clustered.mean_of(sums.hubs.even, 1).estimate().value
     return Graph(_top_share(sums.hubs, sums.chosen), even_share, tuple(hubs))
@@ -261,7 +261,7 @@ def _top_share(hubs: HubSums, chosen: HubSums) -> Estimate:
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
-    """Describe what was chosen on the first half, and how it scores on the second."""
+    """Describe the heads chosen on the first half, and their scores on the second."""
     if search is None or not search.chosen or not search.counts.words:
         return None
     names = [head_name(s.layer, head, s.stack) for s in sites for head in s.head_ids]

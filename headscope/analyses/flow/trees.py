@@ -79,7 +79,7 @@ def candidates(graph: Tensor) -> Tensor:
 
 
 def simple_trees(gold: GoldTrees) -> dict[str, Tensor]:
-    """Return trees that know nothing but the root: (sentences, words) each, by name.
+    """Return baseline trees, which use only the root: (sentences, words) each, by name.
 
     ``previous`` and ``next`` attach every word to its neighbour (right- and left-branching chains),
     ``offset r`` to the word r positions away, ``root`` to the root; where there is no such word, to
@@ -266,7 +266,7 @@ def _largest(scores: Tensor, root: Tensor, sizes: Tensor) -> Tensor:
         top = root[index, None]
         best, from_word, to_word = _best_edges(weight, paid, label, order)
         source[index], target[index] = from_word, to_word
-        # The root, and words that no longer name a component, get no edge of their own.
+        # The root, and words that no longer name a component, get no edge.
         edge = label.gather(1, from_word)
         edge = torch.where((label == here[index]) & (here[index] != top), edge, top)
         leader = _leaders(edge, top[:, 0])

@@ -139,7 +139,7 @@ def _width(result: FlowResult) -> str:
 
 
 def _recovered(result: FlowResult) -> str:
-    """Say how much of what is read z holds, with random directions and random weights."""
+    """Say how much of a head's input z holds, with random directions and random weights."""
     mean, missing = result.recovery, result.not_measured
     if set(missing) >= {"whole", "value"}:
         return f"How much a head passes on of its input is not measured: {missing['whole']}."

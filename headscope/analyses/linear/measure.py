@@ -262,12 +262,12 @@ def readout_errors(
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
     real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    own, lowest = torch.diag_embed(exact(real[:, None])), torch.finfo(gram.dtype).min
+    identity, lowest = torch.diag_embed(exact(real[:, None])), torch.finfo(gram.dtype).min
 
     def missed(beta: Tensor | float) -> Tensor:
         answers = torch.softmax((beta * gram).masked_fill(~pairs, lowest), dim=-1)
         answers = answers * pairs  # rows of padding have nothing to see
-        return (own - answers).square().sum((-2, -1))
+        return (identity - answers).square().sum((-2, -1))
 
     # Keys of length zero store nothing, so nothing is read back for them.
     stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -325,17 +325,17 @@ class Correlated(NamedTuple):
 
 
 def correlate(
-    x: Array, y: Array, layer: Array, *, ranks: bool, given: Array | None = None
+    x: Array, y: Array, layer: Array, *, ranks: bool, fixed: Array | None = None
 ) -> Correlated:
-    """Correlate two numbers of heads within their layers, holding ``given`` constant.
+    """Correlate two numbers of heads within their layers, holding ``fixed`` constant.
 
-    Shapes: ``x``, ``y``, ``layer``, ``given`` (heads,).
+    Shapes: ``x``, ``y``, ``layer``, ``fixed`` (heads,).
     """
-    known = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
+    known = np.isfinite(x) & np.isfinite(y) & (True if fixed is None else np.isfinite(fixed))
     by_layer, heads = [], []
     for number in np.unique(layer):
         here = known & (layer == number)
-        sides = [x[here], y[here], *([] if given is None else [given[here]])]
+        sides = [x[here], y[here], *([] if fixed is None else [fixed[here]])]
         r = _correlation(sides, ranks) if here.sum() >= HEADS else np.nan
         if np.isfinite(r):
             by_layer.append(r)
@@ -362,8 +362,8 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
     if any(np.ptp(side) <= ROUNDING * np.abs(side).max() for side in sides[:2]):
         return np.nan
     # Heads that are equal on paper get equal ranks.
-    x, y, *given = (_ranks(tied(side)) if ranks else side for side in sides)
-    design = np.stack([np.ones(len(x)), *given], axis=1)
+    x, y, *fixed = (_ranks(tied(side)) if ranks else side for side in sides)
+    design = np.stack([np.ones(len(x)), *fixed], axis=1)
     left = []
     for side in (x, y):
         rest = side - design @ np.linalg.lstsq(design, side, rcond=None)[0]

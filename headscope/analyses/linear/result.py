@@ -91,8 +91,8 @@ class HeadCorrelation:
     @property
     def name(self) -> str:
         """Of both numbers: ``coherence and linear scaled given entropy``."""
-        given = f" given {self.given}" if self.given else ""
-        return f"{self.number} and {self.form} {self.fit}{given}"
+        suffix = f" given {self.given}" if self.given else ""
+        return f"{self.number} and {self.form} {self.fit}{suffix}"
 
 
 @dataclass(frozen=True)

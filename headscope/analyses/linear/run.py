@@ -102,7 +102,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
     versions = [*(Exchanged(in_form(form)) for form in EVERY), Exchanged(constant)]
-    *whole, mean_output = effects.measure(versions, tell, "all heads")
+    *form_effects, mean_output = effects.measure(versions, tell, "all heads")
     alone: list[Effect] = []
     if options.alone:
         formula = in_form(ALONE)
@@ -115,7 +115,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         draws = []
         for draw in range(CONTROLS):
             twin = random_twin(loaded, seed + draw, instead=isinstance(model, str | Path))
-            # Of all draws but the first only what their keys read back.
+            # All draws but the first serve only the errors of reading back values.
             draws.append(LinearSums(n_heads, masks, 0 if draw else width))
             effects.observe(draws[-1].update, twin)
             if isinstance(model, str | Path):
@@ -134,7 +134,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     return LinearResult(
         **opened.common,
         heads=heads,
-        forms=tuple(map(LinearForm, resamples.form_errors(), whole)),
+        forms=tuple(map(LinearForm, resamples.form_errors(), form_effects)),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
         memory=memory,
@@ -164,7 +164,7 @@ class Resamples:
         self.scales, self.rows = sums.scales(), sums.rows
 
     def estimate(self, values: Array) -> Estimate:
-        """Make a number of the text's own value and those of its resamples, (1 + resamples,)."""
+        """Make an estimate from the text's value and those of its resamples, (1 + resamples,)."""
         value = finite(float(values[0]))
         several = self._counts.shape[1] > 1  # one sentence says nothing about the next
         if value is None or not several or not np.isfinite(values[1:]).any():
@@ -214,18 +214,18 @@ class Resamples:
         return finite(float(_of_head(self.numbers[name][:1])[0]))
 
     def correlations(self) -> Iterator[HeadCorrelation]:
-        """Correlate what heads' keys are like with what their linear form errs by."""
+        """Correlate properties of heads' keys with the errors of their linear forms."""
         numbers = {name: values[0] for name, values in self.numbers.items()}
-        for number, form, fit, given in PAIRS:
+        for number, form, fit, fixed in PAIRS:
             sides = (numbers[number], self.errors[fit][0, :, EVERY.index(form)], self.rows)
             pearson, spearman = (
-                correlate(*sides, ranks=ranks, given=numbers.get(given)) for ranks in (False, True)
+                correlate(*sides, ranks=ranks, fixed=numbers.get(fixed)) for ranks in (False, True)
             )
             yield HeadCorrelation(
                 number=number,
                 form=form,
                 fit=fit,
-                given=given,
+                given=fixed,
                 heads=len(self.rows),
                 pearson=pearson.estimate,
                 spearman=spearman.estimate,
@@ -234,7 +234,7 @@ class Resamples:
             )
 
     def over_random(self, random: Sequence[LinearSums]) -> Estimate:
-        """Return by how much more than with random weights the linear sum errs beyond a softmax.
+        """Return how much more the linear sum errs beyond a softmax than with random weights.
 
         The bootstrap interval over sentences is widened by how far another draw of random weights
         may lie from the mean of these (Student's t), so that random weights would lie inside.

@@ -140,7 +140,7 @@ def _coherence(result: LinearResult) -> b.Panels:
 
 
 def _memory(result: LinearResult) -> Iterator[b.Block]:
-    """Show the error of reading back N values, beside its closed form for random keys."""
+    """Show the error of reading back N values, and its closed form for random keys."""
     stored = result.stored
     text = (
         "Values stored under a sentence's own keys come back with an error of "
@@ -168,7 +168,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
 
 
 def correlation_sentence(result: LinearResult) -> str:
-    """Say whether key coherence predicts the error within layers, beside the controls."""
+    """Say whether key coherence predicts the error within layers, with the controls."""
     first = result.correlations[0]
     side = "cannot be told to lose more"
     if first.spearman.interval is not None:

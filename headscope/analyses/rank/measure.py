@@ -99,7 +99,7 @@ class PatternAsymmetry(Accumulator):
         self.squares[site.row, site.heads] += (values**2).sum(0)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
     def mean(self, row: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""
@@ -142,7 +142,7 @@ def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
 def measure_copying(
     loaded: LoadedModel, factors: Callable[[AttentionSite], Factors], seed: int
 ) -> tuple[dict[int, list[float | None]], Copying]:
-    """Score the heads of the stack that predicts tokens, and random heads in their place.
+    """Score the heads of the stack that predicts tokens, and random heads.
 
     The scores are by the site's row, in the order of its heads. They do not depend on the scale of
     W_V and W_O, so the random ones need no norms.

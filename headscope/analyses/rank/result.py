@@ -155,7 +155,7 @@ class SharedProjections:
 
 @dataclass(frozen=True)
 class Copying:
-    """What the copying scores of heads are held against (Elhage et al. 2021)."""
+    """Copying scores (Elhage et al. 2021) of random heads, and how many heads lie outside them."""
 
     stack: Annotated[str, Setting("stack of copying scores")]  # Whose heads are scored
     #: Whether the model has an unembedding; else its embedding stands for it, as they are tied.

@@ -107,8 +107,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
                 read(functools.partial(random_factors, like, seed) for seed in seeds)
                 for like in geometries
             ]
-            for key, of_layer in zip(distinct, measured, strict=True):
-                spectra[key] = of_layer
+            for key, layer_spectra in zip(distinct, measured, strict=True):
+                spectra[key] = layer_spectra
                 tell("model", len(spectra), len(distinct))
         validation = certificate.result()
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None

@@ -1,4 +1,4 @@
-"""What is shown of ``rank``: how many dimensions heads and layers need, beside random weights."""
+"""What is shown of ``rank``: how many dimensions heads and layers need, and random weights."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
 
 
 def rank_sentence(result: RankResult) -> str:
-    """Say how many dimensions layers and heads need, each beside its controls."""
+    """Say how many dimensions layers and heads need, and how many their controls need."""
     means, texts = list[float](), list[str]()
     for rows in (result.layers, result.heads):
         mean = mean_of(row.qk.dims["90"] for row in rows)
@@ -183,7 +183,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
 
 
 def _copying(result: RankResult) -> Iterator[b.Block]:
-    """Say how many heads write the tokens that they look at, beside random heads."""
+    """Say how many heads write the tokens that they look at, and how many random heads."""
     copying = result.copying
     if copying is None:
         return
@@ -213,7 +213,7 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
 
 
 def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
-    """Show shared projections of each width beside heads cut to a rank that costs as much."""
+    """Compare shared projections of each width with heads cut to a rank of the same cost."""
     rows = [
         [
             f"{item.width}{' knee' if item.width == shared.knee else ''}",
@@ -241,12 +241,12 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         ("each head cut, equal parameters", "truncated_", b.PURPLE, "s", "-"),
         ("shared, Gaussian control", "control_", b.VERMILION, "", "--"),
     ):
-        look: Any = ("line", colour, marker, dash)
+        style: Any = ("line", colour, marker, dash)
         y = [getattr(item, f"{kind}score_error") for item in shared.widths]
-        errors.append(b.Series(name, x, y, *look))
+        errors.append(b.Series(name, x, y, *style))
         if kind != "control_":
             near = [getattr(item, f"{kind}fidelity") for item in shared.widths]
-            fidelities.append(b.Series(name, x, near, *look))
+            fidelities.append(b.Series(name, x, near, *style))
     knees = {} if shared.knee is None else {"knee": float(shared.knee)}
     width = "width r of the shared W_Q and W_K"
     yield b.Panels(
@@ -334,10 +334,10 @@ def _numbers(
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
-    """Write one row; means of whole numbers have a digit."""
+    """Write one row; means of counts have one decimal."""
     numerical, stable, effective, *dims = numbers[:-2]
-    whole = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
-    sizes = [next(whole), decimal(stable, 1), decimal(effective, 1), *whole]
+    counts = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
+    sizes = [next(counts), decimal(stable, 1), decimal(effective, 1), *counts]
     return [name, *sizes, *(decimal(value, 2) for value in numbers[-2:])]
 
 
@@ -351,7 +351,7 @@ def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> 
 
 
 def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head: its ranks beside the controls' means, and its asymmetry."""
+    """Yield a card for each head: its ranks, the controls' means, and its asymmetry."""
 
     def text(value: float | None, digits: int = 1) -> str:
         return decimal(value, digits) if value is None or value >= 0.1 else ratio_text(value)

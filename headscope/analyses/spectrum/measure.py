@@ -35,9 +35,9 @@ def shares(sigma: Array) -> Array:
 
     Rises to exactly 1; all 1 where every value is 0.
     """
-    total = np.cumsum(sigma, axis=-1)
-    whole = total[..., -1:]
-    return np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
+    sums = np.cumsum(sigma, axis=-1)
+    total = sums[..., -1:]
+    return np.where(total > 0, sums / np.where(total > 0, total, 1.0), 1.0)
 
 
 #: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
@@ -137,7 +137,7 @@ class PatternSpectra:
         self.sums.update(site.row, site.heads, self._pool(singular_values, site.pattern), offsets)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Do nothing: every chunk is added at once."""
 
 
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.

@@ -66,10 +66,10 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     marks = dict.fromkeys(result.verdict.low_rank, "+")
     marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
     controls = _controls(result)
-    beside = ", ".join(f"{name} {_value(x.share_at_k):.3f}" for name, x in controls.items())
+    control_shares = ", ".join(f"{name} {_value(x.share_at_k):.3f}" for name, x in controls.items())
     yield b.HeadMap(
         f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
-        f"controls: {beside}",
+        f"controls: {control_shares}",
         "share of sigma",
         {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
         digits=2,
@@ -297,7 +297,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
     )
 
     def missing(point: CheapPoint, field: str) -> Estimate:
-        """Return the error of each head alone, or 1 minus the whole model's fidelity."""
+        """Return the error of each head alone, or 1 minus the full model's fidelity."""
         if field == "error":
             return point.error
         return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
@@ -310,7 +310,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         series = []
         for form, (name, colour, marker) in _FORMS.items():
             points = [point for point in efficient.points if point.form == form != "uniform"]
-            # An error of 0 has no place on a logarithmic axis.
+            # A logarithmic axis cannot show an error of 0.
             values = [(p.cost, y) for p in points if _value(y := missing(p, field)) > 0]
             control = form in efficient.controls
             exact = "" if len(values) == len(points) else ", then 0"
@@ -347,7 +347,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
 
 
 def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head: its share beside the controls'."""
+    """Yield a card for each head: its share and the controls'."""
     shares = [
         f"random scores {result.controls['random-logits'].share_at_k:.3f}",
         f"identity {result.controls['identity'].share_at_k:.3f}",

@@ -1,7 +1,7 @@
 r"""``headscope symmetric``: scores made symmetric before the softmax, and the controls.
 
-With S the scaled scores of a sequence, everything that the model adds to them included, and what
-the softmax then does with them unchanged (mask, rows)::
+With S the scaled scores of a sequence, including everything that the model adds to them. Mask and
+softmax stay as they are::
 
     S = q k^T scale + bias        A = (S - S^T) / 2        S - A = (S + S^T) / 2
 
@@ -102,7 +102,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
             versions[change, count] = [Exchanged(_formula(change, seed), by) for by in drawn]
     for change in (*CHANGES, "removed"):
         draws = range(DRAWS if change in RANDOM else 1)
-        versions[change, "whole"] = [Exchanged(_formula(change, seed, draw)) for draw in draws]
+        versions[change, "all"] = [Exchanged(_formula(change, seed, draw)) for draw in draws]
     every = [version for part in versions.values() for version in part]
     cosines = effects.cosines(every, tell, "changed heads")
     pairs = zip(cosines, effects.on_task(every, tell, "changed heads"), strict=True)
@@ -122,15 +122,15 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         )
         for count in counts
     ]
-    whole = {change: _drawn(measured[change, "whole"]) for change in (*CHANGES, "removed")}
-    on_task = measured["symmetric", "whole"][0][1]
+    all_heads = {change: _drawn(measured[change, "all"]) for change in (*CHANGES, "removed")}
+    on_task = measured["symmetric", "all"][0][1]
 
     # How many removed heads move the output as far as symmetric scores do, between the numbers
     # measured on a straight line; where more heads move it less, the curve is made monotone.
     alone = [head.removed.cosine.value for head in heads if head.removed is not None]
     removals: list[tuple[int, list[float | None]]]
     removals = [(0, [1.0]), (1, alone), *((s.heads, [s.removed.cosine.value]) for s in sets)]
-    removals.append((n, [whole["removed"].cosine.value]))
+    removals.append((n, [all_heads["removed"].cosine.value]))
     known = [(count, values) for count, values in removals if values and None not in values]
     counts = [count for count, _ in known]
     similarity = np.minimum.accumulate([np.mean(np.array(values, float)) for _, values in known])
@@ -140,14 +140,14 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
             return None
         return float(np.interp(-cosine, -similarity, counts))
 
-    symmetric = whole["symmetric"].cosine
+    symmetric = all_heads["symmetric"].cosine
     low, high = heads_at(symmetric.high), heads_at(symmetric.low)
     if low is None or high is None:
         low = high = None
     return SymmetricResult(
         **opened.common,
         heads=tuple(heads),
-        whole=whole,
+        whole=all_heads,
         whole_difference=on_task[1] if on_task is not None else None,
         sets=tuple(sets),
         equivalent_heads=Estimate(heads_at(symmetric.value), low, high),
@@ -252,9 +252,9 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
     antisymmetric. 0 for scores that a softmax cannot distinguish from zero: constant rows.
     """
     wide = widest(scores)
-    size, whole = _norm(_visible(wide, seen)), _norm(wide * seen)
+    size, raw_size = _norm(_visible(wide, seen)), _norm(wide * seen)
     ratio = _norm(_visible(wide - wide.mT, seen)) / size
-    return torch.where(size > ROUNDING * whole, ratio, 0.0)[..., 0, 0]
+    return torch.where(size > ROUNDING * raw_size, ratio, 0.0)[..., 0, 0]
 
 
 def _renumbered(scores: Tensor, seen: Tensor, draw: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ CHANGES = {
     "removed": "heads removed",
 }
 #: Colour and marker of the changes that the chart shows of all heads alone.
-_WHOLE = {
+_ALL_HEADS = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
     "even": (b.GREY, "x"),
@@ -122,7 +122,7 @@ def _curves(result: SymmetricResult) -> b.Chart:
         sets = (getattr(chosen, name).cosine for chosen in result.sets)
         y = [1.0, *sets, result.whole[name].cosine]
         series.append(b.Series(CHANGES[name], x, y, colour=colour))
-    for name, (colour, marker) in _WHOLE.items():
+    for name, (colour, marker) in _ALL_HEADS.items():
         y = [result.whole[name].cosine]
         series.append(b.Series(CHANGES[name], [n], y, "points", colour, marker))
     return b.Chart(

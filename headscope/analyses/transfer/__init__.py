@@ -30,8 +30,8 @@ class TransferOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> found = headscope.transfer("demo", variants=["head"], random=[], sizes=[64], seeds=2)
-    >>> found.cells[0].variant, found.cells[0].parameters, found.cells[0].seeds
+    >>> result = headscope.transfer("demo", variants=["head"], random=[], sizes=[64], seeds=2)
+    >>> result.cells[0].variant, result.cells[0].parameters, result.cells[0].seeds
     ('head', 0, 2)
     """
 

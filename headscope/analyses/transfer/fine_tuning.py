@@ -221,20 +221,20 @@ def trainable_copy(
 ) -> tuple[LoadedModel, list[nn.Parameter]]:
     """Copy a model, and return what an optimiser steps of the copy; the rest of it is frozen.
 
-    Whole parameters are stepped themselves. Some entries of a parameter, or a change of rank one,
-    are vectors of their own that the parameter is computed from whenever it is used.
+    Whole parameters are stepped themselves. For some entries of a parameter, or a rank-one change,
+    the optimiser steps a vector, and the parameter is computed from it whenever it is used.
     """
-    own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
-    own.network = own.model
-    pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
+    copied = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
+    copied.network = copied.model
+    pairs = zip(loaded.model.parameters(), copied.model.parameters(), strict=True)
     copies = {id(original): parameter for original, parameter in pairs}
     holders: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in own.model.modules():
+    for module in copied.model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             holders.setdefault(id(parameter), []).append((module, name))
             parameter.requires_grad_(False)
     rng = np.random.default_rng((abs(seed), 11))
-    whole, vectors = list[nn.Parameter](), list[nn.Parameter]()
+    parameters, vectors = list[nn.Parameter](), list[nn.Parameter]()
     for c in chosen:
         parameter = copies[id(c.parameter)]
         change: _RankOne | _Entries
@@ -243,12 +243,12 @@ def trainable_copy(
         elif c.entries is not None:
             change = _Entries(parameter, c.entries)
         else:
-            whole.append(parameter.requires_grad_())
+            parameters.append(parameter.requires_grad_())
             continue
         vectors.append(change.vector)
         for module, name in holders[id(parameter)]:
             register_parametrization(module, name, change)
-    return own, [*whole, *vectors]
+    return copied, [*parameters, *vectors]
 
 
 class _Entries(nn.Module):

@@ -88,15 +88,15 @@ def read(options: TransferOptions) -> Source:
         )
     # Training examples with the texts of a test example are left out.
     tested = set(_texts(theirs))
-    kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
-    if len(kept) < FEWEST:
-        why = f"{ours.name} has {len(kept)} examples that {theirs.name} does not have too"
+    unshared = [i for i, text in enumerate(_texts(ours)) if text not in tested]
+    if len(unshared) < FEWEST:
+        why = f"{ours.name} has {len(unshared)} examples that {theirs.name} does not have too"
         raise CorpusError(f"{why}; give {FEWEST} or more.")
-    own = _drawn(ours.pick(kept), options.train_limit, options.seed)
-    drawn = _drawn(theirs, options.test_limit, options.seed)
+    ours_drawn = _drawn(ours.pick(unshared), options.train_limit, options.seed)
+    theirs_drawn = _drawn(theirs, options.test_limit, options.seed)
     name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
     digest = sha256_of(ours.sha256 + theirs.sha256)
-    return Source(name, digest, task, own, drawn, len(ours) - len(kept))
+    return Source(name, digest, task, ours_drawn, theirs_drawn, len(ours) - len(unshared))
 
 
 def _texts(examples: Examples) -> list[tuple[str, str]]:
@@ -139,9 +139,9 @@ def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) ->
     words = []
     for i in (row.index for row in rows):
         # Words of a second text are told apart from the first one's.
-        own = [word.lower() for word in split_words(examples.first[i])]
-        own += [f"2:{word.lower()}" for word in split_words(second[i])]
-        words.append(tuple(own))
+        of_example = [word.lower() for word in split_words(examples.first[i])]
+        of_example += [f"2:{word.lower()}" for word in split_words(second[i])]
+        words.append(tuple(of_example))
     numbers = torch.tensor([classes.index(labels[row.index]) for row in rows])
     return Part(tuple(rows), numbers, tuple(words))
 

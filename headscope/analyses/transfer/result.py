@@ -31,7 +31,7 @@ class CurvePoint:
 class TransferCase:
     """What a row of the tables is of."""
 
-    #: What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
+    #: What was trained with the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
     #: ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
     variant: str
     weights: str  # ``pretrained`` or ``random``: what the model started from
@@ -51,7 +51,7 @@ class TransferRun(TransferCase):
     #: and random weights.
     seed: int
     #: 1 at the best rate of its cell; at 3 or 10 times that only whether it diverged counts. Every
-    #: factor has seeds of its own.
+    #: factor has different seeds.
     factor: float
     rate: float  # Learning rate
     #: On the test part, times 100, at the step with the lowest validation loss; the interval is

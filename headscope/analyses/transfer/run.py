@@ -216,20 +216,20 @@ class _Runs:
         """
         if chosen > min(rates):
             return False
-        own = [point.validation_loss for point in best.curve]
+        loss = [point.validation_loss for point in best.curve]
         if cell.variant == "head":
-            none = own[:1] * len(own)
+            base = loss[:1] * len(loss)
         else:
             alone = dataclasses.replace(cell, variant="head")
             outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
-            none = [point.validation_loss for point in outcome.curve]
-        pairs = [(a, b) for a, b in zip(own, none, strict=False) if a is not None and b is not None]
-        start = own[0] or math.inf
-        return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
+            base = [point.validation_loss for point in outcome.curve]
+        both = [(a, b) for a, b in zip(loss, base, strict=False) if a is not None and b is not None]
+        start = loss[0] or math.inf
+        return len(both) > 1 and all(abs(a - b) <= SAME * start for a, b in both)
 
     def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
         model, key = self.loaded, (cell.weights, 0)
-        if cell.weights == "random":  # each seed has random weights of its own
+        if cell.weights == "random":  # each seed has different random weights
             if self.twin is None or self.twin[0] != seed:
                 self.twin = seed, random_twin(self.loaded, seed)
             model, key = self.twin[1], (cell.weights, seed)
@@ -255,7 +255,7 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    seed: int  # how far it lies from the first one; every factor has seeds of its own
+    seed: int  # how far it lies from the first one; every factor has different seeds
     factor: float = 1.0  # times the cell's best rate
 
 
@@ -339,9 +339,9 @@ def rate_grid(
 ) -> dict[str, tuple[float, ...]]:
     """Return the rates to try of each variant: the grid, or its middle without a search."""
     grid = dict(RATES)
-    for name, own in (rates or {}).items():
+    for name, values in (rates or {}).items():
         _check_names([name])
-        if not own or not all(0 < rate < float("inf") for rate in own):
+        if not values or not all(0 < rate < float("inf") for rate in values):
             raise InputError(f"The learning rates of {name} must be positive numbers, one or more.")
-        grid[name] = tuple(sorted(set(own)))
-    return grid if search else {name: (own[len(own) // 2],) for name, own in grid.items()}
+        grid[name] = tuple(sorted(set(values)))
+    return grid if search else {name: (values[len(values) // 2],) for name, values in grid.items()}

@@ -109,8 +109,8 @@ def _panels(result: TransferResult) -> list[tuple[int, str]]:
 
 def result_sentence(result: TransferResult) -> str:
     """Compare LayerNorm alone with the others at the largest size."""
-    own = result.cell("layernorm", "pretrained", result.sizes[-1])
-    if own is None:
+    alone = result.cell("layernorm", "pretrained", result.sizes[-1])
+    if alone is None:
         return "LayerNorm alone was not measured at the largest size."
     others = (
         ("as many biases", "biases", "pretrained"),
@@ -126,7 +126,7 @@ def result_sentence(result: TransferResult) -> str:
         if (difference := result.difference("layernorm", other, other_weights=weights)) is not None
     ]
     points = f" In points, the difference is {joined(parts)}." if parts else ""
-    return f"Trained LayerNorm alone reaches an accuracy of {ranged(own.accuracy, 1)}%.{points}"
+    return f"Trained LayerNorm alone reaches an accuracy of {ranged(alone.accuracy, 1)}%.{points}"
 
 
 def wrong_sentence(result: TransferResult) -> str:

@@ -33,64 +33,65 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     Of an encoder-decoder model also by the layers of the cross-attention heads that a joint pruning
     of all its stacks leaves.
     """
-    kept = evidence.kept
+    result = evidence.kept_roles
     limit, most = rule.thresholds.random_p, rule.thresholds.metric_loss
     survivors, cross_text, cross_values = list[InsightPart](), "", dict[str, object]()
     if "cross" in evidence.stacks:
         part, cross_text, cross_values = judge_survivors(rule, evidence.prune)
         survivors.append(part)
-    if kept is None:
+    if result is None:
         missing = rule.missing()
         why = f"{missing.measured}{'.' if cross_text else ''}{cross_text}"
         return rule.insight(missing.verdict, why, values=cross_values, parts=survivors)
-    roles = joined([{"rare": "rare-word"}.get(role, role) for role in kept.roles], "or")
-    known = {**vars(kept), "heads": kept.n_heads, "roles": roles, "cross": cross_text}
-    if kept.value is None:
-        why = rule.say("nothing", {**known, "kept": len(kept.kept) or "none"})
+    roles = joined([{"rare": "rare-word"}.get(role, role) for role in result.roles], "or")
+    known = {**vars(result), "heads": result.n_heads, "roles": roles, "cross": cross_text}
+    if result.value is None:
+        why = rule.say("nothing", {**known, "kept": len(result.kept) or "none"})
         return rule.insight("not applicable", why, values=cross_values, parts=survivors)
 
-    sign = 1.0 if kept.higher_is_better else -1.0
-    own, equal, random = sign * kept.value, ROUNDING * abs(kept.value), sign * np.array(kept.random)
-    draws, as_well = len(random), int((random >= own - equal).sum())
-    p, p_worse = (1 + as_well) / (1 + draws), (1 + int((random <= own + equal).sum())) / (1 + draws)
+    sign, draws = 1.0 if result.higher_is_better else -1.0, len(result.random)
+    value, random = sign * result.value, sign * np.array(result.random)
+    as_well = int((random >= value - ROUNDING * abs(value)).sum())
+    as_badly = int((random <= value + ROUNDING * abs(value)).sum())
+    p, p_worse = (1 + as_well) / (1 + draws), (1 + as_badly) / (1 + draws)
     # With few possible sets, of which the labelled heads are one, no p could be small enough.
-    too_few = kept.sets is not None and 1 / kept.sets > limit
+    too_few = result.sets is not None and 1 / result.sets > limit
     beats = UNKNOWN if too_few else HOLDS if p <= limit else FAILS
     worse = not too_few and p_worse <= limit
 
-    scale = abs(kept.baseline) or 1.0
-    loss = sign * (kept.baseline - kept.value) / scale
-    ends = kept.difference_ci or ()
+    scale = abs(result.baseline) or 1.0
+    loss = sign * (result.baseline - result.value) / scale
+    ends = result.difference_ci or ()
     interval = sorted(-sign * end / scale for end in ends) or (None, None)
     lost = Estimate(loss, *interval)
     little: Estimate | str = lost
-    if lost.interval is None and kept.units >= FEWEST:
+    if lost.interval is None and result.units >= FEWEST:
         # All examples changed alike, or not at all beyond rounding: resamples do not differ.
         little = HOLDS if loss < most else FAILS
 
     values = {
-        "kept": len(kept.kept),
-        "heads": kept.n_heads,
-        "metric": kept.metric,
-        "baseline": kept.baseline,
-        "value": kept.value,
+        "kept": len(result.kept),
+        "heads": result.n_heads,
+        "metric": result.metric,
+        "baseline": result.baseline,
+        "value": result.value,
         "loss": loss,
         "loss_interval": lost.interval and [*lost.interval],
         "value_interval": lost.interval
-        and {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
-        "random_mean": float(np.mean(kept.random)),
+        and {"low": result.baseline + min(ends), "high": result.baseline + max(ends)},
+        "random_mean": float(np.mean(result.random)),
         "random_as_well": as_well,
         "draws": draws,
-        "sets": kept.sets,
+        "sets": result.sets,
         "p": p,
         "worse_than_random": worse,
         **cross_values,
     }
     outcome = {HOLDS: "do better than", UNKNOWN: "cannot be told from"}
     does = "do worse than" if worse else outcome.get(beats, "do no better than")
-    few = rule.say("few", sets=kept.sets) if too_few else ""
-    how = "of all heads alike" if kept.sets is None else "with as many heads in every layer"
-    extremes = {"least": np.min(kept.random), "most": np.max(kept.random)}
+    few = rule.say("few", sets=result.sets) if too_few else ""
+    how = "of all heads alike" if result.sets is None else "with as many heads in every layer"
+    extremes = {"least": np.min(result.random), "most": np.max(result.random)}
     return rule.concluded(
         (
             rule.part("beats", beats, rule.say("beats", values, few=few)),
@@ -129,9 +130,9 @@ def judge_survivors(
         return undecided("no_task")
     gone = [
         Counter(
-            int(str(place[1]))
-            for place in point.heads_removed
-            if len(place) == 3 and place[0] == "cross"
+            int(str(head[1]))
+            for head in point.heads_removed
+            if len(head) == 3 and head[0] == "cross"
         )
         for point in curve.points
     ]
@@ -146,7 +147,7 @@ def judge_survivors(
     left = {layer: heads[layer] - removed[layer] for layer in sorted(heads)}
 
     layers = np.repeat(list(left), [heads[layer] for layer in left])
-    k, own = sum(left.values()), sum(layer * count for layer, count in left.items())
+    k, layer_sum = sum(left.values()), sum(layer * count for layer, count in left.items())
     order = np.random.default_rng(0).random((_DRAWS, n)).argsort(axis=1)
     sums = layers[order[:, :k]].sum(axis=1)  # of layers, so whole numbers
 
@@ -158,21 +159,21 @@ def judge_survivors(
     verdict = OPEN
     if min(p(int(layers[:k].sum())), p(int(layers[-k:].sum()))) > 0.025:
         verdict = UNKNOWN  # too few heads for any choice of them to be told from chance
-    elif p(own) <= 0.025:
-        verdict = HOLDS if own / k > layers.mean() else FAILS
+    elif p(layer_sum) <= 0.025:
+        verdict = HOLDS if layer_sum / k > layers.mean() else FAILS
     low, high = np.quantile(sums, (0.025, 0.975), method="closest_observation") / k
     shares = ", ".join(f"L{layer} {left[layer]}/{heads[layer]}" for layer in left)
-    text = rule.say("survivors", mean=own / k, random=layers.mean(), low=low, high=high)
+    text = rule.say("survivors", mean=layer_sum / k, random=layers.mean(), low=low, high=high)
     return (
         rule.part("survivors", verdict, text),
         " " + rule.say("survive", method=curve.method, k=k, n=n, shares=shares, text=text),
         {
             "survivors": {str(layer): count for layer, count in left.items()},
             "survivors_of": {str(layer): heads[layer] for layer in left},
-            "survivors_mean_layer": own / k,
+            "survivors_mean_layer": layer_sum / k,
             "survivors_random": float(layers.mean()),
             "survivors_random_interval": [float(low), float(high)],
-            "survivors_p": p(own),
+            "survivors_p": p(layer_sum),
         },
     )
 
@@ -181,7 +182,7 @@ def _joint_curve(pruned: PruneResult | None) -> Curve | None:
     """Return the first curve that removes heads of all stacks to the last, by a chosen order."""
     for curve in pruned.curves if pruned else ():
         last = curve.points[-1]
-        stacks = {place[0] for place in last.heads_removed if len(place) == 3}
+        stacks = {head[0] for head in last.heads_removed if len(head) == 3}
         if curve.method != "random" and last.fraction >= 1.0 and {"decoder", "cross"} <= stacks:
             return curve
     return None
@@ -248,11 +249,11 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
     }
     repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
     data = {"examples": pruned.data.examples, "data": pruned.data.name, "repaired": repaired}
-    beside = rule.say("random", inner=_inner_areas(random.values())) if random else ""
+    control = rule.say("random", inner=_inner_areas(random.values())) if random else ""
     return rule.concluded(
         parts,
         rule.say("measured", {**values, **data}, inner=_inner_areas(areas.values())),
-        rule.say("control", random=beside),
+        rule.say("control", random=control),
         values,
     )
 

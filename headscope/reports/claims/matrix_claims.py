@@ -35,9 +35,9 @@ def judge_asymmetry(
     """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
-    B is antisymmetric. What symmetric scores do to the model's output is a part of its own, which
+    B is antisymmetric. What symmetric scores do to the model's output is a separate part, which
     counts where it was measured. Where W_Q W_K^T was not measured, as in families that rotate
-    queries and keys, the scores of the text take its place.
+    queries and keys, the scores of the text replace it.
     """
     limit, output, function = rule.thresholds.asymmetry, _output_part(rule, symmetric), ""
     values: dict[str, object] = {}
@@ -125,21 +125,21 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
         return rule.part("output", "not measured yet", rule.say("open"))
     if not {"symmetric", *_RANDOM} <= symmetric.whole.keys():
         return rule.part("output", "not measured yet", rule.say("without_shuffled"))
-    own = symmetric.whole["symmetric"].cosine
+    effect = symmetric.whole["symmetric"].cosine
     random = {name: symmetric.whole[name].cosine for name in _RANDOM}
-    if own.value is None or any(cosine.value is None for cosine in random.values()):
+    if effect.value is None or any(cosine.value is None for cosine in random.values()):
         return rule.part("output", UNKNOWN, rule.say("not_finite"))
     outcomes = []
     for cosine in random.values():  # the lower the cosine, the further the output has moved
         outcome = OPEN
-        if own.low is None or own.high is None or cosine.low is None or cosine.high is None:
+        if effect.low is None or effect.high is None or cosine.low is None or cosine.high is None:
             outcome = UNKNOWN
-        elif own.high < cosine.low - ROUNDING:
+        elif effect.high < cosine.low - ROUNDING:
             outcome = HOLDS
-        elif own.low >= cosine.high - ROUNDING:
+        elif effect.low >= cosine.high - ROUNDING:
             outcome = FAILS
         outcomes.append(outcome)
-    text = rule.say("output", random, own=own)
+    text = rule.say("output", random, symmetric=effect)
     if (equal := symmetric.equivalent_heads.value) is not None:
         text += rule.say("equivalent", equal=equal, n=len(symmetric.heads))
     return rule.part("output", every(outcomes), text)
@@ -179,11 +179,11 @@ def judge_shared_projections(rule: Rule, rank: RankResult) -> Insight:
             f"{key}_ratio": {"mean": ratio.value, "low": ratio.low, "high": ratio.high}
             for key, ratio in (("layer", layers[name]), ("head", heads[name]))
         }
-    beside = (rule.say("control", name=n, layer=layers[n], head=heads[n]) for n in layers)
+    controls = (rule.say("control", name=n, layer=layers[n], head=heads[n]) for n in layers)
     return rule.concluded(
         parts,
         rule.say("measured", values),
-        f"{'; '.join(beside)}.",
+        f"{'; '.join(controls)}.",
         values,
         refuting=(parts[0].name,),
     )
@@ -216,16 +216,16 @@ def judge_low_rank(rule: Rule, spectrum: SpectrumResult) -> Insight:
         "random_weights": random and random.share_at_k.value,
         "over_random_weights": difference and difference.value,
     }
-    beside: dict[str, object] = {"others": rule.say("others", values)}
-    control = rule.say("no_random", beside)
+    controls: dict[str, object] = {"others": rule.say("others", values)}
+    control = rule.say("no_random", controls)
     if random is not None and difference is not None:
         least = min(draw.above for draw in random.draws)
         drawn = {"mean": random.share_at_k.value, "above": least, "heads": random.heads}
-        beside["random"] = rule.say("random", drawn, threshold=spectrum.verdict.threshold)
-        control = rule.say("no_interval", beside)
+        controls["random"] = rule.say("random", drawn, threshold=spectrum.verdict.threshold)
+        control = rule.say("no_interval", controls)
         if difference.half_width is not None:
             meaning = rule.say(f"meaning {above(difference, 0.0)}")
-            control = rule.say("control", beside, gap=difference, meaning=meaning)
+            control = rule.say("control", controls, gap=difference, meaning=meaning)
     counts = {**values, "n_low": len(low), "n_high": len(high), "limit": limit}
     exceptions = rule.say("exceptions", names=positional) if positional else ""
     return rule.concluded(

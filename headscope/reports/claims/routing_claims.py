@@ -45,12 +45,12 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
 
     outcome = HOLDS if wide > rule.thresholds.most * len(widths) else FAILS
     random = rule.part("random", UNKNOWN, rule.say("no_random"))
-    beside = rule.say("control", r2)
+    controls = rule.say("control", r2)
     if control is not None:
         gain, drawn = control.gain.value, control.recovery
         random = rule.part("random", gain, gain=known(gain, "value"))
-        alone = rule.say("control_random", value=drawn.value.value, whole=drawn.whole.value)
-        beside = alone + beside
+        alone = rule.say("control_random", value=drawn.value.value, input=drawn.whole.value)
+        controls = alone + controls
     parts = [
         rule.part("wide", outcome, **values),
         random,
@@ -72,8 +72,8 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
         if shape.w_v.effective_rank is not None
     ]
     if gaussian:
-        beside += rule.say("control_width", width=sum(gaussian) / len(gaussian))
-    return rule.concluded(parts, measured, beside, values, not_counted=not_counted)
+        controls += rule.say("control_width", width=sum(gaussian) / len(gaussian))
+    return rule.concluded(parts, measured, controls, values, not_counted=not_counted)
 
 
 def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
@@ -87,12 +87,12 @@ def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
     errors = {"linear": stored.linear.value, "softmax": stored.softmax_own.value}
     read_back = rule.say("own", errors, difference=stored.difference_own)
     correlation = rule.say("correlation", vars(coherence))
-    beside = rule.say("no_random")
-    random = rule.part("random", UNKNOWN, beside)
+    control_text = rule.say("no_random")
+    random = rule.part("random", UNKNOWN, control_text)
     if control is not None:
         sides = {"stored": stored.difference, "random": control.stored.difference}
         random = rule.part("random", control.over_random, **sides)
-        beside = rule.say("random_spearman", spearman=control.correlations[0].spearman)
+        control_text = rule.say("random_spearman", spearman=control.correlations[0].spearman)
     parts = [
         rule.part("coherence", coherence.spearman, correlation)
         if coherence.layers
@@ -119,6 +119,6 @@ def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
     # The error of this form goes to 0 where scores are small.
     small = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
     first = rule.say("first_order", error=small[0]) if small else rule.say("no_first_order")
-    others = {"centred": centred, "entropy": entropy, "first_order": first, "random": beside}
-    measured = rule.say("measured", values, correlation=correlation, own=read_back)
+    others = {"centred": centred, "entropy": entropy, "first_order": first, "random": control_text}
+    measured = rule.say("measured", values, correlation=correlation, read_back=read_back)
     return rule.concluded(parts, measured, rule.say("control", others), values)

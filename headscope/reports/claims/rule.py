@@ -55,7 +55,7 @@ def within(number: Estimate, least: float, most: float) -> str:
 
 
 def negative(number: Estimate) -> Estimate:
-    """Return the difference taken the other way round, with its interval."""
+    """Return the difference with its sign and interval reversed."""
     ends = number.value, number.high, number.low
     return Estimate(*(None if end is None else -end for end in ends))
 
@@ -97,11 +97,11 @@ def common(outcomes: Sequence[str]) -> str:
 class Evidence(Sections):
     """What has been measured of a model, by section; None where it was not."""
 
-    kept: KeptRoles | None = None  # The model with only the heads of some roles
+    kept_roles: KeptRoles | None = None  # The model with only the heads of some roles
     stacks: tuple[str, ...] = ()  # The model's stacks of attention; empty where they are not known
 
 
-#: How an estimate is held against bounds, and how that is written.
+#: How an estimate is compared with bounds, and how that is written.
 _DIRECTIONS: dict[str, tuple[Callable[..., str], str]] = {
     "above": (above, "above {}"),
     "below": (below, "below {}"),
@@ -119,8 +119,8 @@ class PartRule:
 
     name: str  # What the part says, as results call it
     rule: str = ""  # What its estimate is; ``{bound}`` is the direction and the bound
-    #: Where it lies if the part holds: of :data:`_DIRECTIONS`, then the bounds; empty where a test
-    #: of its own decides.
+    #: Where it lies if the part holds: of :data:`_DIRECTIONS`, then the bounds; empty where a
+    #: separate test decides.
     lies: Sequence[Any] = ()
     among: str = ""  # Of several estimates: whether ``every`` one counts, or their ``common`` side
     percent: bool = False  # Whether bounds are written as percentages
@@ -132,7 +132,7 @@ class Claim:
 
     number: int
     text: str  # What the articles say
-    paper: str  # Which one, by its authors and title
+    paper: str  # Which article, by its authors and title
     needs: Sequence[str]  # Sections of which one has to have been measured
     parts: dict[str, PartRule]
     say: dict[str, str]  # Sentences to be filled in
@@ -172,7 +172,7 @@ class Rule:
         /,
         **fields: Any,
     ) -> InsightPart:
-        """Decide a part by its estimates, or take the outcome of its own test.
+        """Decide a part by its estimates, or take the outcome of a separate test.
 
         Without ``measured`` the part's sentence is filled in, the estimate as ``{number}``.
         """
@@ -278,7 +278,7 @@ class Rule:
 
 
 class _Field:
-    """A value in a sentence; what follows ``|`` in its format stands for one that is unknown."""
+    """A value in a sentence; text after ``|`` in its format replaces an unknown value."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""A run of ``insights``: what is measured for each claim, and who decides it."""
+"""A run of ``insights``: what is measured for each claim, and which function decides it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         if translating:
             if data is None:
                 raise InputError("The task seq2seq needs pairs of source and target as data.")
-            # Sections without a text of their own read every third source of the pairs.
+            # Sections that read a text without pairs read every third source.
             sources = list(dict.fromkeys(read_examples(task, data).first[::3]))
             settings = {
                 name: {text: as_plain(sources) if text == "text" else sources}
@@ -142,10 +142,10 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             progress=tell,
         )
         sections = dataclasses.replace(sections, prune=pruned)
-    kept = None
+    kept_roles = None
     if sections.classify is not None:
         with contextlib.suppress(UnsupportedModelError):
-            kept = measure_kept_roles(
+            kept_roles = measure_kept_roles(
                 loaded.only("encoder" if loaded.encoder_decoder else "all"),
                 sections.classify,
                 task=task,
@@ -165,14 +165,14 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         left_out |= tuned.left_out
     without = (f"{name} is left out: {why}" for name, why in left_out.items())
     warnings = [*warnings_of(*sections.sections.values()), *without]
-    evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
+    evidence = Evidence(**sections.sections, kept_roles=kept_roles, stacks=loaded.stacks)
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, warnings=warnings),
         validation=validation,
         insights=tuple(decide(name, evidence, thresholds) for name in JUDGES),
         thresholds=dataclasses.asdict(thresholds),
-        kept_roles=kept,
+        kept_roles=kept_roles,
     )
 
 
@@ -213,19 +213,19 @@ def measure_kept_roles(
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
-    whole = measured.outputs(loaded)
+    full_outputs = measured.outputs(loaded)
 
     of_name = places(loaded)
     labelled = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
-    kept = [place for name, place in of_name.items() if name in labelled]
-    wanted, by_layer = Counter(layer for layer, _ in kept), dict[int, list[int]]()
+    remaining = [head for name, head in of_name.items() if name in labelled]
+    wanted, by_layer = Counter(layer for layer, _ in remaining), dict[int, list[int]]()
     for layer, head in of_name.values():
         by_layer.setdefault(layer, []).append(head)
     value = interval = None
     units = 0
     random: list[float] = []
-    if 0 < len(kept) < len(of_name):
-        change = measured.change(whole, _outputs_of(measured, loaded, kept), seed=seed)
+    if 0 < len(remaining) < len(of_name):
+        change = measured.change(full_outputs, _outputs_of(measured, loaded, remaining), seed=seed)
         value, interval, units = change.value, change.ci, change.units
         for draw in range(draws):  # as many heads in every layer, so that layers give no advantage
             rng = np.random.default_rng([seed, draw])
@@ -240,7 +240,7 @@ def measure_kept_roles(
     return KeptRoles(
         roles=ROLES,
         kept=tuple(
-            (loaded.sites[row].layer, loaded.sites[row].head_ids[head]) for row, head in kept
+            (loaded.sites[row].layer, loaded.sites[row].head_ids[head]) for row, head in remaining
         ),
         n_heads=len(of_name),
         classified_on=classified.corpus.name,
@@ -248,7 +248,7 @@ def measure_kept_roles(
         examples=measured.n_examples,
         metric=measured.metric,
         higher_is_better=measured.higher_is_better,
-        baseline=measured.value(whole),
+        baseline=measured.value(full_outputs),
         value=value,
         difference_ci=interval,
         random=tuple(random),
@@ -258,18 +258,18 @@ def measure_kept_roles(
     )
 
 
-def _outputs_of(task: Task, loaded: LoadedModel, kept: Sequence[Head]) -> dict[str, Array]:
-    """Run a model that has only some of its heads left, by row and place.
+def _outputs_of(task: Task, loaded: LoadedModel, remaining: Sequence[Head]) -> dict[str, Array]:
+    """Run a model with only some heads left, each of which is a row and an index.
 
     The others are removed for real, as ``prune`` does, and cost nothing. Where layers share their
     weights (ALBERT) a head cannot leave one of them alone: there it has a gate of zero.
     """
     if any(len(rows) > 1 for rows in shared_layers(loaded.sites)):
         gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
-        for layer, head in kept:
+        for layer, head in remaining:
             gates[layer, head] = 1.0
         return task.outputs(loaded, gates)
-    others = sorted(set(places(loaded).values()) - set(kept))
+    others = sorted(set(places(loaded).values()) - set(remaining))
     return task.outputs(remove_heads(loaded, original_names(loaded, others), share=True))
 
 

@@ -35,7 +35,7 @@ class Bar:
     control_is: str
     low: float | None = None
     high: float | None = None
-    whole: float = 1.0  # What is drawn as 1: of a metric, the whole model's
+    reference: float = 1.0  # What is drawn as 1: of a metric, the full model's value
 
     @property
     def text(self) -> str:
@@ -50,13 +50,13 @@ class Bar:
     def ends(self) -> list[float]:
         """Return all that the bar has to show, as shares of what counts as 1."""
         drawn = (self.value, self.control, self.low, self.high)
-        return [value / (self.whole or 1.0) for value in drawn if value is not None]
+        return [value / (self.reference or 1.0) for value in drawn if value is not None]
 
     def markup(self, least: float, most: float) -> Markup:
         """Draw a bar between two numbers: its interval black, and a red tick for the control."""
 
         def at(value: float) -> str:
-            share = (value / (self.whole or 1.0) - least) / (most - least)
+            share = (value / (self.reference or 1.0) - least) / (most - least)
             return f"{100 * min(1.0, max(0.0, share)):.1f}"
 
         start, end = sorted((float(at(0.0)), float(at(self.value))))
@@ -110,7 +110,7 @@ def bar_of(claim: Insight) -> Bar | None:
         return None
     numbers = dict[str, Any]()
     try:
-        for name in {"value", "control", "low", "high", "whole"} & row.keys():
+        for name in {"value", "control", "low", "high", "reference"} & row.keys():
             numbers[name] = row[name]
             if isinstance(row[name], str):  # names to follow, such as gaussian.layer_ratio.mean
                 numbers[name] = functools.reduce(getitem, row[name].split("."), claim.values)

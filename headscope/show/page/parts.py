@@ -1,4 +1,4 @@
-"""What the sections put on the report's page: a part of it, and what they know of single heads."""
+"""What sections add to the report's page: a part of the page, and cards of single heads."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def chart_html(block: Chart | Panels) -> Markup:
 
 
 def _captioned(block: Panels) -> list[Chart]:
-    """Give each chart captions of its own: in a figure file, neighbours may do without them."""
+    """Give each chart its captions: in a figure file, charts side by side may share them."""
     charts = [panel for panel in block.panels if isinstance(panel, Chart)]
     across = next((panel.x for panel in charts if panel.x), "")
     made: list[Chart] = []
@@ -113,7 +113,7 @@ def _value(y: Estimate | float | None) -> float | None:
 
 
 def _short(value: float | None) -> float | None:
-    """Keep what an eye can tell apart, four digits; nothing of what is not finite."""
+    """Round to four digits, which an eye can tell apart; None for numbers that are not finite."""
     if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.4g}")

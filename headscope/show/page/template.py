@@ -52,7 +52,7 @@ def proof(check: Any) -> str:
 
 
 def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
-    """Write a page of one result alone: its answer, what shows it, then all the rest."""
+    """Write the page of one result: its answer, the evidence, then the rest."""
     lead, figure, rest = answered(blocks)
     model = result.provenance["model"]
     return rendered(
@@ -145,7 +145,7 @@ def body(blocks: Iterable[Block], *, opened: bool = False) -> Markup:
 
 
 def answered(blocks: Iterable[Block]) -> tuple[list[Text], list[Block], list[Block]]:
-    """Split what is for the page: the sentence that answers, what shows it, and all the rest.
+    """Split the blocks of the page: the sentence that answers, its evidence, and the rest.
 
     What shows it is the first figure, or without one the first table.
     """
@@ -205,7 +205,7 @@ def _square(block: Matrix) -> Markup:
             row += Markup('<td class="q{}">{}</td>').format(min(9, int(10 * share)), text)
         rows.append(row)
     part = "" if n == len(block.rows) else f", the first {n} of {len(block.rows)} tokens"
-    # A pattern has the same tokens on both sides; titles of other matrices say what stands where.
+    # A pattern has the same tokens on both sides; titles of other matrices name their sides.
     sides = ": queries down, keys across" if block.rows == block.columns else ""
     caption = f"{block.title}{sides}{part}"
     return _table(("", *block.columns[:n]), rows, caption, "matrix")

@@ -95,7 +95,7 @@ def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tup
 
 
 def roles_judged(found: KeptRoles) -> Insight:
-    return decide("labelled_heads", Evidence(kept=found))
+    return decide("labelled_heads", Evidence(kept_roles=found))
 
 
 LOSS = {"baseline": 2.0, "higher_is_better": False}

@@ -77,7 +77,7 @@ def test_a_constant_is_one():
     for ranks in (True, False):
         assert correlate(even, other, layers, ranks=ranks).estimate == UNKNOWN
         given = rng.normal(size=24)
-        assert correlate(other, even, layers, ranks=ranks, given=given).estimate == UNKNOWN
+        assert correlate(other, even, layers, ranks=ranks, fixed=given).estimate == UNKNOWN
     assert spread_ratio([0.1, 0.1, 0.1], other) == UNKNOWN
     assert spread_ratio(other, noisy(np.full(3, 80.0), SEED)) == UNKNOWN
     one = np.ones((1, 24))

@@ -142,7 +142,7 @@ def test_correlations_within_layers_are_scipys():
 def test_what_explains_both_is_held_constant():
     z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
     assert correlate(x, y, LAYER, ranks=True).estimate.low > 0.5
-    found = correlate(x, y, LAYER, ranks=True, given=z).estimate
+    found = correlate(x, y, LAYER, ranks=True, fixed=z).estimate
     assert found.low < 0.1
     own = []
     for i in range(6):
@@ -166,7 +166,7 @@ def test_a_correlation_that_is_not_defined_has_no_number():
     three = np.arange(72) % 12 < 3
     for x, y, layer in ((np.ones(72), X, LAYER), (X[three], X[three], LAYER[three])):
         assert correlate(x, y, layer, ranks=True) == (UNKNOWN, None, 0)
-    assert correlate(X, X, LAYER, ranks=False, given=X).estimate == UNKNOWN
+    assert correlate(X, X, LAYER, ranks=False, fixed=X).estimate == UNKNOWN
     holed = np.where(np.arange(72) == 3, np.nan, X)
     assert correlate(holed, X, LAYER, ranks=True).estimate.value > 0.99
     flat = np.where(LAYER == 2, 5.0, X)

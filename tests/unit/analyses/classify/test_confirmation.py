@@ -100,7 +100,7 @@ def test_a_head_that_follows_the_tree_is_labelled():
     # Trees of other sentences are random to it.
     for test in judged(sentences(), to_head, swapped=True).values():
         assert one(test) == (False, False)
-        assert test.whole.trials > 0
+        assert test.overall.trials > 0
 
 
 @pytest.mark.parametrize("baseline", ["first", "last"])

@@ -61,7 +61,7 @@ def test_a_subject_is_moved():
     assert words(pair.elsewhere) == ["dogs", "from", "here", "saw", "it"]
     assert words(pair.same) == ["a", "big", "dog", "saw", "it"]
     assert list(pair.rows) == list(pair.rows_elsewhere) == [4]
-    assert (list(pair.place), list(pair.place_elsewhere)) == ([3], [1])
+    assert (list(pair.targets), list(pair.targets_elsewhere)) == ([3], [1])
     # The one with its subject in front has no other sentence of that kind: no equal answer.
     assert {words(p.sentence)[0] for p in pairs} == {"the", "a"}
 
@@ -76,7 +76,7 @@ def test_the_head_of_a_word_is_moved():
     pair = next(p for p in pairs if words(p.sentence)[0] == "old")
     assert words(pair.elsewhere) == ["old", "hot", "cup", "ran"]
     assert words(pair.same) == ["old", "dogs", "there", "ran"]
-    assert (list(pair.rows), list(pair.place), list(pair.place_elsewhere)) == ([1], [2], [3])
+    assert (list(pair.rows), list(pair.targets), list(pair.targets_elsewhere)) == ([1], [2], [3])
 
 
 def test_subtrees_with_gaps_are_left_out():
@@ -103,9 +103,9 @@ def test_what_holds_of_all_syntactic_pairs(sample, relation, direction):
         own = of_ids[tuple(pair.sentence)].sentence
         at = list(pair.rows)
         assert at == list(pair.rows_elsewhere)
-        assert not set(pair.place) & set(pair.place_elsewhere)
+        assert not set(pair.targets) & set(pair.targets_elsewhere)
         # What the query looks for really is its head, or its dependent of this relation.
-        query, target = (of_ids[tuple(pair.sentence)].word_of[p[0]] for p in (at, pair.place))
+        query, target = (of_ids[tuple(pair.sentence)].word_of[p[0]] for p in (at, pair.targets))
         dependent, head = (query, target) if direction == "dep->head" else (target, query)
         assert (own.heads[dependent], own.relations[dependent]) == (head, relation)
         for other in (pair.elsewhere, pair.same):
@@ -124,7 +124,7 @@ def test_what_holds_of_all_positional_pairs(sample, offset, causal):
     steps = set()
     for pair in pairs:
         (row,), (taken,), (place,), (new,) = (
-            *(pair.rows, pair.rows_elsewhere, pair.place, pair.place_elsewhere),
+            *(pair.rows, pair.rows_elsewhere, pair.targets, pair.targets_elsewhere),
         )
         assert (place - row, new - taken) == (offset, offset)
         assert min(row, taken, place, new) > 0
