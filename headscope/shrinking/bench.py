@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from headscope.data.token_rows import Row, padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.removal.times import Times, times
-from headscope.shrinking.distil import loss_of, output_of
+from headscope.shrinking.distil import Lesson, output_of
 from headscope.shrinking.layers import layers_of
 from headscope.shrinking.neurons import width_of
 from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
@@ -52,6 +53,9 @@ class Bench:
         self._outputs = task.outputs(full_model, all_metrics=True)
         self._drawn = task.resampled(self._outputs, seed=seed)
         self._tasks: dict[int, Task] = {full_model.vocab_size: task}
+        #: What gives the whole model's outputs on other text than the examples: the model itself,
+        #: or a file that has the same ones sooner; and its outputs of training texts, by text.
+        self.teacher, self.known = full_model, dict[int, Tensor]()
         #: The whole model's outputs and nearest neighbours on text of another kind.
         self._elsewhere: tuple[Tensor, Tensor | None] | None = None
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
@@ -107,22 +111,10 @@ class Bench:
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
         """Return the mean loss on calibration text, by which forms and layers are chosen."""
-        rows, full_rows = self.texts.rows(model), self.texts.rows(self.full_model)
-        pairs = [(rows[i], full_rows[i]) for i in self._choose[:most]]
-        pairs.sort(key=lambda pair: len(pair[0]))
-        total, full_model = 0.0, self.full_model
-        for first in range(0, len(pairs), 64):
-            part = pairs[first : first + 64]
-            ours, theirs = (
-                padded([pair[side] for pair in part], loaded.pad_id, loaded.device)
-                for side, loaded in ((0, model), (1, full_model))
-            )
-            with torch.no_grad(), fast_products(full_model.network), fast_products(model.network):
-                expected = output_of(full_model, theirs)
-                outputs = output_of(as_model(model, served), ours)
-            loss = loss_of(outputs, expected, head=model.task_head is not None).mean()
-            total += float(loss) * len(part)
-        return total / len(pairs)
+        rows = self.texts.rows(model), self.texts.rows(self.full_model)
+        lesson = Lesson(as_model(model, served), self.teacher, rows, self.known)
+        with fast_products(self.full_model.network), fast_products(model.network):
+            return lesson.distance(self._choose[:most])
 
     # --- the speed ------------------------------------------------------------------------------
 
@@ -179,7 +171,7 @@ class Bench:
             return ()
         rows = self.texts.other_rows(model)
         if self._elsewhere is None:
-            theirs = _outputs(full_model, full_model, self.texts.other_rows(full_model))
+            theirs = _outputs(self.teacher, full_model, self.texts.other_rows(full_model))
             self._elsewhere = theirs, nearest(theirs) if head is None else None
         ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
         if near is None:
@@ -201,10 +193,13 @@ def as_model(model: LoadedModel, served: Served) -> LoadedModel:
 
 
 class _Stand:
-    """What :func:`output_of` asks of a model, answered by a file."""
+    """A model whose outputs come from a file."""
 
     def __init__(self, model: LoadedModel, served: Served) -> None:
-        self.pooling, self.task_head, self.run = model.pooling, model.task_head, served
+        self._model, self.run = model, served
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
 
 def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
@@ -32,7 +30,7 @@ from headscope.data.frequencies import COMMON_WORDS
 from headscope.models.run.loaded import LoadedModel, fingerprint
 from headscope.models.surgery.layers import remove_layers
 from headscope.models.surgery.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
-from headscope.shrinking.bench import RUINED, Bench
+from headscope.shrinking.bench import RUINED, Bench, as_model
 from headscope.shrinking.distil import State, distil
 from headscope.shrinking.layers import (
     counts_of,
@@ -50,7 +48,7 @@ from headscope.shrinking.neurons import (
     width_of,
 )
 from headscope.shrinking.result import MeasuredModel, Target, Training
-from headscope.shrinking.serving import FORMS, SMALLEST, TORCH, Files, Form
+from headscope.shrinking.serving import FORMS, MIXED, SMALLEST, TORCH, Files, Form
 
 #: Shares of the layers, and of the neurons of each, that models have which are tested for a largest
 #: drop, the easiest first.
@@ -107,7 +105,6 @@ class Ladder:
         self.reached, self.stopped = False, ""
         self._lost: dict[Form, float] = {}  # Mean loss on calibration text
         self._respelled: dict[int, float] = {}  # By the rows that are left: texts, as a share
-        self._known: dict[int, Tensor] = {}  # The whole model's outputs of the training texts
         self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
         self._runtimes = runtimes
         #: Forms in which a model is served, the fastest first once the full model is timed.
@@ -153,6 +150,12 @@ class Ladder:
         wanted, self._forms = self._forms, []
         for i, form in enumerate(wanted):
             self._tell("whole model", i, len(wanted))
+            if form == MIXED and self._int8_misses():
+                self.refused.append(
+                    f"{form} was not tried: int8 alone is openvino's fastest form and misses the "
+                    "target."
+                )
+                continue
             try:
                 served = files.served(form)
             except (UnsupportedModelError, InputError) as error:
@@ -176,7 +179,22 @@ class Ladder:
             give_back()
         usable = [form for form in self._forms if form.runtime in self._runtimes]
         self._forms = sorted(usable or [TORCH], key=lambda f: -(self._model(f).speed.value or 0.0))
+        exact = [f for f in self._forms if f.precision == "float32" and self._lost[f] <= ROUNDING]
+        if exact:  # the same outputs, sooner
+            bench.teacher = as_model(full_model, files.served(exact[0]))
+            files.release()
         self._compare_elsewhere(self._forms[0])
+
+    def _int8_misses(self) -> bool:
+        """Whether int8 is openvino's fastest form and misses the target.
+
+        With fewer maps in 8 bits it would be slower and larger.
+        """
+        forms = [model for model in self.models if model.runtime == "openvino"]
+        fastest = max(forms, key=lambda model: model.speed.value or 0.0, default=None)
+        if self.target is None or fastest is None:
+            return False
+        return fastest.precision == "int8" and not fastest.reaches(self.target)
 
     def _compare_elsewhere(self, form: Form) -> None:
         """Compare a form of the full model with it on text of another kind, unless it is exact."""
@@ -401,12 +419,12 @@ class Ladder:
 
         model, training = distil(
             small,
-            bench.full_model,
+            bench.teacher,
             (bench.texts.rows(small), bench.texts.rows(bench.full_model)),
             minutes,
             seed=bench.seed,
             state=state,
-            known=self._known,
+            known=bench.known,
             low=self._low,
             tell=tell,
         )

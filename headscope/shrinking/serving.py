@@ -83,6 +83,7 @@ class Form:
 
 
 TORCH = Form("torch", "float32")
+MIXED = Form("openvino", "int8 mixed")
 SMALLEST = Form("openvino", "int8, int4 embeddings")
 FORMS = (
     TORCH,
@@ -91,8 +92,8 @@ FORMS = (
     Form("onnxruntime", "int8"),
     Form("openvino", "float32"),
     Form("openvino", "bfloat16"),
-    Form("openvino", "int8 mixed"),
     Form("openvino", "int8"),
+    MIXED,
     SMALLEST,
 )
 
