@@ -152,8 +152,7 @@ class Ladder:
             self._tell("whole model", i, len(wanted))
             if form == MIXED and self._int8_misses():
                 self.refused.append(
-                    f"{form} was not tried: int8 alone is openvino's fastest form and misses the "
-                    "target."
+                    f"{form}, since int8 alone is openvino's fastest form and misses the target."
                 )
                 continue
             try:
