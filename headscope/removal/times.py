@@ -67,8 +67,8 @@ def times(
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
     eager of a family that has no other), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds. Where the
-    machine's pace changed so much that the ratio has no interval, they run twice as often again,
-    once.
+    machine's pace changes so much that the ratio has no interval, more rounds follow, up to four
+    times the fewest.
     """
     parts = spread_places(full_model[2], batch_size)
     runs, texts = list[list[Pass]](), sum(map(len, parts))
@@ -85,8 +85,8 @@ def times(
         fewest, seconds = longer * FEWEST, longer * _SECONDS
         spent = in_turns(runs, fewest=fewest, most=4 * fewest, seconds=seconds).sum(axis=2)
         speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
-        if cut and speed.interval is None:
-            again = in_turns(runs, fewest=2 * len(spent), most=2 * len(spent), seconds=0.0)
+        while cut and speed.interval is None and len(spent) < 4 * fewest:
+            again = in_turns(runs, fewest=fewest, most=fewest, seconds=0.0)
             spent = np.concatenate([spent, again.sum(axis=2)])
             speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
     ms = [median_interval(1e3 * s / texts, seed=seed) for s in spent.T]

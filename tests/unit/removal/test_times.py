@@ -83,7 +83,7 @@ def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
     assert (itself.speed.value, itself.ms) == (1.0, found.ms_of_whole)
 
 
-def test_a_ratio_without_an_interval_is_timed_twice_as_long_again(monkeypatch):
+def test_a_ratio_without_an_interval_is_timed_longer(monkeypatch):
     """Two paces of the machine, each for half of the first rounds, leave too few blocks."""
     asked = []
 
@@ -96,7 +96,8 @@ def test_a_ratio_without_an_interval_is_timed_twice_as_long_again(monkeypatch):
     Clock(monkeypatch, {"whole": 3.0, "cut": 1.5})
     monkeypatch.setattr(module, "in_turns", in_turns)
     found = times(side("whole"), side("cut"), batch_size=8, seed=0)
-    assert asked == [FEWEST, 2 * FEWEST]
+    assert 2 <= len(asked) <= 4
+    assert set(asked) == {FEWEST}
     assert found.speed.value == pytest.approx(2.0, abs=0.05)
     assert found.speed.low is not None
 
