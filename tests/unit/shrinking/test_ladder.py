@@ -102,6 +102,4 @@ def test_more_text_than_training_gets_through_is_drawn(tmp_path, monkeypatch):
     read = text.read_all("fidelity", None, [lines], None, **options)
     assert len(set(read.training.texts)) == 50
     assert read.training.texts != tuple(f"sentence {i}" for i in range(50))
-    assert read.warnings == [
-        "Only 50 of the 80 texts of lines.txt are read for training, chosen at random."
-    ]
+    assert "Only 50 of the 80 texts of" in read.warnings[0]
