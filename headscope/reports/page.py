@@ -149,9 +149,7 @@ def _clearest(cards: list[Card]) -> str:
 def _cards(report: ReportResult) -> list[Card]:
     """Make a card of every head that samples or sections know, adding up what each section says."""
     cards = {
-        head: Card(*head)
-        for sample in report.samples
-        for head in map(parse_head, sample.patterns)
+        head: Card(*head) for sample in report.samples for head in map(parse_head, sample.patterns)
     }
     for name, result in report.sections.items():
         for new in view_of(name).facts(result, sorted(cards)):
