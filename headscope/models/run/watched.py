@@ -26,10 +26,10 @@ _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order diffe
 
 
 class ModuleTurn(NamedTuple):
-    """A call of a module in every pass: its ``index``-th, as ALBERT runs one several times."""
+    """A call of a module in every pass: its ``number``-th, as ALBERT runs one several times."""
 
     module: nn.Module
-    index: int
+    number: int
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -82,7 +82,7 @@ class Seen:
 
     def at(self, turn: ModuleTurn) -> Call:
         """Return the call of a module in its turn."""
-        return self.by_module[turn.module][turn.index]
+        return self.by_module[turn.module][turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
