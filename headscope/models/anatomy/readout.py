@@ -180,7 +180,7 @@ def task_head(
             def swap(module: nn.Module, args: Any, output: Any) -> Any:
                 nonlocal turns, behind
                 turns += 1
-                if turns != end.index + 1:
+                if turns != end.number + 1:
                     return output
                 stack.enter_context(held)
                 behind = True
