@@ -67,7 +67,9 @@ class FolderFlags:
     figures: Annotated[
         str,
         Option(
-            help="Kinds of figure files: svg, pdf, png.", metavar="KIND,KIND,...", panel=FIGURES
+            help="Kinds of figure files: svg, pdf, png; or none.",
+            metavar="KIND,KIND,...",
+            panel=FIGURES,
         ),
     ] = "png,svg"
     figure_width: Annotated[
@@ -255,9 +257,10 @@ def style_of(values: Mapping[str, Any]) -> FigureStyle:
     if "figures" not in values:
         return FigureStyle()
     kinds = tuple(dict.fromkeys(kind.strip() for kind in values["figures"].split(",")))
+    kinds = () if kinds == ("none",) else kinds
     wrong = [kind for kind in kinds if kind not in FORMATS]
     if wrong:
-        why = f"{wrong[0]!r} is no kind of figure; choose from {', '.join(FORMATS)}"
+        why = f"{wrong[0]!r} is no kind of figure; choose from {', '.join(FORMATS)}, or none"
         raise typer.BadParameter(why, param_hint="'--figures'")
     width = values["figure_width"]
     return FigureStyle(kinds, None if width is None else str(width), not values["no_titles"])

@@ -46,8 +46,8 @@ _TOKENS, _NUMBERED = 24, 16
 
 
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
-    """Draw every block that has a file's name."""
-    for block in blocks:
+    """Draw every block that has a file's name; nothing where the run writes no figures."""
+    for block in blocks if figure_style().formats else ():
         if isinstance(block, Drawing):
             yield block.file, block.draw()
         elif isinstance(block, Chart | HeadMap | Panels) and block.file:
