@@ -135,7 +135,7 @@ interference-random | reports/claims/routing_claims.py | no random weights
 at-least-mean | reports/claims/rule.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/head_claims.py | p of doing worse
-    (random >= own - equal).sum()) => (random <= own + equal).sum())
+    random >= value - ROUNDING => random <= value + ROUNDING
 low-rank-none | reports/claims/matrix_claims.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """
