@@ -169,7 +169,7 @@ def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, clas
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
     kept = measure_kept_roles(loaded, classified, limit=24)
     assert kept.sets == 28**2
-    found = decide("labelled_heads", Evidence(kept=kept))
+    found = decide("labelled_heads", Evidence(kept_roles=kept))
     assert {name: parts(found)[name] for name in expected} == expected, found.parts
 
 
