@@ -66,19 +66,6 @@ def test_a_subject_is_moved():
     assert {words(p.sentence)[0] for p in pairs} == {"the", "a"}
 
 
-def test_the_head_of_a_word_is_moved():
-    trees = (
-        tree("old cats here ran", [2, 4, 2, 0], "amod nsubj advmod root"),
-        tree("big dogs there sat", [2, 4, 2, 0], "amod nsubj advmod root"),
-        tree("the small hot cup fell", [4, 4, 4, 5, 0], "det amod compound nsubj root"),
-    )
-    pairs = syntactic_pairs(trees, "amod", "dep->head", 9, np.random.default_rng(0))
-    pair = next(p for p in pairs if words(p.sentence)[0] == "old")
-    assert words(pair.elsewhere) == ["old", "hot", "cup", "ran"]
-    assert words(pair.same) == ["old", "dogs", "there", "ran"]
-    assert (list(pair.rows), list(pair.place), list(pair.place_elsewhere)) == ([1], [2], [3])
-
-
 def test_subtrees_with_gaps_are_left_out():
     assert extents([2, 2, -1, 0]) == [None, (1, 2), (0, 4), (3, 4)]
     crossing = tree("what did you see", [4, 4, 4, 0], "obj aux nsubj root")
