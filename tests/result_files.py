@@ -26,7 +26,7 @@ def make_results(model: Path, folder: Path) -> Path:
         "validate": headscope.validate(loaded),
         # Untrained heads are broad; without that role the tests give roles as they like.
         "classify": headscope.classify(
-            loaded, limit=60, control=True, thresholds=Thresholds(broad_relative=1.0), **plain
+            loaded, limit=40, control=True, thresholds=Thresholds(broad_relative=1.0), **plain
         ),
         "rank": headscope.rank(loaded, fresh=False, control_seeds=2, **plain),
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
@@ -35,7 +35,7 @@ def make_results(model: Path, folder: Path) -> Path:
         ),
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
-        "flow": headscope.flow(loaded, limit=60, **plain),
+        "flow": headscope.flow(loaded, limit=40, **plain),
         "linear": headscope.linear(loaded, sentences=4, control=False, **plain),
         "symmetric": headscope.symmetric(loaded, sentences=4, **plain),
         "transfer": headscope.transfer(loaded, **transfer, **plain),

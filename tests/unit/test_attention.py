@@ -1,4 +1,4 @@
-"""The three forms of attention against a definition in plain loops, torch, and each other."""
+"""The three forms of attention against a definition in plain loops, and each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.attention import (
     AttentionWeights,
@@ -29,7 +29,7 @@ from headscope.attention import (
 )
 from headscope.core.errors import MaskedRowWarning
 
-few = settings(max_examples=100, deadline=None)
+few = settings(max_examples=40, deadline=None)
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 Form = Callable[..., tuple[Tensor, Tensor]]
 MASKS = ("none", "padding", "causal", "both", "per head", "any")
@@ -182,16 +182,6 @@ def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(p, chunk_entr
     assert bool((seen == 1).all())
 
 
-@few
-@given(p=problems(), scale=st.none() | st.floats(0.05, 3.0))
-def test_stream_equals_torch_sdpa(p, scale):
-    p.allowed[..., 0] = True  # torch's answer to an empty row is its own affair
-    q, k, v = p.qkv()
-    ours = stream_attention(q, k, v, mask=p.allowed, scale=scale, chunk_entries=30)
-    theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=p.allowed, scale=scale)
-    torch.testing.assert_close(ours, theirs, **CLOSE)
-
-
 def test_causal_and_padding_masks_are_what_they_say():
     valid = torch.tensor([[1, 1, 0], [1, 0, 1]])
     mask = combine_masks(None, key_padding_mask(valid), causal_mask(4, 3))
@@ -215,19 +205,6 @@ def test_additive_masks_equal_the_boolean_one(form, p):
                 ours = form(p, mask=additive)
             torch.testing.assert_close(ours, expected, **CLOSE)
             assert bool((ours[1][~p.allowed] == 0).all())
-
-
-@each_form
-def test_finite_additive_mask_is_added_to_the_scores(form):
-    p = Problem()
-    bias = p.random(1, 3, 4, 5)
-    q, k, v = p.qkv()
-    pattern = (q @ k.transpose(-2, -1) / math.sqrt(2) + bias).exp()
-    pattern = pattern / pattern.sum(-1, keepdim=True)
-    out, ours = form(p, mask=bias)
-    torch.testing.assert_close(ours, pattern, **CLOSE)
-    z_heads = torch.einsum("bhne,hed->bnd", pattern @ v, p.weights.W_O)
-    torch.testing.assert_close(out, z_heads + p.weights.b_O, **CLOSE)
 
 
 @pytest.mark.parametrize("additive", [False, True])

@@ -14,11 +14,7 @@ from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.syntactic import (
-    Syntactic,
-    SyntacticTest,
-    judge_syntactic,
-)
+from headscope.analyses.classify.syntactic import Syntactic, SyntacticTest, judge_syntactic
 from headscope.artefacts.onnx_graph import INPUTS, Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations

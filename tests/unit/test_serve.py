@@ -70,13 +70,6 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
         assert np.abs(ours.reshape(n, n) - own).max() <= 0.51
 
 
-def test_with_every_head_on_nothing_is_random(answers):
-    said = answers([A], [])
-    assert said["off"] == 0
-    assert [item["random"] for item in said["answers"]] == [""]
-    assert said["answers"][0]["off"] == "1.000"
-
-
 def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
     said = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))(
         ["Paris is the [MASK] of France.", "Nobody knew."], ["L0H0"]
@@ -89,6 +82,9 @@ def test_as_many_random_heads_are_off_as_were_switched_off(answers):
     gates = answers._gates(["L0H0", "L0H1", "L5H3"])
     assert gates.shape == (2 + RANDOM, 6, 12)
     assert (gates == 0).flatten(1).sum(1).tolist() == [0] + [3] * (1 + RANDOM)
+    said = answers([A], [])  # with every head on nothing is random
+    assert (said["off"], [item["random"] for item in said["answers"]]) == (0, [""])
+    assert said["answers"][0]["off"] == "1.000"
 
 
 @pytest.fixture(scope="module")
@@ -155,88 +151,59 @@ def test_an_encoder_decoder_that_writes_nothing_is_asked_for_its_encoders_embedd
 
 
 @pytest.mark.parametrize(
-    ("texts", "off", "says"),
+    ("path", "headers", "code"),
     [
-        ([" "], [], "at least one word"),
-        ([A, "\ud800"], [], "half of a character"),
-        (["word " * 200], [], f"more than the {LONGEST} tokens"),
-        ([A], ["<img src=x onerror=alert(1)>"], "has no head"),
+        (f"/?token={TOKEN}", {}, 200),
+        ("/", {}, 403),
+        ("/?token=guess", {}, 403),
+        (f"/?token={TOKEN}", {"host": f"evil.example:{PORT}"}, 400),
+        (f"/?token={TOKEN}", {"host": ""}, 400),
+        ("/answer", GOOD, 200),
+        ("/answer", {"token": TOKEN}, 403),
+        ("/answer", {"origin": f"http://127.0.0.1:{PORT + 1}", "token": TOKEN}, 403),
+        ("/answer", {"origin": PAGE}, 403),
+        ("/answer", {"origin": PAGE, "token": "guess"}, 403),
     ],
 )
-def test_what_cannot_be_answered_is_said_in_a_sentence(answers, texts, off, says):
-    with pytest.raises(InputError, match=says):
-        answers(texts, off)
-
-
-def test_the_page_needs_the_token(answers):
+def test_only_who_knows_the_token_and_only_the_page_is_answered(answers, path, headers, code):
     ask = client(answers)
-    assert ask.get("/").status_code == 403
-    assert ask.get("/?token=guess").status_code == 403
-    shown = ask.get(f"/?token={TOKEN}")
-    assert shown.status_code == 200
-    assert shown.text == "<p>page</p>"
-    assert shown.headers["cache-control"] == "no-store"
+    if path == "/answer":
+        response = ask.post(path, json={"texts": [A], "off": ["L2H1"]}, headers=headers)
+        assert code != 200 or response.json()["off"] == 1
+    else:
+        response = ask.get(path, headers=headers)
+        shown = response.text, response.headers.get("cache-control")
+        assert (shown == ("<p>page</p>", "no-store")) == (code == 200)
+    assert response.status_code == code
+
+
+def asked(*texts, off=()):
+    return json.dumps({"texts": texts, "off": off}).encode()
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("body", "code", "says"),
     [
-        {"token": TOKEN},
-        {"origin": f"http://127.0.0.1:{PORT + 1}", "token": TOKEN},
-        {"origin": PAGE},
-        {"origin": PAGE, "token": "guess"},
+        (b"[]", 400, "A request is"),
+        (b"\xff\xfe", 400, "A request is"),
+        (b"[" * 5000, 400, "A request is"),
+        (b'{"texts": "abc", "off": []}', 400, "A request is"),
+        (asked("a", "b", "c"), 400, "A request is"),
+        (asked("a", off=[None]), 400, "A request is"),
+        (b"x" * 1_000_000, 413, "more text"),
+        # What is wrong with a text is no error in the browser's console.
+        (asked(" "), 200, "at least one word"),
+        (asked(A, "\ud800"), 200, "half of a character"),
+        (asked("word " * 200), 200, f"more than the {LONGEST} tokens"),
+        (asked(A, off=["<img src=x onerror=alert(1)>"]), 200, "has no head"),
     ],
 )
-def test_only_the_page_itself_is_answered(answers, headers):
-    response = client(answers).post("/answer", json={"texts": [A], "off": []}, headers=headers)
-    assert response.status_code == 403
-
-
-@pytest.mark.parametrize("host", [f"evil.example:{PORT}", ""])
-def test_another_host_name_is_refused(answers, host):
-    ask = client(answers)
-    assert ask.get(f"/?token={TOKEN}", headers={"host": host}).status_code == 400
-
-
-def test_a_question_is_answered(answers):
-    response = client(answers).post("/answer", json={"texts": [A], "off": ["L2H1"]}, headers=GOOD)
-    assert response.status_code == 200
-    assert response.json()["off"] == 1
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"[]",
-        b"\xff\xfe",
-        b"[" * 5000,
-        b'{"texts": "abc", "off": []}',
-        b'{"texts": ["a", "b", "c"], "off": []}',
-        b'{"texts": ["a"], "off": [null]}',
-    ],
-)
-def test_wrong_requests_get_one_sentence(answers, body):
+def test_wrong_requests_get_one_sentence(answers, body, code, says):
     response = client(answers).post("/answer", content=body, headers=GOOD)
-    assert response.status_code == 400
-    assert response.json()["error"].endswith(".")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"texts": ["\\ud800"], "off": []}',
-        json.dumps({"texts": ["x " * 10_000], "off": []}).encode(),
-    ],
-)
-def test_what_is_wrong_with_a_text_is_said_without_an_error_in_the_browsers_console(answers, body):
-    response = client(answers).post("/answer", content=body, headers=GOOD)
-    assert response.status_code == 200
-    assert response.json()["error"].endswith(".")
-
-
-def test_a_request_of_megabytes_is_refused(answers):
-    response = client(answers).post("/answer", content=b"x" * 1_000_000, headers=GOOD)
-    assert response.status_code == 413
+    assert response.status_code == code
+    error = response.json()["error"]
+    assert says in error
+    assert error.endswith(".")
 
 
 def test_a_request_that_never_ends_is_given_up(monkeypatch):
@@ -304,20 +271,16 @@ def test_what_a_model_raises_is_said_and_the_next_question_is_answered():
     assert ask.post("/answer", json={"texts": [A], "off": []}, headers=GOOD).json() == {"off": 0}
 
 
-def test_a_port_that_there_is_not_is_said():
-    with pytest.raises(InputError, match="ports are 0 to 65535"):
-        server.bound(70_000)
+def test_a_port_that_is_taken_or_that_there_is_not_is_said():
+    with server.bound(0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        for wrong, says in ((port, f"Port {port} cannot be used"), (70_000, "are 0 to 65535")):
+            with pytest.raises(InputError, match=says):
+                server.bound(wrong)
 
 
 def test_ctrl_c_is_an_interruption_where_a_shell_ignores_it_too(monkeypatch):
     monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
     with server.bound(0) as listening, pytest.raises(KeyboardInterrupt):
         server.run("<p>page</p>", lambda texts, off: {}, listening, TOKEN)
-
-
-def test_a_taken_port_is_said():
-    with server.bound(0) as taken:
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"Port {port} cannot be used"):
-            server.bound(port)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contribution_sums import error_of
+from contribution_sums import Carried, error_of, uneven
 from families import BY_NAME, padded_batch
 from scipy.stats import spearmanr
 from tiny_models import tiny_bert
@@ -23,18 +23,9 @@ A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
-def bert(folder):
-    loaded = headscope.load(str(folder), dtype="float64")
-    torch.manual_seed(3)
-    for name, parameter in loaded.model.named_parameters():
-        if parameter.dim() == 1:  # gains and biases that matter
-            torch.nn.init.normal_(parameter, mean=float("Norm.weight" in name), std=0.2)
-    return loaded
+def bert(tmp_path_factory):
+    folder = tiny_bert(tmp_path_factory.mktemp("bert"))
+    return uneven(headscope.load(str(folder), dtype="float64"))
 
 
 @pytest.fixture(scope="module")
@@ -42,54 +33,19 @@ def found(bert):
     return headscope.attribute(bert, A, B, tokens=True)
 
 
-# --- the oracle: plain BERT from its weights, every part carried forwards through the norms -------
-
-
 def parts_of_mean_embedding(loaded, text: str) -> dict[str, np.ndarray]:
-    """Vectors that add up to the mean of the last states, by the name of the part."""
-    weights = {name: p.detach().numpy() for name, p in loaded.model.named_parameters()}
-    ids = loaded.tokenizer(text)["input_ids"]
-    config, n = loaded.model.config, len(ids)
-    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-
-    def norm(x, name, parts):
-        centred = x - x.mean(-1, keepdims=True)
-        scale = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
-        gain, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
-        held = {
-            key: (part - part.mean(-1, keepdims=True)) * scale * gain for key, part in parts.items()
-        }
-        held["biases"] = held.get("biases", 0) + np.tile(shift, (n, 1))
-        return centred * scale * gain + shift, held
-
-    def linear(x, name):
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    e = "embeddings"
-    x = weights[f"{e}.word_embeddings.weight"][ids]
-    x = x + weights[f"{e}.position_embeddings.weight"][:n]
-    x = x + weights[f"{e}.token_type_embeddings.weight"][0]
-    x, _ = norm(x, f"{e}.LayerNorm", {})
-    parts = {"embeddings": x}
-    for layer in range(config.num_hidden_layers):
-        at = f"encoder.layer.{layer}"
-        q, k, v = (linear(x, f"{at}.attention.self.{m}") for m in ("query", "key", "value"))
-        out, W_O = np.zeros_like(x), weights[f"{at}.attention.output.dense.weight"]
-        for head in range(heads):
-            own = slice(head * width, (head + 1) * width)
-            scores = q[:, own] @ k[:, own].T / math.sqrt(width)
-            pattern = np.exp(scores - scores.max(-1, keepdims=True))
-            pattern /= pattern.sum(-1, keepdims=True)
-            parts[f"L{layer}H{head}"] = pattern @ v[:, own] @ W_O[:, own].T
-            out = out + parts[f"L{layer}H{head}"]
-        b_O = weights[f"{at}.attention.output.dense.bias"]
-        parts["biases"] = parts.get("biases", 0) + b_O
-        x, parts = norm(x + out + b_O, f"{at}.attention.output.LayerNorm", parts)
-        up = linear(x, f"{at}.intermediate.dense")
-        gelu = np.array([[u * (1 + math.erf(u / math.sqrt(2))) / 2 for u in row] for row in up])
-        parts[f"F{layer}"] = linear(gelu, f"{at}.output.dense")
-        x, parts = norm(x + parts[f"F{layer}"], f"{at}.output.LayerNorm", parts)
-    return {name: part.mean(0) for name, part in parts.items()}
+    """The oracle: vectors that add up to the mean of the last states, by the name of the part."""
+    network = loaded.model
+    x = network.embeddings(torch.tensor([loaded.tokenizer(text)["input_ids"]]))[0]
+    carried = Carried(network, x.detach().numpy(), heads=4, eps=network.config.layer_norm_eps)
+    for layer in range(2):
+        at, own = f"encoder.layer.{layer}", f"encoder.layer.{layer}.attention"
+        maps = [f"{own}.self.{name}" for name in ("query", "key", "value")]
+        carried.attend(f"L{layer}H", [*maps, f"{own}.output.dense"])
+        carried.norm(f"{own}.output.LayerNorm")
+        carried.feed_forward(f"F{layer}", f"{at}.intermediate.dense", f"{at}.output.dense")
+        carried.norm(f"{at}.output.LayerNorm")
+    return {name: part.mean(0) for name, part in carried.parts.items()}
 
 
 def test_parts_of_a_cosine_are_those_of_the_oracle(bert, found):

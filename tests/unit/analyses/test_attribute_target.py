@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contribution_sums import error_of
+from contribution_sums import Carried, error_of
 from families import BY_NAME, batch, opened
 from tiny_models import (
     PAD,
@@ -70,59 +70,25 @@ def gold(network, places=(0, 1, 2, 3, 4)) -> float:
     return float(np.mean([float(logits_of(network)[i, LABELS[i]]) for i in places]))
 
 
-# --- the oracle: Marian's decoder from its weights, every part carried forwards -------------------
-
-
 def parts_of_logits(network) -> dict[str, np.ndarray]:
-    """Of the logit of each of the target's tokens, by the name of the part, (target_pos,)."""
-    weights = {name: p.detach().numpy() for name, p in network.named_parameters()}
-    config, n = network.config, len(LABELS)
-    heads, width = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
+    """The oracle: of the logit of each of the target's tokens, by the name of the part."""
+    config, decoder = network.config, network.get_decoder()
     source = network.get_encoder()(torch.tensor([IDS])).last_hidden_state[0].detach().numpy()
-
-    def linear(x, name):
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def norm(x, name, parts):
-        centred = x - x.mean(-1, keepdims=True)
-        scale = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-        gain, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
-        held = {k: (p - p.mean(-1, keepdims=True)) * scale * gain for k, p in parts.items()}
-        held["biases"] = held["biases"] + shift
-        return centred * scale * gain + shift, held
-
-    embedding = network.get_decoder().embed_tokens.weight.detach().numpy()
-    places = network.get_decoder().embed_positions.weight.detach().numpy()[:n]
-    x = embedding[[PAD, *LABELS[:-1]]] * math.sqrt(config.d_model if config.scale_embedding else 1)
-    x = x + places
-    parts = {"embeddings": x, "biases": np.zeros_like(x)}
+    scale = math.sqrt(config.d_model if config.scale_embedding else 1)
+    x = decoder.embed_tokens.weight[[PAD, *LABELS[:-1]]] * scale
+    x = x + decoder.embed_positions.weight[: len(LABELS)]
+    carried = Carried(network, x.detach().numpy(), config.decoder_attention_heads, 1e-5)
     for layer in range(config.decoder_layers):
         at = f"model.decoder.layers.{layer}"
-        for stack, module in (("decoder", "self_attn"), ("cross", "encoder_attn")):
-            keys = x if stack == "decoder" else source
-            q = linear(x, f"{at}.{module}.q_proj")
-            k, v = (linear(keys, f"{at}.{module}.{m}_proj") for m in "kv")
-            W_O, b_O = (weights[f"{at}.{module}.out_proj.{w}"] for w in ("weight", "bias"))
-            total = x + b_O
-            for head in range(heads):
-                own = slice(head * width, (head + 1) * width)
-                scores = q[:, own] @ k[:, own].T / math.sqrt(width)
-                if stack == "decoder":
-                    scores[np.triu_indices(n, 1)] = -np.inf
-                pattern = np.exp(scores - scores.max(-1, keepdims=True))
-                pattern /= pattern.sum(-1, keepdims=True)
-                name = f"{stack}:L{layer}H{head}"
-                parts[name] = pattern @ v[:, own] @ W_O[:, own].T
-                total = total + parts[name]
-            parts["biases"] = parts["biases"] + b_O
-            x, parts = norm(total, f"{at}.{module}_layer_norm", parts)
-        up = linear(x, f"{at}.fc1")
-        assert config.activation_function == "gelu"
-        gelu = np.array([[u * (1 + math.erf(u / math.sqrt(2))) / 2 for u in row] for row in up])
-        parts[f"F{layer}"] = linear(gelu, f"{at}.fc2")
-        x, parts = norm(x + parts[f"F{layer}"], f"{at}.final_layer_norm", parts)
-    W = weights["lm_head.weight"][LABELS]
-    found = {name: (part * W).sum(-1) for name, part in parts.items()}
+        for stack, name in (("decoder", "self_attn"), ("cross", "encoder_attn")):
+            maps = [f"{at}.{name}.{part}_proj" for part in ("q", "k", "v", "out")]
+            keys = source if stack == "cross" else None
+            carried.attend(f"{stack}:L{layer}H", maps, keys, causal=stack == "decoder")
+            carried.norm(f"{at}.{name}_layer_norm")
+        carried.feed_forward(f"F{layer}", f"{at}.fc1", f"{at}.fc2")
+        carried.norm(f"{at}.final_layer_norm")
+    W = carried.weights["lm_head.weight"][LABELS]
+    found = {name: (part * W).sum(-1) for name, part in carried.parts.items()}
     found["biases"] = found["biases"] + network.final_logits_bias[0].numpy()[LABELS]
     return found
 

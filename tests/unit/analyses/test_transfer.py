@@ -1,7 +1,6 @@
 """Fine-tuning on tiny models: planted winners, budgets, divergence, the same twice."""
 
 import copy
-import dataclasses
 import itertools
 import math
 import random
@@ -64,27 +63,6 @@ def tune(bert: LoadedModel, words: Files) -> Tune:
     return call
 
 
-def test_attention_must_change_where_it_looks(bert, tune):
-    """Planted: frozen attention ignores all but its own position, the answer stands elsewhere.
-
-    The pooled state is that of the first token, which is the same in every sentence. With W_V = 0
-    nothing of the others reaches it, whatever LayerNorm does; attention alone can mend that.
-    """
-    blind = copy.deepcopy(bert)
-    with torch.no_grad():
-        for site in blind.sites:
-            site.projections.v.weight.zero_()
-            site.projections.v.bias.zero_()
-    blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
-    options = {"rates": {"attention": (1e-2,)}, "steps": 60, "patience": 100, "sizes": [80]}
-    accuracy = {}
-    for variants in (["head", "attention"], ["layernorm"]):  # apart, so that no rate is multiplied
-        found = tune(blind, variants=variants, **options)
-        accuracy |= {cell.variant: cell.accuracy.value for cell in found.cells}
-    assert accuracy["attention"] > 85
-    assert max(accuracy["head"], accuracy["layernorm"]) < 70
-
-
 def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
     before = {name: p.clone() for name, p in bert.model.named_parameters()}
     options = {"random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
@@ -101,7 +79,7 @@ def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
 
 
 def test_each_variant_trains_what_it_says(bert, tune):
-    found = tune(steps=2)
+    found = tune(steps=2, seeds=1, spread_seeds=1)
     whole = {n: p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n}
     assert {c.variant: c.parameters for c in found.cells} == {
         "head": 0,
@@ -119,23 +97,23 @@ def test_each_variant_trains_what_it_says(bert, tune):
 def test_an_absurd_rate_diverges_and_is_counted(tune):
     """Far too large a rate for LayerNorm; attention keeps its own."""
     options = {"variants": ["layernorm", "attention"], "rates": {"layernorm": (1e3,)}}
-    found = tune(**options, steps=12, seeds=3, spread_seeds=3)
-    assert found.cell("layernorm", "pretrained", 32).diverged == 3
+    found = tune(**options, steps=12)
+    assert found.cell("layernorm", "pretrained", 32).diverged == 2
     assert found.cell("attention", "pretrained", 32).diverged == 0
     (spread,) = found.spreads
-    assert (spread.bad, spread.other_bad, spread.tries) == (0, 9, 9)
+    assert (spread.bad, spread.other_bad, spread.tries) == (0, 6, 6)
     counts = [(c.variant, c.factor, c.diverged) for c in found.divergence if c.diverged]
-    assert counts == [("layernorm", factor, 3) for factor in (1.0, 3.0, 10.0)]
-    assert all(c.runs == 3 for c in found.divergence)
+    assert counts == [("layernorm", factor, 2) for factor in (1.0, 3.0, 10.0)]
+    assert all(c.runs == 2 for c in found.divergence)
     for run in found.runs:
         assert run.diverged == (run.curve[-1].train_loss > 1.1 * run.curve[0].train_loss)
     seeds = [run.seed for run in found.runs if run.variant == "attention"]
-    assert sorted(seeds) == list(range(9))
+    assert sorted(seeds) == list(range(6))
     rates = {run.factor: run.rate for run in found.runs if run.variant == "layernorm"}
     assert rates == {1.0: 1e3, 3.0: 3e3, 10.0: 1e4}
     # A run that diverged and did no better than chance counts once.
     (table,) = (block for block in blocks(found) if isinstance(block, Table))
-    assert {row[0]: row[5] for row in table.rows}["LayerNorm only"] == "3 of 3"
+    assert {row[0]: row[5] for row in table.rows}["LayerNorm only"] == "2 of 2"
     # Losses that are not finite end a run.
     for run in tune(variants=["all"], rates={"all": (1e38,)}, steps=12).runs:
         assert run.diverged

@@ -19,13 +19,13 @@ from headscope.core.errors import InputError
 from headscope.core.serialise import to_json
 from headscope.reports.baseline import baseline_json, read_side
 from headscope.reports.compare import changes_between
-from headscope.reports.compare_view import diff_files, diff_markdown, diff_report
+from headscope.reports.compare_view import diff_files, diff_report
 from headscope.reports.limits import Limits, judged
 from headscope.reports.reading import results_of
 from headscope.reports.result import DiffResult
 from headscope.reports.rules import RULES, parse_rules, undecided, with_fired
 
-COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune")
 KINDS = "missing added identity roles relations choices verdicts metrics scores curves within other"
 
 
@@ -58,25 +58,27 @@ def label(role: str, detail: str = "", interval: Any = (0.94, 0.96)) -> dict[str
     return {"role": role, "detail": detail, "score": score, "baseline": 0.1, "p_adjusted": 0.0}
 
 
-def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Paths of all numbers that are no identification of the run."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if key not in ("provenance", "schema"):
-                yield from leaves(value, (*path, key))
-    elif isinstance(data, list):
-        for i, value in enumerate(data):
-            yield from leaves(value, (*path, i))
-    elif isinstance(data, int | float) and not isinstance(data, bool):
-        yield path
+def nodes(
+    data: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Everything in a document, with its path."""
+    if path:
+        yield path, data
+    if isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from nodes(value, (*path, key))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_number_changes_in_silence(documents, data):
     """Whatever number of whatever result is another: it is equal to itself and to nothing else."""
-    command = data.draw(st.sampled_from([name for name in COMMANDS if name != "insights"]))
-    places = list(leaves(documents[command]))
+    command = data.draw(st.sampled_from(COMMANDS))
+    places = [
+        path
+        for path, value in nodes(documents[command])
+        if type(value) in (int, float) and not {"provenance", "schema"} & {*path}
+    ]
     place = data.draw(st.sampled_from(places))
     by = data.draw(st.sampled_from([1, 2, 50]))
     new = changed(documents[command], *place, to=lambda old: old + by)
@@ -112,20 +114,6 @@ def test_a_head_that_gains_or_loses_a_role(documents):
     assert found.missing == diff_of(gone, old).added == ("classify: L0H0",)
 
 
-@pytest.mark.parametrize(
-    ("interval", "beyond"),
-    [([0.59, 0.7], False), ([0.6, 0.7], False), ([0.61, 0.7], True), ([0.2, 0.29], True)],
-)
-def test_intervals_decide(interval, beyond, documents):
-    def scored(value: float, ends: list[float]) -> Any:
-        score = {"value": value, "low": ends[0], "high": ends[1]}
-        return changed(documents["classify"], "heads", 2, "positional", "score", to=score)
-
-    found = diff_of(scored(0.5, [0.3, 0.6]), scored(sum(interval) / 2, interval))
-    assert [(c.where, c.name) for c in found.scores] == [("L0H2", "positional score")] * beyond
-    assert found.within == (not beyond)
-
-
 def test_whose_interval_it_is(documents):
     """A mean has an interval only while its role is earned; one side's serves both."""
     plain = head(documents["classify"], self_rate=0.85)
@@ -143,21 +131,31 @@ def test_whose_interval_it_is(documents):
     assert (change.name, change.old_interval) == ("entropy", None)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "tolerance", "beyond"),
-    [
+def test_intervals_decide_and_the_tolerance_where_there_is_none(documents):
+    def scored(value: float, ends: list[float]) -> Any:
+        score = {"value": value, "low": ends[0], "high": ends[1]}
+        return changed(documents["classify"], "heads", 2, "positional", "score", to=score)
+
+    for interval, beyond in (
+        ([0.59, 0.7], False),
+        ([0.6, 0.7], False),
+        ([0.61, 0.7], True),
+        ([0.2, 0.29], True),
+    ):
+        found = diff_of(scored(0.5, [0.3, 0.6]), scored(sum(interval) / 2, interval))
+        assert [(c.where, c.name) for c in found.scores] == [("L0H2", "positional score")] * beyond
+        assert found.within == (not beyond)
+    place = ("heads", 1, "ov", "effective_rank")
+    for old, new, tolerance, beyond in (
         (0.5, 0.509, 0.01, False),
         (0.5, 0.511, 0.01, True),
         (30.0, 30.5, 0.01, True),
         (0.5, 0.5001, 0.0, True),
-    ],
-)
-def test_the_tolerance_decides_where_there_is_no_interval(old, new, tolerance, beyond, documents):
-    place = ("heads", 1, "ov", "effective_rank")
-    sides = [changed(documents["rank"], *place, to=value) for value in (old, new)]
-    found = diff_of(*sides, tolerance=tolerance)
-    assert [(c.where, c.name) for c in found.scores] == [("L0H1", "ov effective")] * beyond
-    assert found.within == (not beyond)
+    ):
+        sides = [changed(documents["rank"], *place, to=value) for value in (old, new)]
+        found = diff_of(*sides, tolerance=tolerance)
+        assert [(c.where, c.name) for c in found.scores] == [("L0H1", "ov effective")] * beyond
+        assert found.within == (not beyond)
 
 
 def test_a_curve_of_pruning(documents):
@@ -199,7 +197,7 @@ def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(docume
         assert parts(diff_of(old, moved)) == {kind}
 
 
-def test_verdicts_of_spectra_insights_and_certificates(documents):
+def test_verdicts_of_spectra_and_insights(documents):
     old = documents["spectrum"]
     new = changed(old, "heads", 4, "share_at_k", to={"value": 0.1, "low": 0.09, "high": 0.11})
     new = changed(new, "verdict", "low_rank", to=["L1H0"])
@@ -211,11 +209,6 @@ def test_verdicts_of_spectra_insights_and_certificates(documents):
     assert parts(found) == {"verdicts"}
     (verdict,) = found.verdicts
     assert (verdict.where, verdict.old, verdict.new) == ("insight 7", "mixed", "holds")
-    for command in COMMANDS[1:]:
-        new = changed(documents[command], "validation", "passed", to=None)
-        found = diff_of(documents[command], new)
-        assert [v.name for v in found.verdicts] == ["certificate"]
-        assert found.not_valid == (f"{command}: not validated",)
 
 
 def test_model_data_and_schema_come_first(documents):
@@ -224,14 +217,9 @@ def test_model_data_and_schema_come_first(documents):
     new = changed(new, "thresholds", "positional", to=0.8)
     new = changed(new, "provenance", "data", "sha256", to="0" * 64)
     new = changed(new, "provenance", "model", "weights_sha256", to="1" * 64)
-    new = changed(new, "schema", to=1)
-    found = diff_of(old, new)
+    found = diff_of(old, changed(new, "schema", to=1))
     assert [row.what for row in found.identity][:3] == ["schema", "model", "data"]
     assert {row.name for row in found.identity[3:]} == {"seed", "threshold positional"}
-    lines = diff_markdown(found).splitlines()
-    words = ("DIFFERENT SCHEMA", "DIFFERENT MODEL", "DIFFERENT DATA", "Setting")
-    at = [next(i for i, line in enumerate(lines) if word in line) for word in words]
-    assert at == sorted(at)
 
 
 def test_what_else_is_said_of_model_and_settings(documents):
@@ -278,21 +266,12 @@ LIMITS = Limits.parse(
 )
 
 
-def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Paths of everything in a document."""
-    if path:
-        yield path
-    if isinstance(data, dict | list):
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            yield from nodes(value, (*path, key))
-
-
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), junk=st.sampled_from(JUNK), reverse=st.booleans())
 def test_junk_anywhere(documents, data, junk, reverse):
     command = data.draw(st.sampled_from(sorted(documents)))
-    place = data.draw(st.sampled_from(list(nodes(documents[command]))))
+    place = data.draw(st.sampled_from([path for path, _ in nodes(documents[command])]))
     whole = copy.deepcopy(documents[command])
     sides = [whole, changed(whole, *place, to=copy.deepcopy(junk))]
     if reverse:

@@ -15,10 +15,10 @@ from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator
 import headscope
 from headscope.analyses.classify.cards import mark_of
 from headscope.analyses.classify.figures import role_map
-from headscope.analyses.classify.result import Confirmation, Label
+from headscope.analyses.classify.result import Confirmation
 from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
-from headscope.core.roles import NO_ROLE, roles_of
+from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
@@ -260,29 +260,19 @@ def _steps(figure: Any, data: Json) -> Checks:
 
 
 def with_relations(result: Any) -> Any:
-    """Let every head have some relations that were selected, a few of them confirmed."""
+    """Let every head have some relations that were confirmed, a few of them labelled."""
     rng, heads = np.random.default_rng(0), []
-    names = ("offset", "first", "last", "uniform", "kernel")
     for head in result.heads:
         scores = list(head.syntactic)
         for i in rng.choice(len(scores), 3, replace=False).tolist():
-            rate, *baselines = rng.random(6).round(3).tolist()
-            known = dict(zip(names, baselines, strict=True))
-            strongest = max(known, key=known.__getitem__)
+            rate, *rates = rng.random(6).round(3).tolist()
+            known = dict(zip(("offset", "first", "last", "uniform", "kernel"), rates, strict=True))
             accuracy = Estimate(rate, rate / 2, (1 + rate) / 2)
+            strongest = max(known, key=known.__getitem__)
             confirmed = Confirmation(accuracy, rate, known, strongest, 0.01, 60)
-            scores[i] = dataclasses.replace(
-                scores[i], selected=True, confirmed=confirmed, labelled=bool(rng.random() < 0.4)
-            )
-        kept = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
-        labels = [
-            Label("syntactic", f"{s.relation} {s.direction}", c.accuracy, 0.1, 0.01)
-            for s, c in sorted(kept, key=lambda row: -row[1].gain)
-        ]
-        roles = (*head.roles, "syntactic") if labels else head.roles
-        given = {"syntactic": tuple(scores), "labels": (*labels, *head.labels), "roles": roles}
-        primary = next((role.key for role in roles_of("encoder") if role.key in roles), "none")
-        heads.append(dataclasses.replace(head, primary=primary, **given))
+            given = {"selected": True, "confirmed": confirmed, "labelled": rng.random() < 0.4}
+            scores[i] = dataclasses.replace(scores[i], **given)
+        heads.append(dataclasses.replace(head, syntactic=tuple(scores)))
     return dataclasses.replace(result, heads=tuple(heads))
 
 
@@ -294,7 +284,7 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     path = write_pairs(base / "pairs.tsv", list(zip(SOURCES, [*OTHERS, *OTHERS], strict=False)))
     both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
     plain = {"validate": False}
-    asked = {"limit": 60, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
+    asked = {"limit": 30, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
     few = {"methods": ["magnitude"], "repairs": ["none"], "step": 0.5, **plain}
     few |= {"limit": 8, "calibration_limit": 8}
     classified = with_relations(headscope.classify(loaded, **asked))

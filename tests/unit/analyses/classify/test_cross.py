@@ -287,18 +287,3 @@ def test_what_cannot_be_shown():
     assert (head.roles, head.confidence) == ((), None)
     assert head.alignment.score == Estimate(None)
     assert head.sharpness.confidence == Estimate(None)
-
-
-def test_swapped_sources_stand_beside_the_score():
-    """A head of position keeps its alignment with another source; one of content loses it."""
-    lengths = [6, 8, 12] * 20
-    trained = measured(list(planted([HABITS["along"]] * 2, lengths)))
-    # With another source the head of content finds its tokens in no order.
-    swapped = measured(list(planted([HABITS["along"], HABITS["random"]], lengths)))
-    heads = judge(trained, Thresholds(), [[0, 3]], "cross", swapped=swapped)
-    assert [head.head for head in heads] == [0, 3]
-    by_position, by_content = (head.alignment for head in heads)
-    assert by_position.swapped == by_position.score
-    swapped = by_content.swapped
-    assert abs(swapped.value) < 0.3
-    assert swapped.low < swapped.value < swapped.high

@@ -1,4 +1,4 @@
-"""Parts of a corpus add up; every role has a rule, and a reason why a corpus may not show it."""
+"""Parts of a corpus add up; every role has a reason why a corpus may not show it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
-from headscope.analyses.classify.sums import HeadMeasures, Profile
+from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
@@ -44,9 +44,9 @@ def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
-    places = list(placed(sample_corpus()))[:60]
+    places = list(placed(sample_corpus()))[:36]
     # The second part meets relations and offsets in another order.
-    parts = (places, places[25:], places[:25])
+    parts = (places, places[15:], places[:15])
     whole, merged, other = (sums_of(demo, part) for part in parts)
     merged.merge(other)
     for name in ("positional", "kernel", "rare", "profile"):
@@ -67,13 +67,8 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
     assert judged(copy) == theirs
 
 
-def test_every_role_has_a_rule():
-    own_test = {"positional", "syntactic", "rare", "monotonic", "anti_monotonic", "sharp"}
-    quantities = {*Profile.quantities, *CrossHeads.quantities}
-    for role in roles_of("encoder", "decoder", "cross"):
-        assert (role.measure in quantities) != (role.key in own_test)
-        assert role.threshold in vars(Thresholds()) or role.key in own_test
-    # Without sentences no role but self can be shown; what cannot apply to a stack is left out.
+def test_without_sentences_no_role_but_self_can_be_shown():
+    """What cannot apply to a stack is left out of the reasons."""
     for stack in ("encoder", "decoder"):
         applying = [role.key for role in roles_of(stack)]
         reasons = untestable(HeadMeasures(1, 1), Thresholds(), stack=stack)

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from headscope.analyses.classify.causes import DEALS, role_tests
 from headscope.core.rounding import ROUNDING
@@ -62,23 +61,15 @@ def test_labels_dealt_within_layers_decide(case):
         assert test.within_p == pytest.approx(1 / (1 + DEALS))
 
 
-def test_superiority_is_that_of_all_pairs():
-    rng = np.random.default_rng(0)
-    values = rng.integers(0, 6, len(LAYERS)).astype(float)  # with ties
-    has = rng.random(len(LAYERS)) < 0.4
-    (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
-    assert test.superiority.value == pytest.approx(superiority(values, has))
-    assert test.within == pytest.approx(superiority(values, has, LAYERS))
-    assert (test.heads, test.others) == (has.sum(), (~has).sum())
-    assert test.superiority.low < test.superiority.value < test.superiority.high
-
-
-def test_p_is_that_of_all_permutations():
-    """Three layers of five and four heads: every deal is counted, pair by pair."""
+def test_superiority_is_that_of_all_pairs_and_p_of_all_deals():
+    """Three layers of five and four heads, with ties: every deal is counted, pair by pair."""
     layers = np.repeat([0, 1, 2], [5, 4, 4])
     values = np.array([5.0, 1, 4, 2, 3, 9, 8, 9, 7, 2, 0, 1, 1])
     has = np.isin(np.arange(13), (0, 2, 5, 6, 9))
     (test,) = role_tests({"zero": values}, {"any": has}, layers)
+    assert (test.heads, test.others) == (5, 8)
+    assert test.superiority.value == pytest.approx(superiority(values, has))
+    assert test.within == pytest.approx(superiority(values, has, layers))
     exact = np.array([superiority(values, deal, layers) for deal in every_deal(has, layers)])
     assert len(exact) == 10 * 6 * 4
     chosen = itertools.combinations(range(13), 5)
@@ -125,16 +116,3 @@ def test_rounding_makes_no_difference():
     shaken = [values + rng.uniform(-1, 1, len(values)) * ROUNDING / 8 for _ in range(3)]
     found = [role_tests({"zero": v}, {"any": HALF}, LAYERS, size=1.0) for v in shaken]
     assert found[0] == found[1] == found[2]
-
-
-def test_the_level_holds_where_layers_differ():
-    """Of 50 runs without any difference, the restricted test errs in some 5%, the other in all."""
-    rng = np.random.default_rng(4)
-    restricted = anywhere = 0
-    for _ in range(50):
-        values = 3.0 * LAYERS + rng.random(len(LAYERS))
-        (test,) = role_tests({"zero": values}, {"any": LATE}, LAYERS, seed=int(rng.integers(1e6)))
-        restricted += test.within_p < 0.05
-        anywhere += test.p_value < 0.05
-    assert restricted <= stats.binom.ppf(0.9999, 50, 0.05)
-    assert anywhere > 45

@@ -7,12 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rank_reference import (
-    check,
-    dense,
-    gaussian,
-    random_layer,
-)
+from rank_reference import check, dense, gaussian, least_dims, random_layer, spectrum
 from scipy.linalg import subspace_angles
 
 from headscope.attention import AttentionWeights, attention_fused
@@ -22,7 +17,6 @@ from headscope.stats.spectra import (
     Reading,
     asymmetry,
     column_basis,
-    fold_gain,
     layer_control,
     layer_factors,
     layer_spectra,
@@ -99,11 +93,6 @@ def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
         check(found["w_q"][head], query, 4, rtol=11 * EPS32)
         scores = torch.from_numpy(ones @ dense(factors.W_Q[head], factors.W_K[head]) @ ones.T)
         np.testing.assert_allclose(torch.softmax(scores * 0.5, -1), pattern[0, head], rtol=1e-10)
-    # A LayerNorm folded into the weights gives the same attention from normalised states.
-    gain, shift = gaussian(2, 10, seed=5)
-    normed, folded = (x * gain + shift)[None], fold_gain(weights, gain, shift)
-    expected = attention_fused(normed, normed, weights)
-    torch.testing.assert_close(attention_fused(x[None], x[None], folded), expected)
 
 
 @pytest.mark.parametrize("share", ["sigma2", "sigma"])
@@ -145,19 +134,28 @@ def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles():
     assert float(found[2, 3]) > 0.6
 
 
-def test_control_values_of_bert_base():
-    """768 x 768 (12 x 64), dimensions to 90% of sigma^2: a random product looks low rank."""
-    like = Factors(*torch.empty(4, 12, 768, 64))
+def test_control_values_are_those_of_gaussian_matrices():
+    """4 heads of 64 in 256, dimensions to 90% of sigma^2: a random product looks low rank."""
+
+    def dims(matrix):
+        return least_dims(spectrum(matrix, 256), 0.9, 2)
+
+    like = Factors(*torch.empty(4, 4, 256, 64))
     found = control_of([random_factors(like, seed) for seed in range(2)])
-    assert found.n_heads == 12
-    for name, heads, layers in (("w_q", 54, 391), ("qk", 52, 287), ("ov", 52, 287)):
-        assert found.heads[name].dims["90"] == pytest.approx(heads, abs=1)
-        assert found.layers[name].dims["90"] == pytest.approx(layers, abs=1)
-    assert found.heads["qk"].numerical_rank == 64
-    assert (found.heads["qk"].draws, found.layers["qk"].draws) == (24, 2)
-    assert (found.asymmetry, found.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.005)
+    left, right = np.random.default_rng(0).normal(size=(2, 4, 256, 64))
+    products = left @ right.transpose(0, 2, 1)
+    for name, heads, layer in (
+        ("w_q", left, np.hstack(left)),
+        ("qk", products, products.sum(0)),
+        ("ov", products, products.sum(0)),
+    ):
+        assert found.heads[name].dims["90"] == pytest.approx(np.mean([*map(dims, heads)]), abs=1)
+        assert found.layers[name].dims["90"] == pytest.approx(dims(layer), abs=2)
+    assert (found.n_heads, found.heads["qk"].numerical_rank) == (4, 64)
+    assert (found.heads["qk"].draws, found.layers["qk"].draws) == (8, 2)
+    assert (found.asymmetry, found.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.03)
     for value in found.overlap.values():
-        assert value == pytest.approx(64 / 768, abs=0.001)
+        assert value == pytest.approx(64 / 256, abs=0.01)
 
 
 def test_averages_and_deviations_by_hand():
