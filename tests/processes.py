@@ -202,10 +202,14 @@ def launch(
 
 
 def _join(settings: dict[str, str], accident: Accident | None) -> None:
+    from headscope.core import process_group
     from headscope.core.errors import InputError
     from headscope.session.resume import RunState
 
     os.environ.update(settings)
+    process_group._LOOK = 0.1
+    if accident is not None and accident.kind == "killed":
+        process_group._FAREWELL = 0.1  # nobody is left to be waited for
     if accident is None or settings["RANK"] != str(accident.rank):
         return
     note = RunState.note
@@ -218,6 +222,31 @@ def _join(settings: dict[str, str], accident: Accident | None) -> None:
             raise InputError("The disk of this machine is on fire.")
 
     RunState.note = noted  # type: ignore[method-assign,assignment]
+
+
+def torchrun(words: Sequence[str], folder: Path) -> Ended:
+    """Run ``torchrun WORDS`` in a folder: its own parser and agent, whose processes are forks."""
+
+    def body() -> int:
+        from torch.distributed import run as launcher
+
+        start, codes = launcher.elastic_launch, dict[int, int]()
+
+        def forks(config: Any, entrypoint: str) -> Callable[..., None]:
+            def call(*given: str) -> None:
+                assert (entrypoint, *given[:3]) == (sys.executable, "-u", "-m", "headscope")
+                config.start_method = "fork"
+                codes.update(start(config, _main)([*given[3:]], 0.2))
+
+            return call
+
+        os.chdir(folder)
+        warnings.simplefilter("ignore")  # forks of processes with threads
+        launcher.elastic_launch = forks
+        launcher.run(launcher.parse_args([*words]))
+        return max(codes.values())
+
+    return Run(body=body).end()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import torch
 from outcomes import refused
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCABULARY
+
+import headscope
 
 Damage = Callable[[Path], Any]
 QUERY_WEIGHT = "encoder.layer.0.attention.self.query.weight"
@@ -26,12 +30,19 @@ def write(name: str, data: str | bytes) -> Damage:
 
 
 def config(name: str = "config.json", **changes: Any) -> Damage:
+    """Change values of a JSON file; those that become None are taken away."""
+
     def damage(folder: Path) -> None:
         values = {**json.loads((folder / name).read_text()), **changes}
-        kept = {key: value for key, value in values.items() if value is not None}
+        gone = {key for key, value in changes.items() if value is None}
+        kept = {key: value for key, value in values.items() if key not in gone}
         (folder / name).write_text(json.dumps(kept))
 
     return damage
+
+
+def both(*damages: Damage) -> Damage:
+    return lambda folder: [damage(folder) for damage in damages]
 
 
 def tensors(edit: Callable[[dict[str, torch.Tensor]], Any]) -> Damage:
@@ -133,6 +144,94 @@ def test_broken_models(case, run, copy, tmp_path):
         refused(run("classify", copy, "--limit", 3, "--no-validate"), "token id", "20 rows")
 
 
+MANIFEST, ALL = "headscope.json", [0, 1, 2, 3]
+REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
+KEY = "encoder.layer.1.attention.self.key.weight"
+
+
+@pytest.fixture(scope="module")
+def compact(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT without its first layer's heads and one more; read only."""
+    folder = tmp_path_factory.mktemp("compact") / "model"
+    return headscope.save(headscope.remove_heads(headscope.load(str(model)), REMOVED), folder)
+
+
+def entry(number: int, **changes: Any) -> Damage:
+    """Change what the manifest says of one module."""
+
+    def damage(folder: Path) -> None:
+        entries = json.loads((folder / MANIFEST).read_text())["attention"]
+        entries[number].update(changes)
+        config(MANIFEST, attention=entries)(folder)
+
+    return damage
+
+
+#: config.json as headscope 0.1 wrote it: plainly of its family.
+before = partial(
+    config, model_type="bert", base_model_type=None, kept_heads=None, heads_before=None
+)
+THREE = [{"layers": [i], "kept": ALL, "removed": []} for i in range(3)]
+LIES: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "not JSON": (write(MANIFEST, "{"), (MANIFEST, "not valid JSON")),
+    "of the future": (config(MANIFEST, schema=2), ("schema 1", "newer")),
+    "no entries": (config(MANIFEST, attention=[]), ("does not say which heads",)),
+    "heads in words": (config(MANIFEST, n_heads="four"), ("'four' is not a number of heads",)),
+    "other number of heads": (
+        both(
+            config(MANIFEST, n_heads=3),
+            entry(0, kept=[], removed=[0, 1, 2]),
+            entry(1, kept=[0, 1], removed=[2]),
+        ),
+        ("3 heads a layer, config.json of 4",),
+    ),
+    "head out of range": (entry(1, kept=[0, 1, 7]), ("[0, 1, 7]", "below 4")),
+    "head twice": (entry(1, kept=[0, 0, 1]), ("[0, 0, 1]",)),
+    "other heads kept": (entry(1, kept=[0], removed=[1, 2, 3]), ("wrong shape", "layer.1")),
+    "too many modules": (config(MANIFEST, attention=THREE), ("names no module of its own",)),
+    "a row too few": (
+        tensors(lambda weights: weights.update({KEY: weights[KEY][:-1].clone()})),
+        ("wrong shape", "key.weight"),
+    ),
+    "manifest lost, and no heads in the config": (
+        both(without(MANIFEST), config(kept_heads=None)),
+        ("config.json", "kept_heads does not list the heads"),
+    ),
+    "manifest lost, and a plain family": (
+        both(without(MANIFEST), before()),
+        ("wrong shape", "attention"),
+    ),
+    "a family of its own kind": (
+        config(base_model_type="headscope"),
+        ("config.json names 'headscope' as base_model_type",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_manifest_that_lies(case, run, compact, tmp_path):
+    damage, words = LIES[case]
+    folder = shutil.copytree(compact, tmp_path / "broken")
+    damage(folder)
+    refused(run("validate", folder), str(folder), *words)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        without(MANIFEST),
+        before(),
+        both(without(MANIFEST), before(pruned_heads={"0": ALL, "1": [2]})),
+    ],
+    ids=["transformers 5", "headscope 0.1", "transformers 4"],
+)
+def test_folders_whose_config_names_the_heads(older, run, compact, tmp_path):
+    folder = shutil.copytree(compact, tmp_path / "copy")
+    older(folder)
+    found = run("validate", folder, "--format", "json").json["provenance"]["model"]
+    assert found["removed_heads"] == [list(place) for place in REMOVED]
+
+
 @pytest.mark.parametrize(
     "name", ["no/such/folder", "~nobody-of-this-name/model", "my--model", "y" * 300]
 )
@@ -229,14 +328,6 @@ def test_a_treebank_is_no_text_nor_is_nothing(command, option, run, model, tmp_p
             path.write_bytes(data)
         refused(run(command, model, option, path, "-o", out, "--quiet"), "text.txt")
     assert not out.exists()
-
-
-def test_languages_that_need_another_package(run, model):
-    """MeCab may be there or not; a traceback must not be."""
-    language = "ja"
-    outcome = run("classify", model, "--language", language, "--limit", 2, "--format", "json")
-    if outcome.code:
-        refused(outcome, language)
 
 
 def test_folders_that_cannot_be_written(run, model, tmp_path, monkeypatch):

@@ -40,30 +40,14 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_certificate(run, model):
-    result = run("validate", model, "--format", "json").json
-    assert (result["passed"], result["reasons"]) == (True, [])
-    limits = result["tolerance"]
-    assert (limits["scale"], limits["pattern"], limits["hidden"]) == (1e-3, 1e-5, 1e-4)
-    assert [check["layer"] for check in result["layers"]] == [0, 1]
-    for check in result["layers"]:
-        assert abs(check["scale"] - 1) < limits["scale"]
-        assert 0 <= check["max_abs_pattern"] <= limits["pattern"]
-    for name in ("max_abs_hidden_eager", "max_abs_hidden_sdpa"):
-        assert 0 <= result[name] <= limits["hidden"]
-    assert [probe["name"] for probe in result["probes"]] == ["right-padded", "unpadded"]
-
-
-@pytest.mark.parametrize("format", ["human", "json"])
-def test_a_failed_certificate_exits_with_3(format, run, unknown):
-    outcome = run("validate", unknown, "--format", format)
+def test_a_failed_certificate_exits_with_3(run, unknown):
+    outcome = run("validate", unknown, "--format", "json")
     assert outcome.code == 3
     assert outcome.stderr.startswith("headscope: validation failed: headscope knows no")
     assert outcome.stderr.count("\n") == 1
-    if format == "json":
-        result = strict_json(outcome.stdout)
-        assert result["passed"] is False
-        assert [check["calls"] for check in result["layers"]] == [0, 0]
+    result = strict_json(outcome.stdout)
+    assert result["passed"] is False
+    assert [check["calls"] for check in result["layers"]] == [0, 0]
 
 
 def test_debug_shows_the_traceback(monkeypatch, tmp_path):
@@ -153,7 +137,7 @@ def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
 def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, model, tmp_path):
     asked = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
     options = [f"--{name.replace('_', '-')}" for name in asked]
-    limits = ("--limit", "20", "--ablate-limit", "8", "-q", "--no-validate")
+    limits = ("--limit", "12", "--ablate-limit", "4", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", tmp_path)
     assert done.code == 0, done.stderr
     fits(done.stdout)
@@ -166,7 +150,7 @@ def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, mode
         _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
         assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain.value
-    given = {"limit": 20, "ablate_limit": 8, "validate": False, "state": tmp_path / "state"}
+    given = {"limit": 12, "ablate_limit": 4, "validate": False, "state": tmp_path / "state"}
     for _ in range(2):
         again = headscope.classify(str(model), resume=True, **given, **asked)
         found = from_dict(ClassifyResult, json.loads(to_json(again)))

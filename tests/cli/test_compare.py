@@ -110,16 +110,16 @@ def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_pat
     assert "other" not in before.partition("DIFFERENT")[2]  # other models are the point
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value"),
-    [
+def test_a_file_whose_parts_do_not_fit_together(first, second, run):
+    for name, place, value in (
         ("spectrum", ("controls",), {}),
         ("prune", ("curves", 0, "points", 2, "value"), [1.0, 2.0, 3.0]),
-    ],
-)
-def test_a_file_whose_parts_do_not_fit_together(name, place, value, first, second, run):
-    plant(second, name, *place, to=value)
-    refused(run("compare", first, second), f"({name}) is damaged")
+    ):
+        path = second / f"{name}.json"
+        whole = path.read_bytes()
+        plant(second, name, *place, to=value)
+        refused(run("compare", first, second), f"({name}) is damaged")
+        path.write_bytes(whole)
 
 
 def test_strings_of_reports_are_inert(first, second, run, tmp_path):
@@ -156,12 +156,13 @@ def old(first: Path, tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("format", ["human", "md"])
-def test_equal_results_print_nothing(format, first, new, run):
+@pytest.mark.parametrize(
+    ("format", "rules"), [("human", ()), ("md", ("--fail-on", "any,metric-drop=0"))]
+)
+def test_equal_results_print_nothing(format, rules, first, new, run):
     for path in new.glob("*.json"):
         plant(new, path.stem, "provenance", "created", to="2031")
-    for rules in ((), ("--fail-on", "any", "--fail-on", "metric-drop=0")):
-        assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
+    assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
 
 
 def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
@@ -197,27 +198,16 @@ def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
 
 def test_rules_are_held_against_every_report_after_the_first(first, old, new, run, tmp_path):
     """``diff`` says of two what ``compare`` says of each, and both end with 3 when a rule fires."""
-    call = ("compare", old, first, new, "--fail-on", "role-lost")
-    outcome = run(*call, "--format", "json", "-o", tmp_path / "out")
+    rule = ("--fail-on", "role-lost")
+    outcome = run("compare", old, first, new, *rule, "--format", "json", "-o", tmp_path / "out")
     assert outcome.code == 3
-    assert (
-        outcome.stderr
-        == "headscope: "
-        + "; ".join(f"{name}: role-lost: 1 head lost a role: L1H1 (-self)" for name in (first, new))
-        + "\n"
-    )
-    found = json.loads(outcome.stdout)["changes"]
-    alone = [
-        run("diff", old, other, "--fail-on", "role-lost", "--format", "json")
-        for other in (first, new)
-    ]
-    assert found == [json.loads(one.stdout) for one in alone]
-    page = run("diff", old, new, "--fail-on", "role-lost", "--format", "md").stdout
+    said = "role-lost: 1 head lost a role: L1H1 (-self)"
+    assert outcome.stderr == f"headscope: {first}: {said}; {new}: {said}\n"
+    alone = [run("diff", old, other, *rule, "--format", "json") for other in (first, new)]
+    assert json.loads(outcome.stdout)["changes"] == [json.loads(one.stdout) for one in alone]
+    page = run("diff", old, new, *rule, "--format", "md").stdout
     assert (tmp_path / "out" / "compare.md").read_text().endswith(page)
-    assert "1 head lost a role" in run(*call).flat
-    outcome = run("compare", first, new, "--fail-on", "any", "--format", "md")
-    assert (outcome.code, outcome.stderr) == (0, "")
-    assert outcome.stdout == run("compare", first, new, "--format", "md").stdout
+    assert "1 head lost a role" in run("compare", old, new, *rule).flat
 
 
 @pytest.mark.parametrize(
@@ -241,18 +231,17 @@ def test_hostile_strings_do_nothing(format, first, new, run):
     plant(new, "classify", "heads", 1, "roles", to=[HOSTILE, "self"])
     plant(new, "classify", "provenance", "model", "weights_sha256", to=HOSTILE)
     plant(new, "insights", "insights", 0, "verdict", to=HOSTILE)
-    call = ("diff", first, new, "--format", format)
-    outcome = run("diff", first / "classify.json", *call[2:], "--fail-on", "role-changed")
-    assert outcome.code == 3
-    shown = run(*call).stdout
-    for text in (outcome.stderr, shown):
+    rules = ("--fail-on", "role-changed") if format == "human" else ()
+    outcome = run("diff", first, new, "--format", format, *rules)
+    assert outcome.code == (3 if rules else 0)
+    for text in (outcome.stderr, outcome.stdout):
         assert "\x1b" not in text
         assert "\u202e" not in text
     if format == "md":
-        assert "<" not in re.sub("</?(?:details|summary)>", "", shown)
-        rows = [line for line in shown.splitlines() if line.startswith("|")]
+        assert "<" not in re.sub("</?(?:details|summary)>", "", outcome.stdout)
+        rows = [line for line in outcome.stdout.splitlines() if line.startswith("|")]
         assert {row.count("|") for row in rows} <= {3, 5, 6, 7}
-        assert not re.search(r"@org|http://e|\]\(", shown)
+        assert not re.search(r"@org|http://e|\]\(", outcome.stdout)
 
 
 def test_the_baseline_may_be_the_folder_that_is_written(run, model, tmp_path):
@@ -264,9 +253,8 @@ def test_the_baseline_may_be_the_folder_that_is_written(run, model, tmp_path):
     )
     refused(run("report", model, *few), str(out))
     assert not out.exists()
-    assert run("classify", model, "--limit", 20, "-o", out).code == 0
-    assert run("report", model, "--limit", 20, *few).code == 0
-    outcome = run("report", model, "--limit", 40, *few)
+    assert run("classify", model, "--limit", 8, "-o", out).code == 0
+    assert run("report", model, "--limit", 8, *few).code == 0
+    outcome = run("report", model, "--limit", 16, *few)
     assert outcome.code == 3
-    assert "setting-changed against" in outcome.stderr
-    assert "sentences 18 -> 36" in outcome.stderr
+    assert re.search(r"setting-changed against .*\bsentences \d+ -> \d+", outcome.stderr, re.S)

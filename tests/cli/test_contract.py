@@ -6,6 +6,7 @@ A command of the list without a row fails. What is special to a command is in it
 import functools
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +25,15 @@ from headscope import __version__
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.core.serialise import from_dict, to_dict, to_json
+from headscope.reports.list import KINDS, entries_of
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.reports.schemas import COMMANDS as WITH_SCHEMA
 from headscope.show.view import view_of
 
 PAINTS = True
-OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
+ROOT = Path(__file__).parents[2]
+GROUP = typer.main.get_command(app)
+OPTIONS = options_by_command(typer.Context(GROUP))
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Row:
 
 
 def _figures(command: str) -> tuple[str, str]:
-    return "--figures", "png,svg" if command == "rank" else "svg"
+    return "--figures", "png,svg" if command == "explain" else "svg"
 
 
 SMALL = {"length": 16, "sequences": 4}
@@ -104,7 +108,7 @@ ROWS = {
     "transfer": Row(
         {
             **{"sizes": "16", "steps": 2, "seeds": 1, "spread_seeds": 2, "search": False},
-            **{"random": "head", "train_limit": 100, "test_limit": 20},
+            **{"variants": "head,layernorm", "random": "head", "train_limit": 60, "test_limit": 20},
         },
         "transfer.csv",
         "transfer_curves.csv transfer_differences.csv transfer_rates.csv transfer_runs.csv",
@@ -290,69 +294,96 @@ def test_the_root(run):
     refused(run("clasify", "m"), "clasify", "classify", code=2)
 
 
-#: Those that print no result of others, or times that differ; test_report has the report.
-OWN = ("config", "schema", "shrink", "export", "serve", "report")
-
-
-@pytest.mark.parametrize("name", [name for name in OTHERS if name not in OWN])
-def test_every_format_of_commands_that_read_results(name, others, run, tmp_path):
+@pytest.mark.parametrize("name", ["diff", "list"])
+def test_every_format_of_commands_that_measure_nothing(name, others, run, tmp_path):
+    """The format of a file is overruled; test_compare.py has those of compare."""
     words, out = [name, *others[name]], tmp_path / "out"
-    folder = ["-o", out] if "output" in OPTIONS[name] else []
-    human = run(*words, *folder)
+    words += ["-o", str(out)] if name == "diff" else []
+    human = run(*words)
     assert (human.code, human.stderr) == (0, "")
-    paths = (*others[name], str(out))  # as long as they are
-    fits("\n".join(line for line in human.stdout.splitlines() if not any(p in line for p in paths)))
+    lines = human.stdout.splitlines()  # those with paths are as long as they are
+    paths = (*others["diff"], str(out))
+    fits("\n".join(line for line in lines if not any(path in line for path in paths)))
     (tmp_path / "own.toml").write_text(f'[{name}]\nformat = "human"\n')
-    options = OPTIONS[name]["format"].kind
-    shown = {
-        str(form): run(*words, *folder, "--format", form, "--config", tmp_path / "own.toml")
-        for form in options
-        if form != "human"
-    }
-    for form, ended in shown.items():
-        assert (ended.code, ended.stderr) == (0, ""), form
-    strict_json(shown["json"].stdout)
-    if "csv" in shown:
-        rows = read_rows(shown["csv"].stdout)
-        assert all(None not in row and None not in row.values() for row in rows)
-    if folder:
-        assert timeless((out / f"{name}.json").read_text()) == timeless(shown["json"].stdout)
+    for form in map(str, OPTIONS[name]["format"].kind):
+        shown = run(*words, "--format", form, "--config", tmp_path / "own.toml")
+        assert (shown.code, shown.stderr) == (0, ""), form
+        if form == "json":
+            strict_json(shown.stdout)
+            written = (out / "diff.json").read_text() if name == "diff" else shown.stdout
+            assert timeless(written) == timeless(shown.stdout)
+        elif form == "csv":
+            assert all(None not in row and None not in row.values() for row in shown.rows)
+
+
+def options_in(shown: str) -> set[str]:
+    """The long names of the options that a help lists."""
+    rows = re.findall(r"^│ (--[\w,-]+)", shown, re.MULTILINE)
+    return {name.removeprefix("--") for row in rows for name in row.split(",")[:1]} - {"help"}
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "config"])
-def test_help_and_slips(name, others, model, run, tmp_path):
-    short, long = run(name, "-h"), run(name, "--help")
+def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where the config files are that examples name
+    for variable in ("COLUMNS", "TERMINAL_WIDTH"):
+        monkeypatch.setenv(variable, "80")
+    short = run(name, "-h")
     assert (short.code, short.stderr) == (0, "")
-    assert short == long
+    assert short == run(name, "--help")
     fits(short.stdout)
+    assert len(short.stdout.splitlines()) <= 60
     assert "Example" in short.stdout
-    assert f"headscope {name} " in short.stdout
-    if name in ROWS:
-        assert f"headscope {name} demo" in short.flat
-    out = tmp_path / "out"
+    assert f"headscope {name} {'demo' if name in ROWS else ''}" in short.flat
+    if name == "config":
+        return
+    _, _, examples = re.sub(r"\x1b\[[\d;]*m", "", short.stdout).rpartition("╯\n")
+    lines = (line.strip().removeprefix("Example: ") for line in examples.splitlines())
+    for line in (line for line in lines if line not in ("", "Examples:")):
+        assert line.startswith(f"headscope {name}"), f"a line was broken: {line}"
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line.replace("reports/*", ""))
+        assert not set(bare) & set("<>|&;()$`*?[]#~!{}"), f"a shell reads more than words: {line}"
+        _, command, *rest = shlex.split(line)
+        assert command == name
+        GROUP.commands[name].make_context(name, rest, parent=typer.Context(GROUP))
+    every = {"config"} | {
+        (flag.marker.flags or (f"--{key.replace('_', '-')}",))[0].removeprefix("--")
+        for key, flag in GROUP.commands[name].callback.flags.items()
+        if not flag.marker.argument
+    }
+    shown = options_in(short.stdout)
+    assert len(shown) <= 10
+    assert shown <= options_in(run(name, "--help-all").stdout) == every
+    left = f"--help-all shows {len(every - shown)} more options"
+    assert shown == every or left in " ".join(short.stdout.replace("│", "").split())
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+def test_slips(name, others, model, run, tmp_path):
+    out, options = tmp_path / "out", OPTIONS.get(name, {})
     words = [name, *(others[name] if name in OTHERS else [model, *ROWS[name].flags()])]
-    if "output" in OPTIONS.get(name, {}):
+    if "output" in options:
         words += ["-o", out]
     refused(run(*words, "--nope"), "--nope", code=2)
-    if "format" in OPTIONS.get(name, {}):
+    if "format" in options:
         refused(run(*words, "--format", "xml"), "--format", "xml", "json", code=2)
-    if "model" in OPTIONS.get(name, {}):
+    if "model" in options:
         refused(run(name), "MODEL", code=2)
     for option, slip, why in (
         *(("dtype", "int8", "float32"), ("device", "tpu", "cuda")),
         *(("seed", "x", "integer"), ("limit", "many", "integer")),
+        ("task", "similarty", "Did you mean 'similarity'?"),
     ):
-        if option in OPTIONS.get(name, {}):
+        if option in options:
             refused(run(*words, f"--{option}", slip), f"'--{option}'", why, code=2)
     path = tmp_path / "own.toml"
     if name in OPTIONS:
         path.write_text(f"[{name}]\nformt = 'json'\n")
-        near = ["did you mean 'format'?"] if "format" in OPTIONS[name] else []
+        near = ["did you mean 'format'?"] if "format" in options else []
         refused(run(*words, "--config", path), str(path), "formt", *near)
     assert not out.exists()
 
 
-@pytest.mark.parametrize("words", [("--help",), ("config", "show"), ("rank", "{model}")])
+@pytest.mark.parametrize("words", [("--help",), ("config", "show"), ("validate", "{model}")])
 def test_nobody_reads_the_output_or_there_is_no_room_for_it(words, model):
     given = [word.format(model=model) for word in words]
     reading, writing = os.pipe()
@@ -372,7 +403,8 @@ def test_help_and_what_reads_results_import_nothing_heavy(others):
     light = [("--version",), ("--help",), ("config", "show", "--help"), ("spectrum", "-h")]
     found = cold(*light, *helps, ("config", "show"), ("diff", *others["diff"]))
     for ended in found:
-        assert (ended.code, ended.stderr, ended.heavy) == (0, "", []), ended
+        assert (ended.code, ended.stderr) == (0, ""), ended
+        assert (ended.heavy, ended.sockets) == ([], []), ended
         assert ended.stdout
     assert "ov stable" in found[-1].stdout
 
@@ -384,18 +416,36 @@ def test_the_commands_with_a_schema_are_those_that_print_json(run):
 
 
 @pytest.mark.parametrize("name", WITH_SCHEMA)
-def test_every_command_writes_what_its_schema_says(name, outcome, others, run, tmp_path):
+def test_every_command_writes_what_its_schema_says(name, outcome, others, run, tmp_path, unpainted):
     if name in ROWS:
         document = outcome(name).ended.json
     else:
         folder = ("-o", tmp_path / "out") if "output" in OPTIONS[name] else ()
         document = run(name, *others[name], *folder, "--format", "json").json
     schema = run("schema", name).json
-    holds = jsonschema.Draft202012Validator(schema).is_valid
-    assert holds(document)
+    check = jsonschema.Draft202012Validator(schema)
+    assert check.is_valid(document)
     kind = schema["$defs"][schema["$ref"].rpartition("/")[2]]
-    for field in kind["required"]:
-        assert not holds({key: value for key, value in document.items() if key != field})
-    for field, what in kind["properties"].items():
-        if what.get("type") in ("object", "array") and document.get(field):
-            assert not holds({**document, field: "by hand"}), field
+    missing = [error for error in check.iter_errors({}) if error.validator == "required"]
+    assert len(missing) == len(kind["required"])
+    spoilt = {
+        field: "by hand"
+        for field, what in kind["properties"].items()
+        if what.get("type") in ("object", "array") and document.get(field)
+    }
+    wrong = check.iter_errors({**document, **spoilt})
+    assert {error.path[0] for error in wrong} == {*spoilt}
+
+
+DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sources_of_every_entry_are_those_of_the_docs(kind):
+    for entry in entries_of(kind).entries:
+        page = (ROOT / entry.page).read_text(encoding="utf-8")
+        for authors, paper in re.findall(r"(\w[^;]*?\d{4}), (arXiv:[\d.]+\d)", entry.source):
+            assert authors in page, (entry.name, authors)
+            assert paper in DOCS, (entry.name, paper)
+        # A page that does not name an entry cannot say more about it.
+        assert kind == "families" or re.search(rf"\b{re.escape(entry.name)}\b", page), entry.name

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from outcomes import Ended, refused
-from processes import Accident, Cold, cold, launch
+from processes import Accident, Cold, cold, launch, torchrun
 from tiny_models import write_tiny
 
 import headscope
+from headscope.cli.process import calm_threads
 from headscope.core.serialise import to_json
 from headscope.data import corpus
 from headscope.data.corpus import SAMPLE
@@ -42,15 +43,16 @@ def same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
+def alone(name: str, *given: Any, **options: Any) -> Any:
+    """Return the result of one process, which is ours: forks that come later import nothing."""
+    return json.loads(to_json(getattr(headscope, name)(*given, **options)))
+
+
 def result_of(ended: list[Ended]) -> Any:
     """Return what the first process printed; all went well and the others were silent."""
     assert [(one.code, one.stderr) for one in ended] == [(0, "")] * len(ended), ended
     assert [one.stdout for one in ended[1:]] == [""] * (len(ended) - 1)
     return json.loads(ended[0].stdout)
-
-
-def as_json(result: Any) -> Any:
-    return json.loads(to_json(result))
 
 
 def said(ended: list[Ended]) -> str:
@@ -64,67 +66,62 @@ def said(ended: list[Ended]) -> str:
 
 
 def test_the_documented_command_gives_what_one_process_gives(tmp_path):
+    expected = alone("classify", "demo", limit=16)
     page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
-    command = shlex.split(re.search(r"^torchrun .*", page, re.MULTILINE)[0], comments=True)
-    command[command.index("--limit") + 1] = "16"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [*command, "--format", "json", "--verbose"],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    same(as_json(headscope.classify("demo", limit=16)), json.loads(done.stdout))
+    shown = re.search(r"^torchrun .*", page, re.MULTILINE)[0]
+    _, *words = shlex.split(shown, comments=True)
+    words[words.index("--limit") + 1] = "16"
+    done = torchrun([*words, "--format", "json", "--verbose"], tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    same(expected, json.loads(done.stdout))
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"classify.json", "heads.csv"}
     assert not list((tmp_path / "out").glob(".*"))  # no state is left of either process
 
 
 @pytest.mark.parametrize("kind", ["treebank", "pairs"])
 def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
-    """Windows of 16 rows, some of which are too long for the model."""
+    """Windows of 8 rows, some of which are too long for the model."""
     for module in (corpus, texts):
-        monkeypatch.setattr(module, "WINDOW", 16)
+        monkeypatch.setattr(module, "WINDOW", 8)
     path = SAMPLE
     if kind == "pairs":
         model, path = write_tiny(tmp_path / "bart", "bart"), tmp_path / "pairs.tsv"
-        rows = [sentence.text for sentence in corpus.sample_corpus()][:90]
-        rows[20:60:7] = [" ".join(rows[:20])] * 6
+        rows = [sentence.text for sentence in corpus.sample_corpus()][:45]
+        rows[20:40:7] = [" ".join(rows[:20])] * 3
         lines = (f"{row}\t{rows[i // 2]}" for i, row in enumerate(rows))
         path.write_text("source\ttarget\n" + "\n".join(lines), encoding="utf-8")
-    given = ("--treebank" if kind == "treebank" else "--text", path, "--limit", "90")
+    opened = corpus.open_treebank(path) if kind == "treebank" else corpus.open_text(path)
+    expected = alone("classify", model, opened, limit=45, validate=False)
+    given = ("--treebank" if kind == "treebank" else "--text", path, "--limit", "45")
     found = result_of(
         launch(3, "classify", model, *given, "--no-validate", "--format", "json", "--verbose")
     )
-    opened = corpus.open_treebank(path) if kind == "treebank" else corpus.open_text(path)
-    same(as_json(headscope.classify(model, opened, limit=90, validate=False)), found)
+    same(expected, found)
     assert found["corpus"]["skipped"] > 0
 
 
 def test_prune(model, tmp_path):
     repairs, methods = ("scale", "surgeon"), ("surgeon", "random")
+    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
+    other = {"ablation": False, "save": tmp_path / "other"}
+    expected = alone("prune", model, methods=methods, repairs=repairs, **few, **other)
     words = [f"--repair={name}" for name in repairs] + [f"--method={name}" for name in methods]
     words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40", "--no-roles"]
     saved = tmp_path / "saved"
     more = ("--no-ablation", "--format=json", "--save", saved)
     found = result_of(launch(2, "prune", model, *words, *more))
-    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
-    other = {"ablation": False, "save": tmp_path / "other"}
-    alone = as_json(headscope.prune(model, methods=methods, repairs=repairs, **few, **other))
     assert found["saved"].pop("folder") == str(saved)
-    alone["saved"].pop("folder")
-    found["saved"].pop("code"), alone["saved"].pop("code")  # which name the folder
-    for result in (found, alone):
+    expected["saved"].pop("folder")
+    found["saved"].pop("code"), expected["saved"].pop("code")  # which name the folder
+    for result in (found, expected):
         assert result.pop("speed")["parameters_pruned"] > 0  # its times are another run's
-    same(alone, found)
+    same(expected, found)
     headscope.load(saved)
 
 
 def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     """No launcher watches here: the others notice by themselves."""
+    expected = alone("classify", model, limit=60, control=True, validate=False)
     words = ("--limit", "60", "--control", "--no-validate", "--format", "json", "--verbose")
     command = ("classify", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=1, batches=1, kind="killed")
@@ -136,11 +133,12 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     }
     found = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))
-    same(as_json(headscope.classify(model, limit=60, control=True, validate=False)), found)
+    same(expected, found)
 
 
 def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
     """It stops where one process does: when the intervals are narrow enough."""
+    expected = alone("spectrum", model, length=16, precision=0.005, validate=False)
     words = ("-n", "16", "--precision", "0.005", "--no-validate", "--format", "json")
     command = ("spectrum", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=0, batches=2, kind="error")
@@ -149,7 +147,7 @@ def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
     found = result_of(launch(3, *command, "--resume"))
     assert found["sampling"]["reached"]
     assert 128 < found["sequences"] < found["sampling"]["windows"]
-    same(as_json(headscope.spectrum(model, length=16, precision=0.005, validate=False)), found)
+    same(expected, found)
 
 
 def test_slips_are_said_once(model, run, monkeypatch):
@@ -167,17 +165,12 @@ def test_slips_are_said_once(model, run, monkeypatch):
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-MISSING = (
-    (("validate", "org/name", "--revision", "dev"), ("org/name", "dev")),
-    (("validate", "org/other"), ("org/other", "not in the local cache", "hf download org/other")),
-    (("validate", "org/bare"), ("has no weights",)),
-)
 CACHED = ("validate", "org/name", "--format", "json")
 
 
 @pytest.fixture(scope="module")
-def cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A cache as huggingface_hub lays it out; returns the settings that point to it."""
+def hub(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache as huggingface_hub lays it out."""
     hub = tmp_path_factory.mktemp("hf-home") / "hub"
     for name, files in (("name", sorted(model.iterdir())), ("bare", [model / "config.json"])):
         repo = hub / f"models--org--{name}"
@@ -189,10 +182,10 @@ def cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
             blob = repo / "blobs" / f"{i:040x}"
             blob.write_bytes(file.read_bytes())
             (snapshot / file.name).symlink_to(Path("..", "..", "blobs", blob.name))
-    return {"HF_HOME": str(hub.parent), "HF_HUB_CACHE": str(hub), "OMP_DISPLAY_ENV": "verbose"}
+    return hub
 
 
-def found_in_the_cache(ended: Cold) -> None:
+def found_in_the_cache(ended: Ended | Cold) -> None:
     assert (ended.code, ended.stderr) == (0, ""), ended
     result = json.loads(ended.stdout)
     assert result["passed"] is True
@@ -200,54 +193,50 @@ def found_in_the_cache(ended: Cold) -> None:
     assert result["provenance"]["model"]["revision"] == COMMIT
 
 
-def test_offline(model, unknown, cache):
-    """One start for all that depends on one: modules, threads, loggers, and the hub's cache."""
-    first, passed, failed, cached, revised, *missing = cold(
+def test_offline_a_hub_id_is_found_in_the_cache_or_is_one_sentence(run, hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    found_in_the_cache(run(*CACHED, "--quiet", "--revision", COMMIT))
+    refused(run("validate", "org/name", "--revision", "dev"), "org/name", "dev")
+    said = ("org/other", "not in the local cache", "hf download org/other")
+    refused(run("validate", "org/other"), *said)
+    refused(run("validate", "org/bare"), "has no weights")
+
+
+def test_a_new_interpreter_online_where_nothing_is_to_be_had(model, unknown, hub):
+    """One start for all that depends on one: modules, threads, loggers, and connections.
+
+    No command on a folder opens a socket; a hub id is found in the cache, or is one sentence.
+    """
+    first, failed, cached, other = cold(
         ("classify", model, "--limit", 5, "--format", "json"),
-        ("validate", model, "--format", "csv"),
         ("validate", unknown, "--format", "csv"),
         CACHED,
-        (*CACHED, "--revision", COMMIT),
-        *(words for words, _ in MISSING),
-        env={**cache, "OMP_WAIT_POLICY": None},
+        ("validate", "org/other"),
+        env={
+            **{"HF_HOME": str(hub.parent), "HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "0"},
+            "HF_ENDPOINT": "http://127.0.0.1:9",  # where nothing listens, which refuses at once
+            **{"OMP_WAIT_POLICY": None, "OMP_DISPLAY_ENV": "verbose"},
+        },
     )
-    assert first.code == 0, first.stderr
+    assert (first.code, first.sockets) == (0, []), first
     assert not {"matplotlib", "pandas", "tensorly", "sklearn"} & set(first.heavy)
     if sys.platform == "linux":  # torch brings GNU's runtime on Linux alone; it shows its settings
         assert re.search("GOMP_SPINCOUNT = '10000'", first.stderr)
     # No message of a library's logger but our own on the real stderr.
-    assert (passed.code, passed.stderr) == (0, "")
-    assert failed.code == 3
-    assert failed.stderr.count("\n") == 1
-    found_in_the_cache(cached)
-    found_in_the_cache(revised)
-    for ended, (_, words) in zip(missing, MISSING, strict=True):
-        refused(Ended(ended.code, ended.stdout, ended.stderr), *words)
-
-
-def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):
-    """No command on a folder opens a socket; a hub id is found in the cache, or is one sentence."""
-    out, few = tmp_path / "out", ("--limit", 4, "--format", "json")
-    first, written, same, cached, other = cold(
-        ("validate", model),
-        ("classify", model, *few, "-o", out),
-        ("diff", out, out),
-        CACHED,
-        ("validate", "org/other"),
-        # A port that nothing listens on refuses at once; a user who decided on threads is obeyed.
-        env={
-            **{**cache, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"},
-            "OMP_WAIT_POLICY": "active",
-        },
-    )
-    for ended in (first, written, same):
-        assert (ended.code, ended.sockets) == (0, []), ended
+    assert (failed.code, failed.stderr.count("\n"), failed.sockets) == (3, 1, [])
     found_in_the_cache(cached)
     refused(Ended(other.code, other.stdout, other.stderr), "org/other", "could not be reached")
     assert other.sockets, "nothing that connects is seen"
-    if sys.platform == "linux":
-        assert "OMP_WAIT_POLICY = 'ACTIVE'" in first.stderr
-        assert not re.search("GOMP_SPINCOUNT = '10000'", first.stderr)
+
+
+@pytest.mark.parametrize("decided", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_a_user_who_decided_on_threads_is_obeyed(decided, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(decided, "user's")
+    before = dict(os.environ)
+    calm_threads()
+    assert dict(os.environ) == before
 
 
 #: An interrupt that Python drops, as it does where a library's ``__del__`` runs.

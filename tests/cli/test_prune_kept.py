@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from outcomes import refused
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
@@ -20,12 +19,10 @@ from tiny_models import tiny_bert
 import headscope
 from headscope import classify
 from headscope.artefacts.saving import write_model
-from headscope.core.errors import ArtefactError
 from headscope.core.files import sha256_of_file
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.result import PruneResult
 from headscope.pruning.run import open_sources
 from headscope.tasks import calibration
 from headscope.tasks.making import make_task
@@ -69,9 +66,9 @@ def shown() -> list[str]:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model in place of the demo, and tiny ones of the names that examples use."""
     folder = tmp_path_factory.mktemp("kept")
-    tiny_bert(folder / "demo", layers=2, heads=4, seed=3)
-    tiny_bert(folder / "my-sst2", layers=4, heads=4, seed=3, task_head="classification")
-    tiny_bert(folder / "my-mlm", layers=2, heads=4, seed=4, task_head="mlm")
+    tiny_bert(folder / "demo", seed=3)
+    tiny_bert(folder / "my-sst2", seed=3, task_head="classification")
+    tiny_bert(folder / "my-mlm", seed=4, task_head="mlm")
     return folder
 
 
@@ -80,7 +77,7 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with everything that the examples name.
 
     The words of a command stay as they are; ``demo`` is small and random here, the built-in sample
-    48 sentences. The real demo model is in tests/real.
+    24 sentences. The real demo model is in tests/real.
     """
     for name in ("my-sst2", "my-mlm"):
         (tmp_path / name).symlink_to(models / name)
@@ -105,12 +102,12 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("headscope.models.load.source.demo_folder", lambda: models / "demo")
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")
     monkeypatch.setattr("headscope.models.load.source.WEIGHTS_SHA256", sha256)
-    monkeypatch.setattr(f"{PARTS}.run.sample_texts", lambda: sample_texts(48))
+    monkeypatch.setattr(f"{PARTS}.run.sample_texts", lambda: sample_texts(24))
     read = calibration.read_texts
     monkeypatch.setattr(
-        calibration, "read_texts", lambda source: read(source) if source else sample_texts(48)
+        calibration, "read_texts", lambda source: read(source) if source else sample_texts(24)
     )
-    monkeypatch.setattr(f"{PARTS}.run.classify", partial(classify, limit=48))
+    monkeypatch.setattr(f"{PARTS}.run.classify", partial(classify, limit=16))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -139,7 +136,6 @@ def check_folder(result: dict[str, Any]) -> None:
         for head in entry["removed"]
     ]
     assert sorted(removed) == point["heads_removed"]
-    check_card(result)
     small = headscope.load(saved["folder"], task_head="auto")
     left = [[site.layer, head] for site in small.sites for head in site.head_ids]
     assert len(left) + len(removed) == result["n_heads"]
@@ -154,22 +150,6 @@ def check_folder(result: dict[str, Any]) -> None:
     else:
         value = headscope.measure(small, result["task"], data, reference=full).value.value
     assert value == pytest.approx(point["value"]["value"], abs=1e-4)
-
-
-def check_card(result: dict[str, Any]) -> None:
-    """The hub's own reader finds the measured value, the heads, the speed and the command."""
-    saved, kept = result["saved"], result["kept"]
-    card = ModelCard.load(Path(saved["folder"]) / "README.md")
-    (entry,) = card.data.to_dict()["model-index"]
-    (metric,) = entry["results"][0]["metrics"]
-    assert metric["value"] == pytest.approx(kept["value"], abs=5.1e-5)
-    assert metric["args"]["examples"] == result["data"]["examples"]
-    assert (entry["results"][0]["dataset"]["name"]) == Path(result["data"]["name"]).name
-    removed = card.text.partition("## Heads removed")[2].partition("\n## ")[0]
-    assert len(re.findall(r"\bH\d+", removed)) == len(saved["heads_removed"])
-    assert f"It is {result['speed']['speed']['value']:.2f}" in card.text
-    assert f"repair `{kept['repair']}`" in card.text
-    assert result["provenance"]["command"] in card.text
 
 
 @pytest.mark.parametrize("command", shown())
@@ -226,7 +206,7 @@ def test_the_lowest_loss_is_the_best(run, desk):
 
 
 def test_heads_kept_by_role_are_saved_and_not_the_random_ones_beside_them(run, desk):
-    found = classify("demo", limit=48)
+    found = classify("demo", limit=16)
     roles = {0: (), 1: ("rare",)}
     heads = tuple(dataclasses.replace(h, roles=roles.get(h.head, ())) for h in found.heads)
     text = to_json(dataclasses.replace(found, heads=heads))
@@ -276,35 +256,29 @@ def spoil(
 BY_HAND = ("prune", "demo", *SIMILAR, "--no-validate", "--heads", "L0H1,L1H3")
 
 
-def test_a_folder_that_would_hold_another_model_is_refused(run, desk, monkeypatch):
+def test_a_folder_that_cannot_be_saved_or_holds_another_model_is_refused(run, desk, monkeypatch):
     """What was there stays, and the numbers are kept."""
     assert run(*BY_HAND, "--save", "small").code == 0
     before = (desk / "small" / "model.safetensors").read_bytes()
-    spoil(monkeypatch, lambda weight: weight * 3.0)
-    found = run(*BY_HAND, "--save", "small", "-o", "out")
-    assert found.code == 1
-    assert "puts out something else" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
-    result = json.loads(found.stdout)
-    assert json.loads((desk / "out" / "prune.json").read_text()) == result
-    assert (result["saved"], result["kept"]["method"]) == (None, "manual")
-    assert point_of(result, "manual", "none")["heads_removed"] == [[0, 1], [1, 3]]
-    assert (desk / "small" / "model.safetensors").read_bytes() == before
-    assert {path.name for path in desk.iterdir() if path.name.startswith(".")} == set()
 
-
-def test_whatever_a_folder_fails_of_the_numbers_are_kept(desk, monkeypatch):
     def full_disk(*args: Any, **kwargs: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"{PARTS}.keep.write_model", full_disk)
-    with pytest.raises(ArtefactError, match="No space left") as failed:
-        headscope.prune("demo", heads="L0H1", limit=8, roles=False, validate=False, save="small")
-    found = failed.value.result
-    assert isinstance(found, PruneResult)
-    assert found.curves[0].points[0].heads_removed == ((0, 1),)
-    assert found.saved is None
-    assert not (desk / "small").exists()
+    for says in ("puts out something else", "No space left"):
+        if says == "No space left":
+            monkeypatch.setattr(f"{PARTS}.keep.write_model", full_disk)
+        else:
+            spoil(monkeypatch, lambda weight: weight * 3.0)
+        found = run(*BY_HAND, "--save", "small", "-o", "out")
+        assert found.code == 1
+        assert says in found.stderr
+        assert len(found.stderr.strip().splitlines()) == 1
+        result = json.loads(found.stdout)
+        assert json.loads((desk / "out" / "prune.json").read_text()) == result
+        assert (result["saved"], result["kept"]["method"]) == (None, "manual")
+        assert point_of(result, "manual", "none")["heads_removed"] == [[0, 1], [1, 3]]
+        assert (desk / "small" / "model.safetensors").read_bytes() == before
+        assert {path.name for path in desk.iterdir() if path.name.startswith(".")} == set()
 
 
 def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):

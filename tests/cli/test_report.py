@@ -1,24 +1,11 @@
-"""``headscope report`` and ``headscope insights`` from the command line, on a tiny model."""
+"""``headscope report`` from the command line, on a tiny model."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
-SECTIONS = (
-    *(
-        "validate",
-        "explain",
-        "attribute",
-        "classify",
-        "rank",
-        "spectrum",
-        "depth",
-        "flow",
-        "transfer",
-    ),
-    *("linear", "symmetric", "prune", "insights"),
-)
+from headscope.reports.registry import SECTIONS
 
 
 def timeless(folder: Path) -> dict[str, bytes]:
@@ -33,15 +20,27 @@ def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_a
     out, alone = tmp_path / "report", tmp_path / "alone"
     call = ("report", model, "--config", quick, "-o", out)
     limits = "[limits]\nvalidation = true\nmax_without_role = 8\n"
-    quick.write_text(quick.read_text() + limits)
+    more = "[explain]\nlayer = 1\n[insights.thresholds]\nasymmetry = 1.9\n"
+    quick.write_text(quick.read_text() + limits + more)
     first = run(*call)
     assert first.code == 0, first.stderr
     document = json.loads((out / "report.json").read_text())
     assert all(document[name] for name in SECTIONS)
     assert document["settings"]["classify"] == {"limit": 16, "ablate_limit": 4, "control": False}
+    assert (document["settings"]["explain"], document["explain"]["layer"]) == ({"layer": 1}, 1)
+    assert document["explain"]["sentence"] == document["samples"][0]["text"]
     before = timeless(out)
     assert {"report.html", "report.md", "heads.csv", "roles.png", "curves.csv"} <= set(before)
     assert not [name for name in before if name.startswith(".")]
+
+    claims = document["insights"]["insights"]  # judged by the thresholds of the file
+    assert [item["number"] for item in claims] == list(range(11))
+    for item in claims:
+        assert item["verdict"] != "not measured yet"  # 4: "not applicable"
+        assert item["claim"]
+        assert item["rule"]
+    assert claims[0]["verdict"] == "does not hold"
+    assert document["insights"]["thresholds"]["asymmetry"] == 1.9
 
     run("depth", model, "--config", quick, "-q", "-o", alone)  # a section is the command's own
     section, own = document["depth"], json.loads((alone / "depth.json").read_text())
@@ -93,20 +92,6 @@ def test_a_model_that_is_not_known_gets_its_certificate_and_nothing_else(
         assert document["validate"]["passed"] is False
         assert document["classify"] is None
         assert "Validation FAILED" in (out / "report.html").read_text()
-
-
-def test_insights_are_judged_by_the_thresholds_of_the_file(run, model, quick, tmp_path):
-    quick.write_text(quick.read_text() + "[insights.thresholds]\nasymmetry = 1.9\n")
-    out = tmp_path / "out"
-    found = run("insights", model, "--config", quick, "--format", "json", "-q", "-o", out).json
-    assert [item["number"] for item in found["insights"]] == list(range(11))
-    for item in found["insights"]:
-        assert item["verdict"] != "not measured yet"  # 4: "not applicable"
-        assert item["claim"]
-        assert item["rule"]
-    assert found["insights"][0]["verdict"] == "does not hold"
-    assert found["thresholds"]["asymmetry"] == 1.9
-    assert (out / "insights.csv").read_text().startswith("number,claim,verdict")
 
 
 def test_sentences_of_ones_own_are_on_the_page_or_refused_before_anything_is_measured(
