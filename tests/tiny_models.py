@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families import BY_NAME
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
@@ -73,24 +72,14 @@ class TextOnly:
 
 
 def _written(
-    folder: Path, auto: Any, kind: str, seed: int, tokenizer: Any = None, **config: Any
+    folder: Path, auto: Any, kind: str, seed: int = 0, tokenizer: Any = None, **config: Any
 ) -> Path:
     """Write a random model of a kind and a tokenizer; returns the folder."""
     torch.manual_seed(seed)
-    auto.from_config(AutoConfig.for_model(kind, **config)).save_pretrained(folder)
+    settings = AutoConfig.for_model(kind, **{"vocab_size": len(VOCABULARY), **config})
+    auto.from_config(settings).save_pretrained(folder)
     (tokenizer or tiny_tokenizer()).save_pretrained(folder)
     return folder
-
-
-def _sizes(layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 8 * heads,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 16 * heads,
-        **more,
-    }
 
 
 _WITH_HEAD = {
@@ -114,27 +103,15 @@ def tiny_bert(
     """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
     more: Any = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
     tokenizer = tiny_tokenizer(int(more["max_position_embeddings"]))
-    sizes = _sizes(layers, heads, **more)
+    sizes = {"hidden_size": 8 * heads, "num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes |= {"intermediate_size": 16 * heads, **more}
     return _written(folder, _WITH_HEAD[task_head], "bert", seed, tokenizer, **sizes)
-
-
-def tiny_mpnet(folder: Path) -> Path:
-    """Write a random MPNet, whose modules never ask for a custom attention, and a tokenizer."""
-    sizes = _sizes(2, 4, max_position_embeddings=66)
-    return _written(folder, AutoModel, "mpnet", 0, **sizes)
-
-
-def tiny_deberta(folder: Path) -> Path:
-    """Write a random DeBERTa-v2, configured as v3 is, and a tokenizer."""
-    sizes = _sizes(2, 4, max_position_embeddings=64, initializer_range=0.2)
-    changes = BY_NAME["deberta-v2, as v3"].changes
-    return _written(folder, AutoModel, "deberta-v2", 0, **sizes, **changes)
 
 
 def tiny_unknown(folder: Path) -> Path:
     """Write a random CTRL, whose attention headscope does not know, and a tokenizer."""
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 64, "n_positions": 64}
-    return _written(folder, AutoModel, "ctrl", 0, vocab_size=len(VOCABULARY), **sizes)
+    return _written(folder, AutoModel, "ctrl", **sizes)
 
 
 #: Of [PAD], [CLS] and [SEP].
@@ -166,11 +143,10 @@ _READERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def write_tiny(folder: Path, family: str, *, template: str = "$A [SEP]", seed: int = 0) -> Path:
+def write_tiny(folder: Path, family: str, *, template: str = "$A [SEP]") -> Path:
     """Write a random model and its tokenizer; ``template`` puts special tokens around a text."""
     auto, config = _READERS[family]
-    tokenizer = framed_tokenizer(template)
-    return _written(folder, auto, family, seed, tokenizer, vocab_size=len(VOCABULARY), **config)
+    return _written(folder, auto, family, tokenizer=framed_tokenizer(template), **config)
 
 
 def some_pairs(n: int, seed: int = 0, longest: int = 9) -> list[tuple[str, str]]:

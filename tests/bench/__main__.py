@@ -46,7 +46,7 @@ def of_peers(given):
         what = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
         seconds = f"{row.get('peer s', '')} / {row.get('headscope s', '')}"
         size = f"{row.get('peer MB', '')} / {row.get('headscope MB', '')}"
-        ratio = row.get("its time / ours", "")
+        ratio = row.get("peer / headscope", "")
         yield dict(zip(COLUMNS, (what, seconds, size, ratio, ""), strict=True))
     if given.write:
         peers.write_between(Path("docs/peers.md"), text, "peers")

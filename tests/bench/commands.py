@@ -4,16 +4,13 @@ Run from the repository, with nothing else on the machine:
 ``python tests/bench/commands.py [TREEBANK] [PAIRS] [CALIBRATION] --write docs/scale.md``. Each
 command runs in a process of its own, all in turn, quiet and then, where it takes less than a
 minute, beside one spinning program; the table has medians. ``classify`` stands beside its own
-imports and a bare pass over the same sentences. With ``--python PEERS/bin/python`` the peers of
-docs/peers.md are timed too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
+imports and a bare pass over the same sentences; ``python -m bench`` times the peers of
+docs/peers.md too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
 STS-B's test and training parts. ``--model FOLDER`` measures another model than the demo, and
 ``--mark large`` writes its table below that of the demo: seconds and peaks beside those of a bare
 pass, which is the model's own over the same text with all its imports.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -132,11 +129,9 @@ def rows(jobs, quiet, beside):
 
 
 def main():
-    given = options(
-        __doc__, "treebank?", "pairs?", "calibration?",
-        repeats=3, only=[""], python="", write="", peers="docs/peers.md", busy=1,
-        model="demo", mark="commands",
-    )  # fmt: skip
+    settings = {"repeats": 3, "only": [""], "write": "", "busy": 1, "model": "demo"}
+    names = ("treebank?", "pairs?", "calibration?")
+    given = options(__doc__, *names, **settings, mark="commands")
     with tempfile.TemporaryDirectory() as given.room:
         jobs = {
             name: job
@@ -160,11 +155,6 @@ def main():
     print(text)
     if given.write:
         write_between(Path(given.write), text, given.mark)
-    if given.python:
-        script = Path(__file__).with_name("peers.py")
-        words = [sys.executable, str(script), "--python", given.python, "--write", given.peers]
-        words += ["--treebank", str(given.treebank)] if given.treebank else []
-        subprocess.run(words, check=True, env=dict(os.environ))
 
 
 if __name__ == "__main__":

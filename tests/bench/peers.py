@@ -23,28 +23,23 @@ SCRIPTS = Path(__file__).with_name("peer_scripts.py")
 LENGTHS = (128, 512)
 
 
-#: Its job in peer_scripts.py, headscope's beside it, what it leaves to its user in words.
-Peer = namedtuple("Peer", "job title package ours what cannot")
+#: Its job in peer_scripts.py, headscope's beside it.
+Peer = namedtuple("Peer", "job title package ours what")
 PEERS = [
     Peer(*(cell.strip() for cell in line.split("|")))
     for line in """
 output_attentions | a script, transformers | transformers | classify | \
- head statistics, {sentences} sentences | \
- no baseline, interval or proof; a text's patterns are held all at once
-transformerlens | TransformerLens | transformer-lens | classify | the same from its cache | \
- takes no BERT without a task head; no dependency relations
-nnsight | nnsight | nnsight | classify | the same from its trace | measures nothing itself
-bertviz | BertViz | bertviz | page | page of {length} tokens | \
- no statistics over a corpus; the page loads scripts from a CDN
-weightwatcher | WeightWatcher | weightwatcher | rank | ranks of weights | \
- knows no heads: one row a matrix
+ head statistics, {sentences} sentences
+transformerlens | TransformerLens | transformer-lens | classify | the same from its cache
+nnsight | nnsight | nnsight | classify | the same from its trace
+bertviz | BertViz | bertviz | page | page of {length} tokens
+weightwatcher | WeightWatcher | weightwatcher | rank | ranks of weights
 """.strip().splitlines()
 ]
 COLUMNS = (
     *("peer", "what", "headscope instead", "peer s", "headscope s", "peer / headscope"),
     *("the same of processor time", "peer MB", "headscope MB", "page", "found"),
 )
-SHORT = ("instead of headscope", "for", "its time / ours", "page, its / ours", "cannot")
 
 
 def run(python, job, given, limit):
@@ -95,7 +90,7 @@ def make_given(folder, treebank, n):
 
 
 def rows_of(peer, theirs, ours, version, sentences):
-    """Yield what the columns of both tables say of a peer: one row, or one a length of text."""
+    """Yield what the columns of the table say of a peer: one row, or one a length of text."""
     title = f"{peer.title} {version}".strip()
     instead = "page of `classify`" if peer.ours == "page" else f"`{peer.ours}`"
     failed = next((found["error"] for found in theirs if "error" in found), None)
@@ -107,8 +102,7 @@ def rows_of(peer, theirs, ours, version, sentences):
     for part in theirs[0]["took"] if failed is None else LENGTHS[:1]:
         what = peer.what.format(sentences=sentences, length=part)
         row = {"peer": title, "what": what, "headscope instead": instead, "found": note}
-        row |= {"instead of headscope": title, "for": what, "cannot": peer.cannot}
-        yield {**row, **({"its time / ours": "failed"} if failed else figures(theirs, ours, part))}
+        yield {**row, **({"peer / headscope": "failed"} if failed else figures(theirs, ours, part))}
 
 
 def figures(theirs, ours, part):
@@ -118,14 +112,13 @@ def figures(theirs, ours, part):
         found = [{"MB": one["peak_mb"], **one["took"][part]} for one in runs]
         sides.append({name: statistics.median(f[name] for f in found) for name in found[0]})
     ratio, of_cpu = (sides[0][name] / sides[1][name] for name in ("seconds", "cpu"))
-    shown = {"peer / headscope": f"**{ratio:.1f}**", "its time / ours": f"{ratio:.1f}"}
+    shown = {"peer / headscope": f"**{ratio:.1f}**"}
     shown["the same of processor time"] = f"{of_cpu:.1f}"
     for name, side in zip(("peer", "headscope"), sides, strict=True):
         shown |= {f"{name} s": f"{side['seconds']:.2f}", f"{name} MB": f"{side['MB']:.0f}"}
     if "bytes" in sides[0]:
         sizes = [side["bytes"] / 1e6 for side in sides]
         shown["page"] = "{:.2f} / {:.2f} MB".format(*sizes)
-        shown["page, its / ours"] = "{:.1f} / {:.1f} MB".format(*sizes)
     return shown
 
 
@@ -186,12 +179,11 @@ def measured(given):
 def main():
     sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}  # seconds that one job may take
     chosen = {"only": [peer.job for peer in PEERS], "treebank": "", **sizes}
-    given = options(__doc__, python="python", write="", readme="", **chosen)
-    rows, text = measured(given)
+    given = options(__doc__, python="python", write="", **chosen)
+    text = measured(given)[1]
     print(text)
-    for path, shown in ((given.write, text), (given.readme, table(rows, SHORT))):
-        if path:
-            write_between(Path(path), shown, "peers")
+    if given.write:
+        write_between(Path(given.write), text, "peers")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ errors measured side by side in one run, and asserts nothing: machines differ.
 
 1. Routes to the singular values of real patterns, against a plain loop of ``numpy.linalg.svd``.
 2. Their errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
-3. Thread layouts: one matrix per core, threads inside LAPACK, both.
-4. What a user would write (output_attentions, then that loop) against our streamed pass.
-5. The adaptive mode: sequences until every head is within 0.01, and whether its means are.
+3. What a user would write (output_attentions, then that loop) against our streamed pass.
+4. The adaptive mode: sequences until every head is within 0.01, and whether its means are.
 """
 
 import itertools
 import statistics
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -135,25 +133,6 @@ def hard_table(n):
             print_row((name, *(f"{e:.0e}" for e in found)))
 
 
-def threads_table(patterns, cores):
-    print(
-        f"\nthread layouts, n = {patterns.shape[-1]}, over {len(patterns)} matrices: processor ms "
-        "a matrix of all threads together (ms on the clock)\n"
-    )
-    print_head(("layout", "numpy svd loop", "Gram eigenvalues"))
-    for workers, inside in dict.fromkeys(((1, 1), (cores, 1), (1, cores), (cores, cores))):
-        cells = []
-        for route in (ROUTES[NUMPY], ROUTES[OURS]):
-            with ThreadPoolExecutor(workers) as pool, threadpool_limits(inside, user_api="blas"):
-                list(pool.map(route, patterns[:workers]))
-                before, started = time.process_time(), time.perf_counter()
-                list(pool.map(route, patterns))
-                clock, spent = time.perf_counter() - started, time.process_time() - before
-            each = 1e3 / len(patterns)
-            cells.append(f"{spent * each:.2f} ({clock * each:.2f})")
-        print_row((f"{workers} matrices at a time, {inside} BLAS threads in each", *cells))
-
-
 def script(loaded, ids):
     """What a user would write."""
     for sequence in ids:
@@ -209,7 +188,6 @@ def main():
         routes_table(patterns)
         torch.set_num_threads(cores)
         hard_table(length)
-        threads_table(patterns[:: max(1, len(patterns) // 24)], cores)
         side_by_side(loaded, two, given.repeats)
         adaptive(loaded, given.text, length, check=length == 128)
 

@@ -1,4 +1,4 @@
-"""Labelled files of every form, and the line that an error names."""
+"""Labelled files of every form, the line that an error names, and sentences that files share."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.corpus import as_plain
 from headscope.data.examples import (
+    Examples,
     class_ids,
+    lines_without_shared,
     read_labelled,
     read_pairs,
     read_texts,
     read_translations,
+    without_shared,
 )
 
 
@@ -27,7 +31,6 @@ SAME = {
     "bare.tsv": 'a "b c\t1\n\nd, e\t0\n',
     "other.txt": 'a "b c\t1\nd, e\t0\n',
     "header.csv": 'Text,Label\n"a ""b c",1\n"d, e",0\n',
-    "bare.csv": '"a ""b c",1\n"d, e",0\n',
     "lines.jsonl": '{"text": "a \\"b c", "label": 1}\n\n{"sentence": "d, e", "label": "0"}\n',
 }
 
@@ -59,7 +62,6 @@ def test_pairs_with_a_class_or_with_scores(tmp_path):
 #: For each reader: what is wrong, the file's name, its text and what is said of it.
 WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
     read_labelled: [
-        ("no such file", "gone.tsv", "", "no file"),
         ("empty", "x.tsv", "", "no example"),
         ("no label column", "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
         ("row too short", "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
@@ -70,16 +72,13 @@ WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
     ],
     read_pairs: [
         ("one line", "x.csv", "a,b,1\n", "one example"),
-        ("constant score", "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
         ("score in words", "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
         ("score is NaN", "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
         ("open quote", "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
     ],
-    read_texts: [("one line of text", "x.txt", "a\n", "one example")],
     read_translations: [
         ("two", "x.tsv", "a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
         ("no source", "x.tsv", "a\tb\n\t c\n", "line 2: no source; give every row source"),
-        ("no target", "x.tsv", "source\ttarget\na\tb\nc\t \n", "line 3: no target"),
         ("no column", "x.tsv", "source\tscore\na\tb\n", "line 1: the header has no column target"),
     ],
 }
@@ -88,10 +87,9 @@ CASES = [pytest.param(read, *row, id=case) for read, cases in WRONG.items() for 
 
 @pytest.mark.parametrize(("read", "name", "text", "message"), CASES)
 def test_wrong_files(read, name, text, message, tmp_path):
-    if name != "gone.tsv":
-        written(tmp_path, name, text)
+    path = written(tmp_path, name, text)
     with pytest.raises(CorpusError, match=message) as raised:
-        read(tmp_path / name)
+        read(path)
     assert name in str(raised.value)
 
 
@@ -124,21 +122,73 @@ def test_labels_by_name_and_number(tmp_path):
         class_ids(read_labelled(path), names)
 
 
-TRANSLATIONS = {
-    "bare.tsv": 'aus "x"\tfrom "x"\n\n zu \tto, too\n',
-    "header.tsv": 'source\ttarget\naus "x"\tfrom "x"\nzu\tto, too\n',
-    "turned.tsv": 'Target\tSource\nfrom "x"\taus "x"\nto, too\tzu\n',
-    "bare.csv": '"aus ""x""","from ""x"""\nzu, "to, too"\n'.replace(', "', ',"'),
-    "lines.jsonl": '{"source": "aus \\"x\\"", "target": "from \\"x\\""}\n'
-    '{"target": "to, too", "source": "zu"}\n',
-}
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("bare.tsv", "x\ty\n\n zu \ta, b\n", (1, 3)),
+        ("turned.csv", 'Target,Source\ny,x\n"a, b",zu\n', (2, 3)),
+        ("l.jsonl", '{"source": "x", "target": "y"}\n{"target": "a, b", "source": "zu"}', (1, 2)),
+    ],
+)
+def test_translations_of_every_form_say_the_same(name, text, lines, tmp_path):
+    found = read_translations(written(tmp_path, name, text))
+    assert (found.first, found.second, found.labels) == (("x", "zu"), ("y", "a, b"), None)
+    assert found.lines == lines
 
 
-@pytest.mark.parametrize("name", TRANSLATIONS)
-def test_translations_of_every_form_say_the_same(name, tmp_path):
-    found = read_translations(written(tmp_path, name, TRANSLATIONS[name]))
-    assert found.first == ('aus "x"', "zu")
-    assert found.second == ('from "x"', "to, too")
-    lines = TRANSLATIONS[name].splitlines()
-    assert ["aus" in lines[found.lines[0] - 1], "zu" in lines[found.lines[1] - 1]] == [True] * 2
-    assert found.labels is None
+def pairs(*both: str) -> Examples:
+    first, second = zip(*(text.split("|") for text in both), strict=True)
+    return Examples("pairs", "", first=first, second=second, scores=tuple(range(len(both))))
+
+
+TEST = pairs("A man plays.|Someone  makes music.", "It rained.|It was wet.")
+
+
+def test_either_side_of_a_pair_counts_whatever_its_case_and_white_space():
+    train = pairs(
+        "Someone makes music. |A dog ran.",  # the second side of a test pair, now the first
+        "A cat sat.|It\trained.",
+        "A cat sat.|A dog ran.",
+        "IT RAINED.|A dog ran.",  # case counts no more than white space does
+        "She sat.|A dog ran.",
+    )
+    found = without_shared(train, TEST)
+    assert found.examples.first == ("A cat sat.", "She sat.")
+    assert found.examples.scores == (2, 4)
+    assert (found.dropped, found.shared, found.sentences, found.same) == (3, 2, 4, False)
+    nothing = without_shared(train.pick([2, 4]), TEST)
+    assert (nothing.dropped, nothing.shared, nothing.same) == (0, 0, False)
+
+
+def test_where_nothing_would_be_left_everything_stays_and_is_told():
+    found = without_shared(TEST, TEST)
+    assert (found.examples, found.dropped, found.shared, found.same) == (TEST, 0, 4, True)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["retrieval", "rerank"])
+def test_queries_and_documents_count(ordered):
+    """A query goes if it is shared, or if no relevant document of its own is left."""
+    train = Examples(
+        "train",
+        "",
+        first=("what rained", "who plays", "where", "why"),
+        documents=("It rained.", "A man plays.", "Here.", "There.", "So."),
+        relevance=({2: 1.0}, {1: 1.0, 3: 0.0}, {1: 1.0, 3: 2.0}, {4: 1.0}),
+        candidates=((0, 2), (1, 3), (1, 3, 4), (4, 0)) if ordered else None,
+    )
+    test = Examples("test", "", first=("what rained", "how"), documents=("A man plays.", "Now."))
+    found = without_shared(train, test)
+    # The second query loses its only relevant document; "why" keeps two that can be ordered.
+    assert found.examples.first == ("where", "why")
+    assert found.examples.documents == ("It rained.", "Here.", "There.", "So.")
+    assert found.examples.relevance == ({2: 2.0}, {3: 1.0})
+    assert found.examples.candidates == (((2, 3), (3, 0)) if ordered else None)
+    assert (found.dropped, found.shared) == (2 + 1, 2)
+
+
+def test_lines_of_a_text():
+    text = as_plain(["It rained.", "One.", " It was wet.", "Two."])
+    assert list(lines_without_shared(text, TEST).lines()) == ["One.", "Two."]
+    assert lines_without_shared(text, TEST).n_sentences == 2
+    same = as_plain(["It rained."])
+    assert lines_without_shared(same, TEST) is same

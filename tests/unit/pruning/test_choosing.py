@@ -1,16 +1,20 @@
-"""Scores and choices against slow oracles written otherwise, on outputs known in closed form."""
+"""Choices, gates and repairs, on outputs known in closed form, against programs written otherwise.
+
+tests/parity/test_prune_stacks.py holds scores, and heads removed alone, against loops over a model.
+"""
 
 import itertools
 import math
 
 import pytest
 import torch
+from scipy import integrate
 from toy_calibration import toy_given
 
 from headscope.core.errors import InputError
-from headscope.pruning.methods import Fisher, exchange, rank
-from headscope.pruning.ranking import Context
-from headscope.tasks.units import Units
+from headscope.pruning.methods import Fisher, draw_gates, exchange, gates, open_probability, rank
+from headscope.pruning.ranking import Context, scale_gates
+from headscope.tasks.units import Units, parse_heads
 
 
 def _example_loss(given: Context, index: int, gates: torch.Tensor) -> float:
@@ -41,13 +45,6 @@ def test_importance_by_example_is_the_mean_absolute_derivative_of_single_example
     torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-7)
     # Adding gradients up before the absolute value, as a copied script does, gives less.
     assert (differences.mean(dim=0).abs() < expected).all()
-    # By token it does not depend on how examples are batched, and neither works without labels.
-    first = rank("importance-token", given).values
-    given.calibration._batch_size = 40
-    torch.testing.assert_close(rank("importance-token", given).values, first)
-    for method in ("importance-token", "importance-example"):
-        with pytest.raises(InputError, match="label"):
-            rank(method, toy_given(labels=False))
 
 
 def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients():
@@ -102,21 +99,6 @@ def test_fisher_keeps_the_number_of_heads_that_its_diagonal_gives_each_layer():
             assert sum(u in of_layer for u in removed) == sum(u in of_layer for u in by_value)
 
 
-def test_ablation_measures_each_head_alone():
-    given = toy_given(2, 3)
-    toy = given.calibration
-    ones = torch.ones(2, 3)
-
-    def without(unit: int) -> float:
-        gates = ones.clone()
-        gates[divmod(unit, 3)] = 0.0
-        return toy.quality(gates)
-
-    expected = [toy.quality(ones) - without(unit) for unit in range(6)]
-    found = rank("ablation", given)
-    torch.testing.assert_close(found.values, torch.tensor(expected, dtype=torch.float64))
-
-
 def test_units_tie_the_layers_that_share_a_module():
     units = Units([2, 2, 3], [(0, 1), (2,)])
     assert units.members == (((0, 0), (1, 0)), ((0, 1), (1, 1)), ((2, 0),), ((2, 1),), ((2, 2),))
@@ -126,3 +108,88 @@ def test_units_tie_the_layers_that_share_a_module():
     assert units.contract(grid).tolist() == [0.0 + 3.0, 1.0 + 4.0, 6.0, 7.0, 8.0]
     gates = units.expand(units.gates([1]))
     assert gates.tolist() == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]  # no third head: never read
+
+
+def test_scaling_solves_least_squares_where_outputs_are_linear():
+    given = toy_given(2, 3, labels=False, n=300, d=8)
+    a = given.calibration._a.flatten(1, 2)
+    a += 0.8 * a[:, :1]  # heads that go together
+    removed, kept = [1, 4], [0, 2, 3, 5]
+    found = scale_gates(given, removed, directions=20, rounds=6)
+    design = a[:, kept].transpose(1, 2).reshape(-1, len(kept))
+    exact = torch.linalg.lstsq(design, a.sum(dim=1).reshape(-1, 1)).solution[:, 0]
+    torch.testing.assert_close(found[kept], exact, atol=0.05, rtol=0)
+    assert (found[removed] == 0).all()
+
+
+@pytest.mark.parametrize("removed", [[], [0], list(range(6))])
+def test_scaling_never_makes_the_calibration_distance_worse(removed):
+    given = toy_given(2, 3, labels=False, f=torch.tanh)
+    found = scale_gates(given, removed, directions=2)
+    assert given.distance(found) <= given.distance(given.units.gates(removed))
+    assert (found[removed] == 0).all()
+
+
+@pytest.mark.parametrize("log_a", [-2.0, 0.0, 1.5])
+def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a):
+    drawn = draw_gates(torch.tensor([log_a]), 200_000, torch.Generator().manual_seed(0))
+    assert drawn.min() >= 0
+    assert drawn.max() <= 1
+    assert float((drawn > 0).float().mean()) == pytest.approx(
+        float(open_probability(torch.tensor(log_a))), abs=0.005
+    )
+
+    def gate(u: float) -> float:
+        s = 1 / (1 + math.exp(-(math.log(u) - math.log(1 - u) + log_a) / 0.33))
+        return min(1.0, max(0.0, s * 1.2 - 0.1))
+
+    mean, _ = integrate.quad(gate, 0, 1, limit=200)
+    assert float(drawn.mean()) == pytest.approx(mean, abs=0.005)
+
+
+def test_gates_close_useless_heads_and_stop_when_settled():
+    """Two layers of four heads, of which 1, 2 and 7 put out next to nothing."""
+    a = torch.randn(120, 2, 4, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    a.flatten(1, 2)[:, [1, 2, 7]] *= 0.01
+    seen: list[tuple[str, int, int]] = []
+    given = toy_given(a=a, labels=False, progress=lambda *step: seen.append(step))
+    ranking = gates(given, strength=0.2)
+    assert set(ranking.remove(3)) == {1, 2, 7}
+    probability = open_probability(ranking.values)
+    assert (probability[[1, 2, 7]] < 0.5).all()
+    assert (probability[[0, 3, 4, 5, 6]] > 0.5).all()
+    assert seen == [("gates", i, 40) for i in range(1, len(seen) + 1)]
+    assert len(seen) < 40  # stopped early
+
+
+ENCODER = "encoder"
+HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}
+ALL = {**HEADS, ("decoder", 0): (0, 1), ("cross", 0): (0, 1)}
+
+
+def test_names_and_stars_are_read_once_each():
+    found = parse_heads("L0H1, l1h* ,L0H1,", HEADS)
+    assert found == [(ENCODER, 0, 1), (ENCODER, 1, 0), (ENCODER, 1, 2)]
+    assert parse_heads("L2H*", HEADS) == []
+
+
+@pytest.mark.parametrize(
+    ("heads", "text", "says"),
+    [
+        *((HEADS, text, "No head") for text in ("", ",")),
+        *((HEADS, text, "not a head") for text in ("H1", "L0H1;L0H2", "L0H-1")),
+        *((HEADS, "L3H0", "no layer 3"), (HEADS, "L0H3", "H0 to H2"), (HEADS, "L1H1", "H0, H2")),
+        *((HEADS, "L2H0", "none left"), (HEADS, "cross:L0H1", "removed from encoder here")),
+        (ALL, "L0H1", "several stacks; write cross:L0H1"),
+        (ALL, "cross:L1H1", "no layer 1; the model has L0 to L0"),
+    ],
+)
+def test_slips_are_named(heads, text, says):
+    with pytest.raises(InputError, match=says):
+        parse_heads(text, heads)
+
+
+def test_a_stack_is_named_where_there_are_several():
+    found = parse_heads("cross:L0H1,encoder:L1H*,Decoder:l0h0", ALL)
+    assert found == [("cross", 0, 1), ("decoder", 0, 0), (ENCODER, 1, 0), (ENCODER, 1, 2)]
+    assert parse_heads("encoder:L0H1", HEADS) == [(ENCODER, 0, 1)]

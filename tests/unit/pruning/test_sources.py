@@ -54,17 +54,6 @@ def test_only_pairs_that_are_measured_count(files, tmp_path):
     assert 0 < found.dropped == shared < 10
 
 
-def test_one_file_for_both_is_told(files):
-    test, _ = files
-    found = opened(test, test)
-    assert (found.dropped, len(found.calibration)) == (0, 100)
-    assert "heads are chosen on what they are measured on" in found.warnings[0]
-    searched = opened(test, test, tested_unseen=True)
-    assert "leave out every example with a sentence that heads were chosen on" in str(
-        searched.warnings
-    )
-
-
 def test_a_limit_below_two_is_refused_for_windows_too():
     for limit in (0, 1, -3):
         with pytest.raises(InputError, match=f"The limit is {limit};"):

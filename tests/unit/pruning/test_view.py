@@ -1,10 +1,11 @@
-"""What is shown of a result: one point, settled beforehand; and no interval where none is known."""
+"""What is shown of a result: one point, settled beforehand; and of a loss how much at most."""
 
 import csv
 import io
 import json
 import re
 
+import pytest
 from rich.console import Console
 from tiny_models import tiny_bert
 
@@ -15,6 +16,7 @@ from headscope.pruning import result as results
 from headscope.pruning.result import PruneResult
 from headscope.pruning.sentences import leading_point, verdict
 from headscope.pruning.view import blocks, key_numbers
+from headscope.removal.metric_words import change_words
 from headscope.show.blocks import Text
 from headscope.show.view import view_of
 from headscope.stats.estimate import Estimate
@@ -95,3 +97,18 @@ def test_the_largest_seed_can_be_used(tmp_path):
     few |= {"seed": 2**63 - 1, "validate": False}
     found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
     assert [len(curve.points) for curve in found.curves] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "ci", "says"),
+    [
+        ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
+        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
+        ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
+        ("accuracy", 0.0, (), "what is lost at most is not known"),
+        ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),
+        ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
+    ],
+)
+def test_a_change_is_told_by_the_bad_end_of_its_interval(metric, difference, ci, says):
+    assert change_words(metric, Estimate(difference, *ci)) == says

@@ -55,22 +55,10 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(name, option, ber
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "meant"),
-    [
-        ("flow", "treebank", "corpus"),
-        ("classify", "limits", "limit"),
-        ("prune", "method", "methods"),
-        ("measure", "referense", "reference"),
-    ],
-)
-def test_a_slip_names_what_may_be_meant(name, option, meant):
-    with pytest.raises(InputError, match=f"{option!r}; did you mean {meant!r}"):
-        getattr(headscope, name)("demo", **{option: 1})
-
-
-@pytest.mark.parametrize(
     ("name", "options", "words"),
     [
+        ("flow", {"treebank": 1}, "'treebank'; did you mean 'corpus'"),
+        ("prune", {"method": 1}, "'method'; did you mean 'methods'"),
         ("classify", {"data": "x.csv"}, "task and data say what ablate"),
         ("symmetric", {"data": "x.csv"}, "name the task too"),
         ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
@@ -82,7 +70,7 @@ def test_a_slip_names_what_may_be_meant(name, option, meant):
         ("insights", {"settings": {"flow": {"dtype": "float64"}}}, "no setting 'dtype'"),
     ],
 )
-def test_an_option_without_the_one_it_belongs_to_is_refused(name, options, words, bert):
+def test_options_that_do_not_go_together_are_refused(name, options, words, bert):
     with pytest.raises(InputError, match=words):
         getattr(headscope, name)(bert, **options)
 

@@ -1,12 +1,13 @@
 """Metrics on counted resamples against the same metric on copied examples, written differently."""
 
 import logging
-import math
+from functools import partial
 
 import numpy as np
 import pytest
 import sacrebleu
 from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from headscope.stats.metrics import (
     accuracy,
@@ -21,51 +22,26 @@ from headscope.tasks.seq2seq import COUNTS, bleu, bleu_counts
 N = 60
 
 
-def draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices (5, N) of five resamples, and the counts that stand for them."""
-    index = np.random.default_rng(seed).integers(0, N, size=(5, N))
-    counts = np.array([[float((row == i).sum()) for i in range(N)] for row in index])
-    return index, counts
-
-
-def labelled(seed: int, classes: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    label = rng.integers(0, classes, N)
-    predicted = np.where(rng.random(N) < 0.6, label, rng.integers(0, classes, N))
-    return {"label": label, "predicted": predicted}
-
-
-def f1_by_hand(label: np.ndarray, predicted: np.ndarray) -> float:
-    scores = []
-    for c in sorted({*label.tolist(), *predicted.tolist()}):
-        true = sum(a == b == c for a, b in zip(label, predicted, strict=True))
-        precision = true / max(1, (predicted == c).sum())
-        recall = true / max(1, (label == c).sum())
-        scores.append(2 * precision * recall / (precision + recall) if true else 0.0)
-    return 100 * sum(scores) / len(scores)
-
-
-def matthews_by_hand(label: np.ndarray, predicted: np.ndarray) -> float:
-    """Correlation of the two one-hot matrices (Gorodkin 2004)."""
-    classes = sorted({*label.tolist(), *predicted.tolist()})
-    x, y = (np.array([v == c for c in classes], dtype=float).T for v in (predicted, label))
-    x, y = x - x.mean(0), y - y.mean(0)
-    spread = math.sqrt((x * x).sum() * (y * y).sum())
-    return 100 * float((x * y).sum()) / spread if spread else 0.0
+def draws(seed: int, n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (5, n) of five resamples, and the counts that stand for them."""
+    index = np.random.default_rng(seed).integers(0, n, size=(5, n))
+    return index, np.array([np.bincount(row, minlength=n) for row in index], dtype=float)
 
 
 @pytest.mark.parametrize(
-    ("metric", "by_hand"),
+    ("metric", "theirs"),
     [
-        (accuracy, lambda a, b: 100 * float(np.mean(a == b))),
-        (macro_f1, f1_by_hand),
-        (matthews, matthews_by_hand),
+        (accuracy, accuracy_score),
+        (macro_f1, partial(f1_score, average="macro")),
+        (matthews, matthews_corrcoef),
     ],
 )
-def test_classification_metrics(metric, by_hand):
-    outputs, (index, counts) = labelled(1, 3), draws(2)
-    expected = [by_hand(outputs["label"][i], outputs["predicted"][i]) for i in index]
-    np.testing.assert_allclose(metric(outputs, counts), expected)
+def test_classification_metrics_are_sklearns(metric, theirs):
+    rng, (index, counts) = np.random.default_rng(1), draws(2)
+    label = rng.integers(0, 3, N)
+    predicted = np.where(rng.random(N) < 0.6, label, rng.integers(0, 3, N))
+    expected = [100 * theirs(label[i], predicted[i]) for i in index]
+    np.testing.assert_allclose(metric({"label": label, "predicted": predicted}, counts), expected)
 
 
 @pytest.mark.parametrize("digits", [8, 0])
@@ -127,8 +103,7 @@ def test_resamples_score_what_sacrebleu_scores(n, longest, kept):
     for seed in range(4):
         hypotheses, references = sentences(seed, n, longest, kept)
         outputs = {COUNTS: bleu_counts(hypotheses, references)}
-        index = np.random.default_rng(seed).integers(0, n, size=(5, n))
-        counts = np.array([np.bincount(row, minlength=n) for row in index], dtype=float)
+        index, counts = draws(seed, n)
         texts = [[[x[i] for i in row] for x in (hypotheses, references)] for row in index]
         expected = [sacre(*pair) for pair in texts]
         np.testing.assert_allclose(bleu(outputs, counts), expected, atol=1e-9)

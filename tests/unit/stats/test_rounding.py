@@ -22,11 +22,10 @@ from headscope.stats.statistics import normal_p
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.
 NOISE = 5e-7
-SEED = 0
 
 
-def noisy(values: np.ndarray, seed: int = 0) -> np.ndarray:
-    return values * (1 + NOISE * np.random.default_rng(SEED).uniform(-1, 1, values.shape))
+def noisy(values: np.ndarray) -> np.ndarray:
+    return values * (1 + NOISE * np.random.default_rng(0).uniform(-1, 1, values.shape))
 
 
 def test_scores_that_agree_are_tied():
@@ -42,7 +41,7 @@ def test_scores_that_agree_are_tied():
 
 
 def test_an_even_row_looks_at_its_first_key():
-    rows = torch.from_numpy(noisy(np.full((40, 30), 1 / 30), SEED)).float()
+    rows = torch.from_numpy(noisy(np.full((40, 30), 1 / 30))).float()
     rows[:, :2] = -1.0  # no keys
     top, place = first_largest(rows)
     assert place.tolist() == [2] * 40
@@ -52,13 +51,13 @@ def test_an_even_row_looks_at_its_first_key():
 
 
 def test_copies_of_heads_go_in_the_order_of_their_numbers():
-    values = noisy(np.array([2.0, 1.0, 1.0, 3.0, 1.0, 0.5]), SEED)
+    values = noisy(np.array([2.0, 1.0, 1.0, 3.0, 1.0, 0.5]))
     assert Ranking(torch.from_numpy(values)).order == (5, 4, 2, 1, 0, 3)
-    drops = torch.from_numpy(values * 0 + noisy(np.ones(6), SEED) - 1)  # of a metric of 1
+    drops = torch.from_numpy(values * 0 + noisy(np.ones(6)) - 1)  # of a metric of 1
     assert Ranking(drops, size=1.0).order == (5, 4, 3, 2, 1, 0)
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(0)
     rows = rng.normal(size=(50, 3))
-    matrix = torch.from_numpy(noisy((rows.T @ rows).repeat(2, 0).repeat(2, 1), SEED))
+    matrix = torch.from_numpy(noisy((rows.T @ rows).repeat(2, 0).repeat(2, 1)))
     matrix = (matrix + matrix.T) / 2
     removed = torch.tensor([False, True] * 3)
     assert exchange(matrix[:2, :2], removed[:2]).tolist() == [False, True]
@@ -71,27 +70,27 @@ def test_copies_of_heads_go_in_the_order_of_their_numbers():
 
 
 def test_a_constant_is_one():
-    rng = np.random.default_rng(SEED)
-    even, other = noisy(np.full(24, 0.7), SEED), rng.normal(size=24)
+    rng = np.random.default_rng(0)
+    even, other = noisy(np.full(24, 0.7)), rng.normal(size=24)
     layers = np.repeat(np.arange(4), 6)
     for ranks in (True, False):
         assert correlate(even, other, layers, ranks=ranks).estimate == UNKNOWN
         given = rng.normal(size=24)
         assert correlate(other, even, layers, ranks=ranks, fixed=given).estimate == UNKNOWN
     assert spread_ratio([0.1, 0.1, 0.1], other) == UNKNOWN
-    assert spread_ratio(other, noisy(np.full(3, 80.0), SEED)) == UNKNOWN
+    assert spread_ratio(other, noisy(np.full(3, 80.0))) == UNKNOWN
     one = np.ones((1, 24))
     assert spearman({"similarity": even, "gold": other}, one)[0] == 0
     # Equal texts have a cosine of 1: their order is no order.
-    similarity = np.where(np.arange(24) < 6, noisy(np.ones(24), SEED), np.linspace(0, 0.9, 24))
+    similarity = np.where(np.arange(24) < 6, noisy(np.ones(24)), np.linspace(0, 0.9, 24))
     exact = np.where(np.arange(24) < 6, 1.0, similarity)
     found = [spearman({"similarity": x, "gold": other}, one)[0] for x in (similarity, exact)]
     assert found[0] == found[1]
 
 
 def test_equal_keys_store_nothing_without_their_mean():
-    rng = np.random.default_rng(SEED)
-    keys = torch.from_numpy(noisy(np.tile(rng.normal(size=4), (1, 2, 6, 1)), SEED))
+    rng = np.random.default_rng(0)
+    keys = torch.from_numpy(noisy(np.tile(rng.normal(size=4), (1, 2, 6, 1))))
     keys[:, 1] = torch.from_numpy(rng.normal(size=(6, 4)))  # another head
     real = torch.ones(1, 6, dtype=torch.bool)
     unit, _ = unit_keys(keys, real, centred=True)
@@ -125,8 +124,8 @@ def test_a_gap_of_rounding_is_no_gap():
 
 
 def test_no_knee_in_rounding():
-    straight = noisy(np.linspace(0.9, 0.1, 9), SEED)
-    nothing_left = 1e-16 * np.random.default_rng(SEED).random(9)
+    straight = noisy(np.linspace(0.9, 0.1, 9))
+    nothing_left = 1e-16 * np.random.default_rng(0).random(9)
     for errors in (straight, nothing_left):
         assert knee(list(range(8, 80, 8)), errors.tolist()) is None
 

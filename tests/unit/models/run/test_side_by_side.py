@@ -22,8 +22,19 @@ def threads(request):
     torch.set_num_threads(before)
 
 
+def each(run):
+    """Let every copy of the model do ``run(copy, item)``."""
+
+    @contextmanager
+    def start(own):
+        yield lambda item: run(own, item)
+
+    return start
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
 @pytest.mark.parametrize("family", ["bert", "albert, two groups", "mpnet"])
-def test_every_family_runs_as_it_does_alone(family):
+def test_every_family_runs_as_it_does_alone(family, threads):
     loaded = headscope.wrap(tiny(family))
     ids, mask = padded_batch()
     parts = [(ids[:1], mask[:1]), (ids, mask), (ids[1:], mask[1:])] * 3
@@ -33,13 +44,8 @@ def test_every_family_runs_as_it_does_alone(family):
         with intervene(own, z=lambda site, z: z * (site.row + 0.5)) as router:
             yield lambda part: router.checked(own.forward, *part)
 
-    before = torch.get_num_threads()
     expected = list(side_by_side(loaded, parts, start, alone=True))
-    torch.set_num_threads(2)
-    try:
-        found = list(side_by_side(loaded, parts, start))
-    finally:
-        torch.set_num_threads(before)
+    found = list(side_by_side(loaded, parts, start))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     for module in loaded.network.modules():
@@ -47,15 +53,14 @@ def test_every_family_runs_as_it_does_alone(family):
 
 
 def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weights(threads):
-    loaded, lock, seen = headscope.wrap(tiny("bert")), threading.Lock(), {}
+    loaded, seen = headscope.wrap(tiny("bert")), {}
 
     @contextmanager
     def start(own):
         assert torch.get_num_threads() == max(1, threads // AT_ONCE)
         pairs = zip(own.network.parameters(), loaded.network.parameters(), strict=True)
         assert all(one is other for one, other in pairs)
-        with lock:
-            seen[threading.get_ident()] = own
+        seen[threading.get_ident()] = own
 
         def run(i):
             time.sleep(0.02 if i % 3 == 0 else 0)
@@ -69,19 +74,15 @@ def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weig
 
 
 def test_an_error_is_raised_in_its_place_and_ends_the_rest(threads):
-    loaded, done = headscope.wrap(tiny("bert")), []
+    done = []
 
-    @contextmanager
-    def start(own):
-        def run(i):
-            if i == 3:
-                raise ValueError("three")
-            done.append(i)
-            return i
+    def run(_, i):
+        if i == 3:
+            raise ValueError("three")
+        done.append(i)
+        return i
 
-        yield run
-
-    results = side_by_side(loaded, range(1000), start)
+    results = side_by_side(headscope.wrap(tiny("bert")), range(1000), each(run))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
         next(results)
@@ -89,36 +90,21 @@ def test_an_error_is_raised_in_its_place_and_ends_the_rest(threads):
 
 
 def test_a_caller_who_stops_early_leaves_nothing_behind(threads):
-    @contextmanager
-    def start(own):
-        yield lambda i: i
-
     before = threading.active_count()
-    results = side_by_side(headscope.wrap(tiny("bert")), range(1000), start)
+    results = side_by_side(headscope.wrap(tiny("bert")), range(1000), each(lambda _, i: i))
     assert next(results) == 0
     results.close()
     assert threading.active_count() == before
 
 
-def test_a_module_that_cannot_be_copied_runs_alone(threads):
+def test_a_single_item_or_a_module_that_cannot_be_copied_runs_alone(threads):
     loaded = headscope.wrap(tiny("bert"))
+
+    def run(own, _):
+        assert own is loaded
+        return torch.get_num_threads()
+
+    assert list(side_by_side(loaded, [0], each(run))) == [threads]
+    assert list(side_by_side(loaded, [], each(run))) == []
     loaded.model.theirs = threading.Lock()  # something of the user's own
-
-    @contextmanager
-    def start(own):
-        assert own is loaded
-        yield lambda i: i
-
-    assert list(side_by_side(loaded, range(3), start)) == [0, 1, 2]
-
-
-def test_a_single_item_has_all_threads_to_itself(threads):
-    loaded = headscope.wrap(tiny("bert"))
-
-    @contextmanager
-    def start(own):
-        assert own is loaded
-        yield lambda i: torch.get_num_threads()
-
-    assert list(side_by_side(loaded, [0], start)) == [threads]
-    assert list(side_by_side(loaded, [], start)) == []
+    assert list(side_by_side(loaded, range(3), each(run))) == [threads] * 3
