@@ -18,7 +18,8 @@ VIEW = "headscope/analyses/reach/view.py"
 #: One process that has the copy's modules imported forks for each module to run as a program.
 DRIVER = """
 import json, os, runpy, sys
-import headscope.cli.app, headscope.analyses.classify.run, pytest
+import headscope.cli.commands, headscope.analyses.classify.run, headscope.reports.files
+import matplotlib.figure, pandas, pytest, transformers.models.bert.modeling_bert
 for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
     sys.stdout.flush()
     if os.fork() == 0:
@@ -48,7 +49,7 @@ def _insert(text, patch):
 def project(tmp_path_factory):
     """A copy of the project with the worked example in it."""
     copy = tmp_path_factory.mktemp("project")
-    leave = shutil.ignore_patterns("__pycache__")
+    leave = shutil.ignore_patterns("*.pyc.*")  # compiled files that are just being written
     for folder in ("headscope", "docs", "configs", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=leave)
     for name in ("pyproject.toml", "README.md"):
