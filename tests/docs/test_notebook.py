@@ -27,12 +27,13 @@ def execute(sources, folder):
     shell = InteractiveShell.instance()
     shell.enable_matplotlib("inline")
     cells = []
-    for source in sources:
-        with capture_output() as seen:
-            shell.run_cell(source).raise_error()
-        shown = [item for output in seen.outputs for item in output.data.items()]
-        shown = [(kind, text if isinstance(text, str) else "") for kind, text in shown]
-        cells.append({"printed": seen.stdout, "said": seen.stderr, "shown": shown})
+    with shell.display_trap:  # set once, so that what is captured is not shown
+        for source in sources:
+            with capture_output() as seen:
+                shell.run_cell(source).raise_error()
+            shown = [item for output in seen.outputs for item in output.data.items()]
+            shown = [(kind, text if isinstance(text, str) else "") for kind, text in shown]
+            cells.append({"printed": seen.stdout, "said": seen.stderr, "shown": shown})
     (folder / "cells.json").write_text(json.dumps(cells), encoding="utf-8")
     return 0
 

@@ -214,15 +214,18 @@ def test_both_stacks_of_an_encoder_decoder_get_shorter(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def files(bert, tmp_path_factory):
-    rows = encode_rows(bert, sentences(20), None)
-    texts = [padded([row], bert.pad_id, bert.device) for row in rows]
-    return serving.Files(bert, tmp_path_factory.mktemp("files"), texts)
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    model = headscope.load(str(tiny_bert(folder / "model")))
+    rows = encode_rows(model, sentences(20), None)
+    texts = [padded([row], model.pad_id, model.device) for row in rows]
+    return serving.Files(model, folder, texts)
 
 
 @pytest.mark.parametrize("form", serving.FORMS, ids=str)
-def test_every_form_puts_out_what_the_model_does(bert, form, files):
-    batch = padded(list(encode_rows(bert, sentences(5), None)), bert.pad_id, bert.device)
+def test_every_form_puts_out_what_the_model_does(form, files):
+    rows = list(encode_rows(files.model, sentences(5), None))
+    batch = padded(rows, files.model.pad_id, files.model.device)
     try:
         served = files.served(form)
     except UnsupportedModelError:
@@ -233,7 +236,7 @@ def test_every_form_puts_out_what_the_model_does(bert, form, files):
         hidden, logits = served(*batch.inputs)
         assert logits is None
         real = batch.attention_mask.bool()
-        expected = bert.run(*batch.inputs)[0]
+        expected = files.model.run(*batch.inputs)[0]
         limit = {"float32": 1e-5, serving.SMALLEST.precision: 0.75}.get(form.precision, 0.25)
         assert (hidden[real] - expected[real]).abs().max() < limit
         assert files.path(form).is_file()
@@ -362,34 +365,13 @@ def shrink(bert, lines, **options):
     )
 
 
-def test_two_of_the_layers_distilled_saved_and_checked(bert, lines, tmp_path):
-    folder = tmp_path / "small"
-    result = shrink(bert, lines, mb=0.8 * serving.megabytes_of(bert), minutes=0.02, save=folder)
-    best = result.best
-    assert result.reached
-    assert best is not None
-    assert best.training is not None
-    assert len(best.layers) < 4
-    assert best.megabytes <= 0.8 * result.whole.megabytes
-    assert result.saved is not None
-    assert result.saved.measured == pytest.approx(best.value.value, abs=1e-6)
-    again = headscope.load(str(folder))
-    assert [site.layer for site in again.sites] == list(best.layers)
-    held = shrink(bert, lines, text=None, check_folder=folder, max_drop=1.0)
-    assert (held.reached, len(held.models)) == (True, 2)
-    missed = shrink(bert, lines, text=None, check_folder=folder, mb=0.01)
-    assert not missed.reached
-    assert "0.01 MB was asked for" in missed.stopped
-    assert "AutoModel" in (folder / "README.md").read_text()
-
-
-def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_chosen(
+def test_a_run_interrupted_twice_goes_on_with_the_layers_that_it_had_chosen_and_is_saved(
     bert, lines, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(d, "SECONDS", 0.1)
     monkeypatch.setattr(d, "PATIENCE", 1000)
-    mb = 0.8 * serving.megabytes_of(bert)
-    asked = {"mb": mb, "minutes": 0.04, "save": tmp_path / "small"}
+    mb, folder = 0.8 * serving.megabytes_of(bert), tmp_path / "small"
+    asked = {"mb": mb, "minutes": 0.04, "save": folder}
 
     def interrupt(at):
         def tell(what, done, total):
@@ -404,10 +386,24 @@ def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_ch
         assert stopped.value.result.models  # what was measured before is kept
         assert "interrupted" in stopped.value.result.stopped
     monkeypatch.setattr("headscope.shrinking.ladder.nearest_subsets", None)  # none is chosen anew
-    best = shrink(bert, lines, **asked).best
+    result = shrink(bert, lines, **asked)
+    best = result.best
+    assert result.reached
     assert best is not None
+    assert best.training is not None
     assert len(best.layers) == 3
+    assert best.megabytes <= 0.8 * result.whole.megabytes
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
+    assert "AutoModel" in (folder / "README.md").read_text()
+    assert result.saved is not None
+    assert result.saved.measured == pytest.approx(best.value.value, abs=1e-6)
+    again = headscope.load(str(folder))
+    assert [site.layer for site in again.sites] == list(best.layers)
+    held = shrink(bert, lines, text=None, check_folder=folder, max_drop=1.0)
+    assert (held.reached, len(held.models)) == (True, 2)
+    missed = shrink(bert, lines, text=None, check_folder=folder, mb=0.01)
+    assert not missed.reached
+    assert "0.01 MB was asked for" in missed.stopped
 
 
 def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
