@@ -32,7 +32,7 @@ def _blocks(page, language):
 def _once(demo):
     """Open the demo model once for all examples, call what they call in the same way once.
 
-    Speeds come from few rounds, and shrink chooses by few texts.
+    Speeds come from few rounds, too few for intervals; shrink chooses by few texts.
     """
     load = loading.load
     opened = functools.cache(
@@ -62,7 +62,7 @@ def _once(demo):
     with pytest.MonkeyPatch.context() as patch:
         for module in (loading, opening):
             patch.setattr(module, "load", load_once)
-        patch.setattr(times, "FEWEST", 16)
+        patch.setattr(times, "FEWEST", 4)
         patch.setattr(bench, "CALIBRATION", 16)
         patch.setattr(bench, "CHOOSING", 32)
         for name in ("classify", "depth", "flow", "linear", "rank", "symmetric", "transfer"):

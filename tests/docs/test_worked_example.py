@@ -26,11 +26,17 @@ for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
         os.dup2(os.open(f"said-{i}", os.O_WRONLY | os.O_CREAT), 1)
         os.dup2(1, 2)
         sys.argv = [module, *words]
-        if module == "os":
-            os.remove(words[0])
-        else:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.exit()
+        code = 0
+        try:
+            if module == "os":
+                os.remove(words[0])
+            else:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # to take an interpreter apart takes longer than most steps
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"}

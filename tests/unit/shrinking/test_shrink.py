@@ -352,8 +352,8 @@ def test_what_loses_nothing(change, most_lost, nothing):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Few rounds of timing; a clock of training that no other program can slow."""
-    monkeypatch.setattr("headscope.removal.times.FEWEST", 16)
+    """Too few rounds for intervals; a clock of training that no other program can slow."""
+    monkeypatch.setattr("headscope.removal.times.FEWEST", 4)
     distil = functools.partial(d.distil, clock=clock(0.1))
     monkeypatch.setattr("headscope.shrinking.ladder.distil", distil)
 
