@@ -134,7 +134,7 @@ class PruneOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> few = {"limit": 64, "calibration_limit": 64, "roles": False, "ablation": False}
+    >>> few = {"limit": 16, "calibration_limit": 16, "roles": False, "ablation": False}
     >>> result = headscope.prune("demo", heads="L0H1,L3H*", **few)
     >>> result.curves[0].method, len(result.curves[0].points[0].heads_removed)
     ('manual', 13)

@@ -52,7 +52,7 @@ class ShrinkOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> result = headscope.shrink("demo", runtimes=["torch"], limit=64, batch_size=1)
+    >>> result = headscope.shrink("demo", runtimes=["torch"], limit=32, batch_size=1)
     >>> [model.form for model in result.models]
     ['torch float32']
     """

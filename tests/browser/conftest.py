@@ -27,13 +27,14 @@ def browser():
 def small(demo):
     """A report of the demo model: most of its sections, little of each."""
     settings = {
-        "classify": {"limit": 128, "control": False, "ablate": False},
+        "classify": {"limit": 64, "control": False, "ablate": False, "prefix_matching": False},
+        "attribute": {"resamples": 0},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
-        "spectrum": {"length": 32, "sequences": 6},
-        "flow": {"limit": 24, "control": False},
-        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "draws": 5},
+        "spectrum": {"length": 24, "sequences": 4, "control": False},
+        "flow": {"limit": 16, "control": False},
+        "prune": {"methods": ["magnitude", "random"], "repairs": ["none"], "ablation": False},
     }
-    settings["prune"] |= {"limit": 16, "calibration_limit": 16}
+    settings["prune"] |= {"fractions": [0.5], "draws": 5, "limit": 8, "calibration_limit": 8}
     skipped = ["depth", "transfer", "linear", "symmetric", "insights"]
     return headscope.report(demo, skip=skipped, settings=settings)
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,27 +43,19 @@ def test_links_and_names_of_pages_lead_somewhere(page):
         assert written or any(place.exists() for place in places), name
 
 
-#: What stands as `name` on the page that defines it.
+#: Entries of lists, and the page that defines each.
 DEFINED = {
     "definitions/pruning": METHODS,
     "definitions/tasks": (*TASKS, "mlm", "fidelity"),
     "definitions/roles": [role.key for role in primary_roles()],
-    "rank": ("numerical_rank", "stable_rank", "effective_rank", "dims", "overlap"),
-    "spectrum": ("share_at_k", "share_sq_at_k", "curve_sq"),
-    "validate": ("calls", "mask_reached", "max_abs_hidden_eager", "max_abs_pattern"),
-    "attribute": (*EFFECTS, "faithfulness", "cpr", "cmd", "cpr_p", "cmd_p", "roc", "put_back"),
+    "attribute": EFFECTS,
 }
 
 
 @pytest.mark.parametrize(("page", "names"), DEFINED.items(), ids=DEFINED)
-def test_a_number_is_defined_on_its_page(page, names):
+def test_an_entry_is_defined_on_its_page(page, names):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     assert [name for name in names if f"`{name}`" not in text] == []
-
-
-def test_a_page_can_be_read_at_a_sitting():
-    sizes = {page.name: page.stat().st_size for page in DOCS.rglob("*.md")}
-    assert [name for name, size in sizes.items() if size > 30_000] == []
 
 
 def test_every_page_is_in_the_site():
@@ -88,15 +79,6 @@ def test_config_files_hold_only_real_options(config, tmp_path):
             read_settings(path, typer.Context(typer.main.get_command(app)))
 
 
-def test_config_files_explain_every_setting():
-    assert {path.stem for path in CONFIGS} == {"quick", "ci", "full", "paper"}
-    assert "limits" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
-    for config in CONFIGS:
-        lines = config.read_text(encoding="utf-8").splitlines()
-        assert lines[0].startswith("# ")
-        assert all(" # " in line for line in lines if re.match(r"\w+ = ", line)), config
-
-
 def test_every_documented_parameter_is_described():
     """An entry of a numpydoc section has lines below it that stand further in."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -105,10 +87,12 @@ def test_every_documented_parameter_is_described():
     )
     bare = re.compile(r"^(\S.*)$(?!\n )", re.M)
     assert bare.findall("one : int\n    How many.\ntwo : str\nthree") == ["two : str", "three"]
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "headscope").rglob("*.py")}
     found = [
         f"{path}: {getattr(node, 'name', 'module')}: {entry}"
-        for path in (ROOT / "headscope").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, text in texts.items()
+        if re.search(r"^ *(Parameters|Attributes)$", text, re.M)
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, kinds)
         for entries in section.findall(ast.get_docstring(node) or "")
         for entry in bare.findall(entries)

@@ -18,18 +18,25 @@ VIEW = "headscope/analyses/reach/view.py"
 #: One process that has the copy's modules imported forks for each module to run as a program.
 DRIVER = """
 import json, os, runpy, sys
-import headscope.cli.app, headscope.analyses.classify.run, pytest
+import headscope.cli.commands, headscope.analyses.classify.run, headscope.reports.files
+import matplotlib.figure, pandas, pytest, transformers.models.bert.modeling_bert
 for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
     sys.stdout.flush()
     if os.fork() == 0:
         os.dup2(os.open(f"said-{i}", os.O_WRONLY | os.O_CREAT), 1)
         os.dup2(1, 2)
         sys.argv = [module, *words]
-        if module == "os":
-            os.remove(words[0])
-        else:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.exit()
+        code = 0
+        try:
+            if module == "os":
+                os.remove(words[0])
+            else:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # to take an interpreter apart takes longer than most steps
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"}
@@ -48,7 +55,7 @@ def _insert(text, patch):
 def project(tmp_path_factory):
     """A copy of the project with the worked example in it."""
     copy = tmp_path_factory.mktemp("project")
-    leave = shutil.ignore_patterns("__pycache__")
+    leave = shutil.ignore_patterns("*.pyc.*")  # compiled files that are just being written
     for folder in ("headscope", "docs", "configs", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=leave)
     for name in ("pyproject.toml", "README.md"):

@@ -33,7 +33,7 @@ class DepthOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> result = headscope.depth("demo", sequences=4, control=False)
+    >>> result = headscope.depth("demo", length=64, sequences=2, control=False)
     >>> result.layer_norm, len(result.variants["full"])
     ('post', 7)
     """
