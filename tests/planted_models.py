@@ -377,9 +377,7 @@ def plant_feature(
     return PlantedRole(kind), head.add_noise(rng, 1, noise)
 
 
-def plant_random(
-    rng: np.random.Generator, kind: str, detail: str, std: float
-) -> tuple[PlantedRole, Head]:
+def plant_random(rng: np.random.Generator, kind: str, std: float) -> tuple[PlantedRole, Head]:
     """Independent normal weights, reading all features; score deviation is 256 * std ** 2."""
     head = Head()
     head.query, head.key = (rng.normal(size=head.query.shape) * std for _ in range(2))
