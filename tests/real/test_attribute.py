@@ -9,7 +9,7 @@ QUICK = {"resamples": 0, "validate": False}
 
 def test_sts_b_pairs(demo, shared):
     data = shared / "data/stsb-en-test.csv"
-    found = headscope.attribute(demo, data=data, limit=14, removals=10, **QUICK)
+    found = headscope.attribute(demo, data=data, limit=14, removals=4, **QUICK)
     assert (found.kind, found.examples, found.skipped, len(found.heads)) == ("cosine", 14, 0, 72)
     assert found.check.error < 1e-12
     output = found.output.value
