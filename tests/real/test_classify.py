@@ -61,8 +61,8 @@ def test_known_numbers_of_the_demo_model(english):
     assert best.baseline == pytest.approx(0.350, abs=0.04)
 
     labels = labels_of(english)
-    assert 16 <= len(labels) <= 32
-    assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) >= 5
+    assert 20 <= len(labels) <= 34
+    assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) >= 7
     # URLs and numbers make `list` easy for heads that spread evenly: no label from that.
     lists = [s for h in english.heads for s in h.syntactic if s.relation == "list"]
     assert any(s.accuracy.value - s.baseline > 0.1 for s in lists)
@@ -74,7 +74,8 @@ def test_what_other_treebanks_random_weights_and_swapped_trees_earn(
 ):
     """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
     labels = labels_of(english)
-    assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
+    # Of all sentences of both 70% are alike; with fewer, more lie near a threshold.
+    assert len(labels & labels_of(parallel)) >= 0.55 * len(labels)
     nothing = SwappedControl(labels=0, heads=0)
     assert english.control.swapped == parallel.control.swapped == nothing
     few = headscope.classify(demo, shared / PUD, limit=150, language="en", control=True)
@@ -200,7 +201,7 @@ def test_labels_agree_with_the_oracle(parallel, shared):
                 _compare_confirmed(score.confirmed, slow["confirmed"][f"{place} {key}"])
             labels += score.labelled
         _compare_roles(head, slow["rare"][place], slow["broad"][place])
-    assert labels > 15
+    assert labels > 20
     assert parallel.control is not None
     assert parallel.control.swapped is not None
     assert parallel.control.swapped.labels == slow["swapped_labels"]
