@@ -210,7 +210,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
 )
 def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path):
     rng = np.random.default_rng(0)
-    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(10))
+    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(16))
     made = network()
     made.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")

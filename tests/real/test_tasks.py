@@ -77,8 +77,8 @@ def test_cross_attention_is_the_most_fragile(shared):
         methods=["surgeon"],
         repairs=["none"],
         step=0.25,
-        limit=60,
-        calibration_limit=48,
+        limit=120,
+        calibration_limit=96,
     )
     areas = {area.stack: area.inner.value for area in found.areas}
     assert areas["cross"] < areas["decoder"] < areas["encoder"]
