@@ -84,7 +84,7 @@ def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, both):
             model,
             methods=METHODS,
             repairs=["none"],
-            fractions=[0.25, 0.5],
+            fractions=[0.25],
             limit=4,
             calibration_limit=4,
             draws=5,

@@ -25,7 +25,7 @@ def test_sts_b_pairs(demo, shared):
     last = found.layers[-1]
     assert last.spearman_first_order > 0.9
     assert last.spearman < last.spearman_first_order - 0.2
-    assert all(layer.spearman_first_order < 0.8 for layer in found.layers[:-1])
+    assert max(layer.spearman_first_order for layer in found.layers[:-1]) < 0.8
 
 
 def test_a_classifier_and_a_masked_token(shared):
