@@ -250,7 +250,6 @@ class Model:
         return [layer[0].numpy().astype(np.float64) for layer in output.attentions]
 
 
-
 def measure(model_dir: str | Path, sentences: Sequence[Sentence]) -> dict[str, Any]:
     """Measure every head: {"sentences", "skipped", "queries", "heads"}.
 

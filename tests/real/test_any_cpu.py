@@ -110,7 +110,10 @@ def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
         evidence = Evidence(**results, kept=kept, stacks=model.stacks)
         found = [decide(name, evidence) for name in JUDGES]
         verdicts.append(
-            [(each.number, each.verdict, [(p.name, p.verdict) for p in each.parts]) for each in found]
+            [
+                (each.number, each.verdict, [(p.name, p.verdict) for p in each.parts])
+                for each in found
+            ]
         )
     assert sum(verdict in ("holds", "does not hold", "mixed") for _, verdict, _ in verdicts[0]) >= 4
     assert verdicts[0] == verdicts[1]
