@@ -3,7 +3,6 @@
 import functools
 import os
 import random
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -166,19 +165,3 @@ def all_of_it(request: pytest.FixtureRequest) -> None:
     """Go on only where large tests were asked for by name, as they may take minutes."""
     if "large" not in (request.config.option.markexpr or "").split():
         pytest.skip("takes long: pytest -m large runs it")
-
-
-@pytest.fixture(scope="session")
-def measured(demo: Any) -> Callable[..., Any]:
-    """Call a function of headscope once for the same arguments: ``measured("rank", fresh=False)``.
-
-    The model is the packaged one, or a folder's (``model=``); all arguments are hashable.
-    """
-    import headscope
-
-    @functools.cache
-    def call(function: str, *, model: str | None = None, **options: Any) -> Any:
-        opened = demo if model is None else headscope.load(model)
-        return getattr(headscope, function)(opened, **options)
-
-    return call

@@ -65,15 +65,13 @@ class PlantedRole:
     """What one head does by construction.
 
     ``kind`` is ``positional`` (with ``offset``), ``syntactic`` (with ``relation`` and
-    ``direction``), ``rare``, ``special``, ``self``, ``broad`` or ``none``. ``detail`` names the
-    mechanism of the last two: ``uniform``, ``random-small``, ``random``.
+    ``direction``), ``rare``, ``special``, ``self``, ``broad`` or ``none``.
     """
 
     kind: str
     offset: int | None = None
     relation: str | None = None
     direction: str | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class Planted:
     treebank: Path
     frequencies: Path
     roles: dict[tuple[int, int], PlantedRole]
-    common_sentences: int  # whose rarest word is among the 500 most frequent
 
 
 @dataclass(frozen=True)
@@ -254,20 +251,18 @@ def add_side_rows(rng: np.random.Generator, rows: list[str]) -> list[str]:
     return rows
 
 
-def write_treebank(path: Path, rng: np.random.Generator, *, long: bool) -> int:
-    """Write the treebank; return how many sentences hold only words of level 0: one in sixty."""
-    blocks, n_common = [], 0
+def write_treebank(path: Path, rng: np.random.Generator, *, long: bool) -> None:
+    """Write the treebank; one sentence in sixty holds only words of level 0."""
+    blocks = []
     for index in range(100 if long else 700):
         n_words = int(rng.integers(60, 91) if long else rng.integers(5, 26))
         most_verbs = min(3, (n_words - 1) // 3)
         n_verbs = int(rng.integers(4, N_MARKS) if long else rng.integers(1, most_verbs + 1))
         common = not long and index % 60 == 59
-        n_common += common
         top = 0 if common else int(rng.integers(1, N_LEVELS))
         rows = add_side_rows(rng, draw_sentence(rng, n_words, n_verbs, top))
         blocks.append("\n".join([f"# sent_id = planted-{index + 1}", *rows]) + "\n\n")
     path.write_text("".join(blocks), encoding="utf-8")
-    return n_common
 
 
 class Layout:
@@ -382,13 +377,11 @@ def plant_feature(
     return PlantedRole(kind), head.add_noise(rng, 1, noise)
 
 
-def plant_random(
-    rng: np.random.Generator, kind: str, detail: str, std: float
-) -> tuple[PlantedRole, Head]:
+def plant_random(rng: np.random.Generator, kind: str, std: float) -> tuple[PlantedRole, Head]:
     """Independent normal weights, reading all features; score deviation is 256 * std ** 2."""
     head = Head()
     head.query, head.key = (rng.normal(size=head.query.shape) * std for _ in range(2))
-    return PlantedRole(kind, detail=detail), head
+    return PlantedRole(kind), head
 
 
 def planted_heads(rng: np.random.Generator) -> dict[tuple[int, int], tuple[PlantedRole, Head]]:
@@ -397,13 +390,13 @@ def planted_heads(rng: np.random.Generator) -> dict[tuple[int, int], tuple[Plant
     return {
         (0, 0): plant_positional(rng, -1),
         (0, 1): plant_syntactic(rng, "obj", "dep->head", Layout.obj, Layout.verb),
-        (0, 2): (PlantedRole("broad", detail="uniform"), Head()),
+        (0, 2): (PlantedRole("broad"), Head()),
         (0, 3): plant_positional(rng, 2),
         (1, 0): plant_feature(rng, "special", Layout.sep, SPECIAL_SIZE, SPECIAL_SCORE, noise=0.5),
         (1, 1): plant_positional(rng, 1),
         (1, 2): plant_feature(rng, "rare", Layout.rarity, RARITY_SIZE, rarest, noise=0.3),
-        (1, 3): plant_random(rng, "none", "random", 0.09),
-        (2, 0): plant_random(rng, "broad", "random-small", 0.02),
+        (1, 3): plant_random(rng, "none", 0.09),
+        (2, 0): plant_random(rng, "broad", 0.02),
         (2, 1): plant_positional(rng, -2),
         (2, 2): plant_syntactic(rng, "nsubj", "head->dep", Layout.verb, Layout.subj),
         (2, 3): plant_positional(rng, 0),
@@ -462,10 +455,10 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
             dense.bias.zero_()
     save(model, folder)
     treebank, frequencies = folder / "treebank.conllu", folder / "frequencies.tsv"
-    common = write_treebank(treebank, np.random.default_rng([seed, 1]), long=long)
+    write_treebank(treebank, np.random.default_rng([seed, 1]), long=long)
     write_frequencies(frequencies)
     roles = {place: role for place, (role, _) in heads.items()}
-    return Planted(folder, treebank, frequencies, roles, common)
+    return Planted(folder, treebank, frequencies, roles)
 
 
 def random_bert(folder: Path, *, seed: int) -> Path:

@@ -165,13 +165,8 @@ def rare_target(
 Counts = defaultdict[Any, float]
 
 
-def count_sentence(
-    counts: Counts, pattern: Matrix, encoded: Encoded, target: RareTarget | None
-) -> list[bool]:
-    """Add one sentence's pattern (n x n, special tokens included) to one head's counts.
-
-    Returns hit or miss of every trial, in the order of the sentence's trials.
-    """
+def count_sentence(counts: Counts, pattern: Matrix, encoded: Encoded) -> None:
+    """Add one sentence's pattern (n x n, special tokens included) to one head's counts."""
     rows: list[list[float]] = pattern.tolist()
     queries, special, ids = encoded.queries, encoded.special, encoded.ids
     forms = encoded.sentence.forms
@@ -200,37 +195,6 @@ def count_sentence(
         if any(ids[j] == ids[i] for j in argmax if j != i):
             counts["duplicate queries"] += 1
             counts["duplicate hits"] += chosen != i and ids[chosen] == ids[i]
-    if len(forms) < 2:
-        return []
-    choice = word_argmax(word_attention(pattern, encoded))
-    if target is not None:
-        counts["rare sentences"] += 1
-        # Every word is a query and a key, but a rarest word is no query.
-        for query in (query for query in range(target.words) if query not in target.rarest):
-            counts["rare queries"] += 1
-            counts["rare hits"] += choice[query] in target.rarest
-            counts["two rarest"] += choice[query] in target.two_rarest
-            counts["chance"] += len(target.rarest) / (target.words - 1)
-    return [choice[trial.query] in trial.targets for trial in syntactic_trials(encoded.sentence)]
-
-
-def word_attention(pattern: Matrix, encoded: Encoded) -> Matrix:
-    """Sum over the attended word's pieces, mean over the attending word's; not renormalised."""
-    size = len(encoded.sentence.forms)
-    pieces = [encoded.pieces(word) for word in range(size)]
-    attention = np.zeros((size, size), dtype=np.float64)
-    for query in range(size):
-        mean = pattern[pieces[query]].mean(axis=0)
-        for key in range(size):
-            attention[query, key] = sum(mean[j] for j in pieces[key])
-    return attention
-
-
-def word_argmax(attention: Matrix) -> list[int]:
-    """Every word's most attended word, the diagonal excluded; ties: the lowest index."""
-    size = len(attention)
-    rows: list[list[float]] = attention.tolist()
-    return [lowest_argmax(rows[q], [k for k in range(size) if k != q]) for q in range(size)]
 
 
 def ratio(numerator: float, denominator: float) -> float:
@@ -238,43 +202,21 @@ def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else 0.0
 
 
-def summarise(counts: Counts, hits: Sequence[bool], trials: Sequence[Trial]) -> dict[str, Any]:
-    """All raw numbers of one head; a relation beside the best fixed offset on the same trials.
+def summarise(counts: Counts) -> dict[str, Any]:
+    """All raw numbers of one head that need no words.
 
     Positional: `score` = max over r, `offset` = that r (ties: smallest absolute value, then
     negative).
     """
     rates = {r: ratio(counts["offset hits", r], counts["offset queries", r]) for r in OFFSETS}
     best = min(OFFSETS, key=lambda r: (-rates[r], abs(r), r))
-    groups: dict[Key, list[int]] = {}
-    for index, trial in enumerate(trials):
-        groups.setdefault((trial.relation, trial.direction), []).append(index)
-    syntactic: dict[Key, dict[str, Any]] = {}
-    for key, members in sorted(groups.items()):
-        own = [trials[i] for i in members]
-        offset = best_offset(own)
-        syntactic[key] = {
-            "trials": len(own),
-            "accuracy": sum(hits[i] for i in members) / len(own),
-            "baseline": sum(baseline_hit(trial, offset) for trial in own) / len(own),
-            "baseline_offset": offset,
-        }
     means = ("confidence", "entropy", "special_mass", "cls_mass", "sep_mass", "punctuation_mass")
-    asked = counts["rare queries"]
     return {
         "positional": {
             "rates": rates,
             "mass": {r: ratio(counts["mass", r], counts["mass queries", r]) for r in OFFSETS},
             "score": rates[best],
             "offset": best,
-        },
-        "syntactic": syntactic,
-        "rare": {
-            "sentences": int(counts["rare sentences"]),
-            "queries": int(asked),
-            "rate": ratio(counts["rare hits"], asked),
-            "two_rarest": ratio(counts["two rarest"], asked),
-            "chance": ratio(counts["chance"], asked),
         },
         **{name: ratio(counts[name], counts["queries"]) for name in (*means, "self_rate")},
         "duplicate": ratio(counts["duplicate hits"], counts["duplicate queries"]),
@@ -308,24 +250,16 @@ class Model:
         return [layer[0].numpy().astype(np.float64) for layer in output.attentions]
 
 
-def measure(
-    model_dir: str | Path,
-    sentences: Sequence[Sentence],
-    frequency: Callable[[str], float],
-    frequent: set[str],
-) -> dict[str, Any]:
-    """Measure every head: {"sentences", "skipped", "queries", "mean_log_n", "heads"}.
+def measure(model_dir: str | Path, sentences: Sequence[Sentence]) -> dict[str, Any]:
+    """Measure every head: {"sentences", "skipped", "queries", "heads"}.
 
     "heads" maps (layer, head) to `summarise`'s dictionary.  "sentences" counts those measured,
     "skipped" those over config.max_position_embeddings or with a word that yields no piece.
-    "mean_log_n" is the mean over queries of ln n (n with specials).
     """
     model = Model(model_dir)
     limit = int(model.model.config.max_position_embeddings)
-    heads: dict[tuple[int, int], tuple[Counts, list[bool]]] = {}
-    trials: list[Trial] = []
+    heads: dict[tuple[int, int], Counts] = {}
     used = skipped = queries = 0
-    log_n = 0.0
     for sentence in sentences:
         encoded = model.encode(sentence)
         if not encoded.is_usable(limit):
@@ -333,17 +267,13 @@ def measure(
             continue
         used += 1
         queries += len(encoded.queries)
-        log_n += len(encoded.queries) * math.log(len(encoded.ids))
-        trials += syntactic_trials(sentence)
-        target = rare_target(sentence.forms, frequency, frequent)
         for layer, patterns in enumerate(model.patterns(encoded)):
             for head, pattern in enumerate(patterns):
-                counts, hits = heads.setdefault((layer, head), (Counts(float), []))
-                hits += count_sentence(counts, pattern, encoded, target)
+                counts = heads.setdefault((layer, head), Counts(float))
+                count_sentence(counts, pattern, encoded)
     return {
         "sentences": used,
         "skipped": skipped,
         "queries": queries,
-        "mean_log_n": ratio(log_n, queries),
-        "heads": {key: summarise(*counted, trials) for key, counted in heads.items()},
+        "heads": {key: summarise(counts) for key, counts in heads.items()},
     }

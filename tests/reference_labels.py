@@ -234,9 +234,11 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
 
 def describe(every: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
     """The figures on all sentences and those on half A."""
+    offset = best_offset(every.trials)
     offset_a = best_offset(half_a.trials) if half_a.trials else None
     return {
-        **figures(every, best_offset(every.trials), head),
+        **figures(every, offset, head),
+        "offset": offset,
         "half_a": figures(half_a, offset_a, head),
         "confirmed": None,
         "labelled": False,
@@ -350,6 +352,7 @@ def rare_words(
     result = {}
     for position, head in enumerate(corpus.heads):
         hits = np.array([sum(o.choice[position, q] in t.rarest for q in w) for o, t, w in scored])
+        near = [sum(o.choice[position, q] in t.two_rarest for q in w) for o, t, w in scored]
         rate, error = clustered_ratio(hits, size)
         p = [upper_tail(*clustered_ratio(hits - other, size)) for other in (chance, uniform)]
         result[head] = {
@@ -357,6 +360,8 @@ def rare_words(
             "queries": int(size.sum()),
             "rate": rate,
             "uniform": float(uniform.sum() / size.sum()),
+            "chance": float(chance.sum() / size.sum()),
+            "two_rarest": float(sum(near) / size.sum()),
             "interval": (max(0.0, rate - 1.959964 * error), min(1.0, rate + 1.959964 * error)),
             "p": max(p),
         }

@@ -27,6 +27,6 @@ def test_recovers_every_planted_role_and_nothing_else(tmp_path, long):
         assert [(one.role, one.detail) for one in head.labels] == label(role), head.name
         assert head.primary == role.kind
     folder = random_bert(tmp_path / "random", seed=int(long))  # random weights earn no label
-    brief = {"limit": 300, "validate": False, **options}
+    brief = {"limit": 150, "validate": False, **options}
     found = headscope.classify(str(folder), planted.treebank, **brief)
     assert not any({"syntactic", "rare"} & set(head.roles) for head in found.heads)

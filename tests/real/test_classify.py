@@ -1,7 +1,6 @@
 """Classification of real models: known numbers, and every number against the slow oracle."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,26 @@ import wordfreq
 from frozen import frozen
 
 import headscope
-from headscope.analyses.classify.result import ClassifyResult, SwappedControl
+from headscope.analyses.classify.result import SwappedControl
 from headscope.data.corpus import SAMPLE
 from headscope.models.load.source import demo_folder
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_labels)
-MODEL, PAIRS = "models/ar-en-transliteration", "data/ar-en-test.tsv"
-Measured = Callable[..., Any]
+TRANSLITERATION, NAMES = "models/ar-en-transliteration", "data/ar-en-test.tsv"
+PUD, SENTENCES = "data/en_pud-ud-test.conllu", 600
 
 
 @pytest.fixture(scope="module")
-def english(measured, ewt):
-    """All of UD English-EWT test."""
-    result = measured("classify", corpus=ewt, language="en")
-    assert isinstance(result, ClassifyResult)
-    return result
+def english(demo, ewt):
+    """The first 700 of 2,077 sentences of UD English-EWT test."""
+    return headscope.classify(demo, ewt, limit=700, language="en")
 
 
 @pytest.fixture(scope="module")
-def parallel(measured, shared):
-    """All of UD English-PUD, with the control."""
-    path = shared / "data" / "en_pud-ud-test.conllu"
-    result = measured("classify", corpus=path, language="en", control=True)
-    assert isinstance(result, ClassifyResult)
-    return result
+def parallel(demo, shared):
+    """The first 600 of 1,000 sentences of UD English-PUD."""
+    return headscope.classify(demo, shared / PUD, limit=SENTENCES, language="en")
 
 
 def labels_of(result):
@@ -46,12 +40,11 @@ def labels_of(result):
 
 
 def test_known_numbers_of_the_demo_model(english):
-    """Published and earlier-measured facts; the counts are those of an independent script."""
-    assert (english.corpus.sentences, english.corpus.skipped) == (2077, 0)
+    """Near what all of EWT gives, by an independent script and by what others published."""
     heads = {head.name: head for head in english.heads}
     for name, offset, score in (("L0H2", -1, 0.998), ("L1H8", 1, 0.988)):
         assert heads[name].positional.offset == offset
-        assert heads[name].positional.score.value == pytest.approx(score, abs=0.001)
+        assert heads[name].positional.score.value == pytest.approx(score, abs=0.004)
     assert {h.name for h in english.heads if "positional" in h.roles} == {"L0H2", "L1H8"}
 
     objects = {
@@ -64,39 +57,31 @@ def test_known_numbers_of_the_demo_model(english):
     best, confirmed = objects[name], objects[name].confirmed
     assert confirmed is not None
     assert (name, best.labelled, confirmed.strongest) == ("L2H0", True, "offset")
-    assert best.accuracy.value == pytest.approx(0.740, abs=0.0005)
-    assert best.baseline == pytest.approx(0.350, abs=0.0005)
-    assert confirmed.accuracy.value == pytest.approx(0.738, abs=0.0005)
-    assert confirmed.baselines["offset"] == pytest.approx(0.358, abs=0.0005)
+    assert best.accuracy.value == pytest.approx(0.740, abs=0.04)
+    assert best.baseline == pytest.approx(0.350, abs=0.04)
 
     labels = labels_of(english)
-    assert sum(s.selected for h in english.heads for s in h.syntactic) == 49
-    assert (len(labels), len({name for name, *_ in labels})) == (30, 10)
-    assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) == 8
-
-
-def test_what_other_treebanks_random_weights_and_swapped_trees_earn(english, parallel):
-    """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
-    labels = labels_of(english)
-    assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
-    control = parallel.control
-    assert english.control.swapped == control.swapped == SwappedControl(labels=0, heads=0)
-    assert [control.roles[key] for key in ("syntactic", "rare", "positional")] == [0, 0, 0]
-    assert control.roles["broad"] == control.heads == 72
-
-
-def test_every_label_carries_what_a_reader_needs(english):
-    labels = [label for head in english.heads for label in head.labels]
-    assert len(labels) > 50
-    for label in labels:
-        assert label.score.low <= label.score.value <= label.score.high
-        assert label.score.value > label.baseline
-        assert label.against
-        assert 0 <= label.p_adjusted <= english.thresholds["q"]
+    assert 20 <= len(labels) <= 34
+    assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) >= 7
     # URLs and numbers make `list` easy for heads that spread evenly: no label from that.
     lists = [s for h in english.heads for s in h.syntactic if s.relation == "list"]
     assert any(s.accuracy.value - s.baseline > 0.1 for s in lists)
     assert all(s.accuracy.value - s.uniform >= 0.1 for s in lists if s.labelled)
+
+
+def test_what_other_treebanks_random_weights_and_swapped_trees_earn(
+    english, parallel, demo, shared
+):
+    """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
+    labels = labels_of(english)
+    # Of all sentences of both 70% are alike; with fewer, more lie near a threshold.
+    assert len(labels & labels_of(parallel)) >= 0.55 * len(labels)
+    nothing = SwappedControl(labels=0, heads=0)
+    assert english.control.swapped == parallel.control.swapped == nothing
+    few = headscope.classify(demo, shared / PUD, limit=150, language="en", control=True)
+    control = few.control
+    assert [control.roles[key] for key in ("syntactic", "rare", "positional")] == [0, 0, 0]
+    assert control.roles["broad"] == control.heads == 72
 
 
 def _frequency(word):
@@ -115,25 +100,15 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def _measured_slowly(treebank: Path, limit: int) -> Any:
-    """The raw numbers; what is the same for all heads stands once."""
-    frequent = set(wordfreq.top_n_list("en", 500))
-    sentences = reference.read_treebank(treebank)[:limit]
-    result = reference.measure(demo_folder(), sentences, _frequency, frequent)
-    shared = ("trials", "baseline", "baseline_offset")
-    first = next(iter(result["heads"].values()))["syntactic"]
-    result["trials"] = {key: [entry[name] for name in shared] for key, entry in first.items()}
-    for head in result["heads"].values():
-        assert all(head["syntactic"][k][n] == first[k][n] for k in first for n in shared)
-        head["syntactic"] = {key: entry["accuracy"] for key, entry in head["syntactic"].items()}
-    return _plain(result)
+def _measured_slowly() -> Any:
+    return _plain(reference.measure(demo_folder(), reference.read_treebank(SAMPLE)[:100]))
 
 
 def test_every_number_is_the_oracles(demo):
-    """Of 100 sentences of the built-in sample."""
+    """Of 100 sentences of the built-in sample, what needs no words."""
     slow = frozen(
         "classify-sample",
-        lambda: _measured_slowly(SAMPLE, 100),
+        _measured_slowly,
         code=[reference, _measured_slowly, _plain],
         inputs=[demo_folder(), SAMPLE],
     )
@@ -141,45 +116,30 @@ def test_every_number_is_the_oracles(demo):
     for name in ("sentences", "skipped", "queries"):
         assert getattr(fast.corpus, name) == slow[name]
     assert len(fast.heads) == len(slow["heads"]) == 72
+    near = 1.5 / slow["queries"]  # of thousands of rows one has two keys as near as rounding
     for head in fast.heads:
-        _compare_head(head, slow["heads"][f"{head.layer} {head.head}"], slow)
+        theirs = slow["heads"][f"{head.layer} {head.head}"]
+        positional = theirs["positional"]
+        assert head.positional.rates == pytest.approx(positional["rates"], abs=near)
+        assert head.positional.mass == pytest.approx(positional["mass"], abs=TOLERANCE)
+        assert head.positional.score.value == pytest.approx(positional["score"], abs=near)
+        assert head.positional.offset == positional["offset"]
+        for ours, other, tolerance in (
+            (head.self_rate, theirs["self_rate"], near),
+            (head.duplicate_rate, theirs["duplicate"], near),
+            (head.confidence, theirs["confidence"], TOLERANCE),
+            (head.entropy, theirs["entropy"], TOLERANCE),
+            (head.special_mass, theirs["special_mass"], TOLERANCE),
+            (head.first_special_mass, theirs["cls_mass"], TOLERANCE),
+            (head.last_special_mass, theirs["sep_mass"], TOLERANCE),
+            (head.punctuation_mass, theirs["punctuation_mass"], TOLERANCE),
+        ):
+            assert ours == pytest.approx(other, abs=tolerance), head.name
 
 
-def _compare_head(head, slow, everything):
-    near = 1.5 / everything["queries"]  # of thousands of rows one has two keys as near as rounding
-    theirs, rare = slow["positional"], slow["rare"]
-    assert head.positional.rates == pytest.approx(theirs["rates"], abs=near)
-    assert head.positional.mass == pytest.approx(theirs["mass"], abs=TOLERANCE)
-    assert head.positional.score.value == pytest.approx(theirs["score"], abs=near)
-    assert head.positional.offset == theirs["offset"]
-    assert {f"{s.relation} {s.direction}" for s in head.syntactic} == set(slow["syntactic"])
-    for score in head.syntactic:
-        key = f"{score.relation} {score.direction}"
-        trials, baseline, offset = everything["trials"][key]
-        assert (score.trials, score.baseline_offset) == (trials, offset)
-        assert score.accuracy.value == pytest.approx(slow["syntactic"][key], abs=1.5 / trials), key
-        assert score.baseline == pytest.approx(baseline, abs=TOLERANCE)
-    assert head.rare.queries == rare["queries"]
-    one = 1.5 / rare["queries"]
-    for ours, other, tolerance in (
-        (head.rare.rate.value, rare["rate"], one),
-        (head.rare.two_rarest, rare["two_rarest"], one),
-        (head.rare.chance, rare["chance"], TOLERANCE),
-        (head.self_rate, slow["self_rate"], near),
-        (head.duplicate_rate, slow["duplicate"], near),
-        (head.confidence, slow["confidence"], TOLERANCE),
-        (head.entropy, slow["entropy"], TOLERANCE),
-        (head.special_mass, slow["special_mass"], TOLERANCE),
-        (head.first_special_mass, slow["cls_mass"], TOLERANCE),
-        (head.last_special_mass, slow["sep_mass"], TOLERANCE),
-        (head.punctuation_mass, slow["punctuation_mass"], TOLERANCE),
-    ):
-        assert ours == pytest.approx(other, abs=tolerance), head.name
-
-
-def _labelled_slowly(treebank: Path) -> Any:
+def _labelled_slowly(treebank: Path, limit: int) -> Any:
     frequent = set(wordfreq.top_n_list("en", 500))
-    sentences = reference.read_treebank(treebank)
+    sentences = reference.read_treebank(treebank)[:limit]
     result = reference_labels.classify(demo_folder(), sentences, _frequency, frequent)
     return _compact(_plain(result))
 
@@ -201,7 +161,7 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
     names = ("trials", "accuracy", "strongest", "baselines", "interval", "p_adjusted")
     return {
         "syntactic": heads,
-        "trials": {key: e["trials"] for key, e in first.items()},
+        "trials": {key: [e["trials"], e["offset"]] for key, e in first.items()},
         "baselines": {key: {n: e["baselines"][n] for n in shared} for key, e in first.items()},
         "confirmed": {
             f"{place} {key}": {name: e["confirmed"][name] for name in names}
@@ -217,12 +177,12 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
 
 def test_labels_agree_with_the_oracle(parallel, shared):
     """Every number of the two halves, on a treebank large enough to label."""
-    treebank = shared / "data" / "en_pud-ud-test.conllu"
+    treebank = shared / PUD
     slow = frozen(
         "classify-labels",
-        lambda: _labelled_slowly(treebank),
+        lambda: _labelled_slowly(treebank, SENTENCES),
         code=[*ORACLE, _labelled_slowly, _compact, _plain],
-        inputs=[demo_folder(), treebank],
+        inputs=[demo_folder(), treebank, str(SENTENCES)],
     )
     labels = 0
     for head in parallel.heads:
@@ -231,7 +191,7 @@ def test_labels_agree_with_the_oracle(parallel, shared):
             key = f"{score.relation} {score.direction}"
             accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][place][key]
             near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
-            assert score.trials == slow["trials"][key], key
+            assert [score.trials, score.baseline_offset] == slow["trials"][key], key
             assert score.accuracy.value == pytest.approx(accuracy, abs=near), key
             assert score.accuracy_mean == pytest.approx(accuracy_mean, abs=near), key
             baselines = {**slow["baselines"][key], "kernel": kernel}
@@ -259,6 +219,8 @@ def _compare_confirmed(ours, held_out):
 def _compare_roles(head, rare, broad):
     assert (head.rare.sentences, head.rare.queries) == (rare["sentences"], rare["queries"])
     assert head.rare.rate.value == pytest.approx(rare["rate"], abs=2e-4)
+    assert head.rare.two_rarest == pytest.approx(rare["two_rarest"], abs=2e-4)
+    assert head.rare.chance == pytest.approx(rare["chance"], abs=TOLERANCE)
     assert head.rare.uniform == pytest.approx(rare["uniform"], abs=TOLERANCE)
     assert head.rare.rate.interval == pytest.approx(rare["interval"], abs=5e-4)
     assert head.rare.p_adjusted == pytest.approx(rare["p_adjusted"], rel=0.05, abs=1e-9)
@@ -267,15 +229,18 @@ def _compare_roles(head, rare, broad):
     assert ("broad" in head.roles) == broad["broad"]
 
 
-def test_heads_of_a_transliteration_model(measured, shared):
+def test_heads_of_a_transliteration_model(shared):
     """Pairs of names, Arabic and Latin; names are short, and both scripts write in one order."""
-    path = str(shared / MODEL)
-    result = measured("classify", model=path, corpus=shared / PAIRS, control=True)
-    read = {item.stack: (item.sentences, item.skipped) for item in result.corpus.by_stack}
-    assert read == {"encoder": (1590, 0), "decoder": (1590, 0), "cross": (1586, 4)}
+    path, pairs = str(shared / TRANSLITERATION), shared / NAMES
+    result = headscope.classify(path, pairs, limit=600, control=True, validate=False)
+    read = {item.stack: item.sentences + item.skipped for item in result.corpus.by_stack}
+    assert read == {"encoder": 600, "decoder": 600, "cross": 600}
     assert set(result.untestable) >= {"cross:special", "cross:broad", "decoder:broad", "syntactic"}
     roles = Counter((head.stack, role) for head in result.heads for role in head.roles)
-    assert roles == {("cross", "monotonic"): 42, ("cross", "sharp"): 13}
+    # Of all 1,590 pairs 42 and 13
+    assert roles.keys() == {("cross", "monotonic"), ("cross", "sharp")}
+    assert 36 <= roles["cross", "monotonic"] <= 48
+    assert 10 <= roles["cross", "sharp"] <= 16
     assert result.control.heads == 144
     counts = [counts.values() for counts in result.control.by_stack.values()]
     assert [sorted(values)[-2:] for values in counts] == [[0, 48]] * 3

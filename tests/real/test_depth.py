@@ -1,25 +1,17 @@
 """Rank collapse on real weights, and the reference curve of an untrained BERT-base."""
 
-import json
-
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
 import headscope
 from headscope.analyses.depth.measure import VARIANTS, own_run, residual_ratio, run_variant
-from headscope.analyses.depth.result import DepthResult
-from headscope.core.serialise import from_dict, to_json
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.run.routing import Router
 
 
-@pytest.fixture(scope="module")
-def result():
-    return headscope.depth("demo", sequences=2, validate=False)  # in float64
-
-
-def test_attention_alone_collapses_and_the_skip_prevents_it(result):
+def test_attention_alone_collapses_and_the_skip_prevents_it():
+    result = headscope.depth("demo", sequences=2, control=False, validate=False)  # in float64
     alone, full = result.variants["attention"], result.variants["full"]
     assert result.collapsed_after["attention"] in (3, 4, 5)
     assert result.collapsed_after["full"] is None
@@ -28,8 +20,7 @@ def test_attention_alone_collapses_and_the_skip_prevents_it(result):
     assert (full[-1] or 0) > 0.5
     skip = next(p for p in result.protected if (p.part, p.way) == ("skip", "removed"))
     assert skip.mean[-1] == pytest.approx(1.0)
-    assert from_dict(DepthResult, json.loads(to_json(result))) == result
-    assert len(result.to_frame()) == len(result.protected_frame()) == 2 * 6 * 7
+    assert len(result.to_frame()) == len(result.protected_frame()) == 6 * 7
 
 
 def test_untrained_bert_base_gives_the_reference_curve():
@@ -39,7 +30,7 @@ def test_untrained_bert_base_gives_the_reference_curve():
     """
     torch.manual_seed(4)
     loaded = headscope.wrap(BertModel(BertConfig()))
-    input_ids = torch.randint(0, loaded.vocab_size, (2, 128))
+    input_ids = torch.randint(0, loaded.vocab_size, (1, 128))
     layers = take_apart(loaded).layers
     own = own_run(loaded, layers, input_ids)
     curves = {}

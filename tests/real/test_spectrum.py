@@ -20,6 +20,7 @@ from headscope.models.run.routing import use_implementation
 def result(demo):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(efficient, "TOKENS", 256)
+        patch.setattr(efficient, "DRAWS", 2)
         return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
 
 

@@ -5,7 +5,6 @@ import torch
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
-from headscope.data.queries import read_retrieval
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 
@@ -89,22 +88,3 @@ def test_cross_attention_is_the_most_fragile(shared):
     assert "BLEU is of characters" in found.warnings[0]
     half = found.stacks[0].curves[0].points[2]
     assert half.metrics["exact_match"] > found.stacks[2].curves[0].points[2].metrics["exact_match"]
-
-
-def test_sts_b_as_a_small_retrieval(demo, shared):
-    # Pairs scored 4 or more
-    data = read_retrieval(shared / "data/stsb-en-test.csv").pick(range(40))
-    places = sorted({p for grades in data.relevance for p in grades})
-    few = data.with_documents([*places, *range(600, 720)])
-    task = make_task("retrieval", few, demo)
-    outputs = task.outputs(demo)
-    assert task.metrics(outputs)["recall_at_10"] > 95
-    assert task.value(outputs) > 85
-    assert task.degenerate(outputs) is None
-    gates = torch.ones(6, 12)
-    gates[:5] = 0
-    worse = task.outputs(demo, gates)
-    assert task.value(worse) < task.value(outputs)
-    assert 0 < len(task.changed(worse)) <= 40
-    change = task.change(outputs, worse)
-    assert change.low < change.difference < change.high
