@@ -55,9 +55,7 @@ def ladder(speeds, *, target, lost=None, times=None):
         (None, 4.0, 0.01, True),
     ],
 )
-def test_int8_mixed_is_tried_unless_int8_shows_that_it_misses(
-    target, int8_speed, int8_lost, tried
-):
+def test_int8_mixed_is_tried_unless_int8_shows_that_it_misses(target, int8_speed, int8_lost, tried):
     climbing = ladder({INT8: int8_speed, TORCH: 1.0}, target=target, lost={INT8: int8_lost})
     climbing._whole_model()
     assert (MIXED in climbing._forms) is tried
