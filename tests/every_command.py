@@ -63,16 +63,16 @@ class Command:
 
     name: str
     run: Callable[[LoadedModel, Files], Any]
-    #: Under a fifth of a second: the suite runs it on every family, not only on one of each layout.
-    quick: bool = False
-    #: Seconds; the suite leaves it to ``--recompute-oracles``, other tests run it on some models.
-    slow: bool = False
+    #: Hangs on how a layer is built, and is quick: run on a family of every row of the table.
+    everywhere: bool = False
+    #: Long, or a part of another one: left to ``--recompute-oracles``, once a week.
+    weekly: bool = False
 
 
 _FEW: dict[str, Any] = {"roles": False, "ablation": False, "draws": 5, "calibration_limit": 6}
 _TRAIN: dict[str, Any] = {
     **{"sizes": [16], "variants": ["layernorm"], "random": [], "seeds": 1, "spread_seeds": 1},
-    **{"steps": 2, "train_limit": 100, "test_limit": 40},
+    **{"steps": 2, "train_limit": 40, "test_limit": 20},
 }
 
 
@@ -90,7 +90,7 @@ def _classify(loaded: LoadedModel, files: Files) -> Any:
 def _ablate(loaded: LoadedModel, files: Files) -> Any:
     few: dict[str, Any] = {"ablate": True, "ablate_limit": 3}
     if loaded.encoder_decoder:
-        few |= {"task": "seq2seq", "data": files.of("pairs")}
+        few |= {"task": "seq2seq", "data": files.of("pairs"), "stack": "cross"}
         return headscope.classify(loaded, _PAIRS[:8], **few)
     return headscope.classify(loaded, _LINES[:8], data=files.of("texts"), **few)
 
@@ -120,8 +120,9 @@ _ONCE: dict[str, Any] = {"fractions": [0.5], "repairs": ["none"]}
 
 
 def _own_head(loaded: LoadedModel, files: Files) -> Any:
-    if loaded.encoder_decoder:  # decoding is slow: one method
-        return _prune(**_ONCE, task="seq2seq", kind="pairs", methods=["magnitude"])(loaded, files)
+    if loaded.encoder_decoder:  # decoding is slow: one method, one stack
+        one: dict[str, Any] = {"methods": ["magnitude"], "stack": "cross"}
+        return _prune(**_ONCE, task="seq2seq", kind="pairs", **one)(loaded, files)
     return _prune(**_ONCE, task="mlm")(loaded, files)
 
 
@@ -164,27 +165,28 @@ _DROP: dict[str, Any] = {
     "repairs": ["none"],
     "limit": 60,
 }
+_similarity = _prune(**_ONCE, task="similarity", kind="scored", limit=12)
 #: In the order of README's table.
 COMMANDS = (
-    Command("validate", lambda m, f: headscope.validate(m), quick=True),
-    Command("explain", lambda m, f: headscope.explain(m, _LINES[2]), quick=True),
-    Command("attribute", _attribute, quick=True),
-    Command("classify", _classify),
+    Command("validate", lambda m, f: headscope.validate(m), everywhere=True),
+    Command("explain", lambda m, f: headscope.explain(m, _LINES[2]), everywhere=True),
+    Command("attribute", _attribute, everywhere=True),
+    Command("classify", _classify, weekly=True),  # the first half of the next
     Command("classify --ablate", _ablate),
     Command("rank", lambda m, f: headscope.rank(m, control_seeds=2, text=_LINES[:4])),
     Command("spectrum", _spectrum),
-    Command("depth", _depth, quick=True),
+    Command("depth", _depth, everywhere=True),
     Command("flow", lambda m, f: headscope.flow(m, _LINES[:12], control=False)),
     Command("symmetric", lambda m, f: headscope.symmetric(m, _LINES, sentences=2)),
     Command("linear", lambda m, f: headscope.linear(m, _LINES, sentences=2, control=False)),
     Command("prune", _prune(**_ONCE)),
     Command("prune --task mlm, seq2seq", _own_head),
-    Command("prune --task similarity", _prune(**_ONCE, task="similarity", kind="scored", limit=12)),
-    Command("prune --max-drop", _prune(**_DROP)),
-    Command("prune --save", _save, slow=True),
+    Command("prune --task similarity", _similarity, weekly=True),
+    Command("prune --max-drop", _prune(**_DROP), weekly=True),
+    Command("prune --save", _save, weekly=True),
     Command("shrink", _shrink),
-    Command("transfer", lambda m, f: headscope.transfer(m, **_TRAIN)),
-    Command("report", _report, slow=True),
+    Command("transfer", lambda m, f: headscope.transfer(m, **_TRAIN), weekly=True),
+    Command("report", _report, weekly=True),
 )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -212,7 +211,6 @@ FAMILIES = (
     *("bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"),
     *("xlm-roberta", "camembert", "bert, two wide heads"),
 )
-each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def tiny(family: str, dtype: str = "float32", auto: Any = AutoModel, **changes: Any) -> Any:
@@ -227,8 +225,6 @@ def padded_batch() -> tuple[Tensor, Tensor]:
     return ids, valid
 
 
-KINDS = ("bart", "marian", "pegasus", "mbart", "t5")
-each_kind = pytest.mark.parametrize("kind", KINDS)
 #: Stacks, layers and how many of each: two layers in the encoder, three in the decoder.
 SITES = [("encoder", 0), ("encoder", 1), *((s, n) for s in ("decoder", "cross") for n in range(3))]
 D_HEAD = 8

@@ -1,16 +1,18 @@
-"""Folders of one model as the hub, older tools and their users leave it: made of the demo's files.
+"""Folders of one model as the hub, older tools and their users leave it: a tiny BERT's files.
 
-Each layout is a function that changes a copy of the demo's folder; files that it leaves alone are
-hard links, which costs nothing. :data:`SAME` are read with the plain folder's numbers,
-:data:`REFUSED` with one sentence.
+Each layout is a function that changes a copy of the folder, which is laid out as the hub has
+all-MiniLM-L6-v2; files that it leaves alone are hard links. :data:`SAME` are read with the plain
+folder's numbers, :data:`REFUSED` with one sentence.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import D_MODEL, OLD, VOCABULARY, tiny_bert
 from torch import Tensor
 
-from headscope.models.load.source import demo_folder
-
-D_MODEL, PIECES = 384, 30522
-OLD = "sentence_transformers.models."
+PIECES, LAYERS = len(VOCABULARY), 2
 NEW = "sentence_transformers.sentence_transformer.modules."
 WEIGHTS, PICKLE, CONFIG = "model.safetensors", "pytorch_model.bin", "config.json"
 SETTINGS, READING = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -32,14 +32,40 @@ Tensors = dict[str, Tensor]
 
 
 @functools.cache
-def demo_tensors() -> Tensors:
-    """The demo's weights as its file has them."""
-    return load_file(demo_folder() / WEIGHTS)
+def source() -> Path:
+    """Write the model once, in the words of sentence-transformers 2 and transformers 4."""
+    room = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, room, ignore_errors=True)
+    folder = tiny_bert(Path(room, "model"), layers=LAYERS)
+    held = load_file(folder / WEIGHTS) | {"embeddings.position_ids": torch.arange(64)[None]}
+    store(folder, held)
+    edit(folder, CONFIG, _name_or_path="org/base", transformers_version="4.8.2", dtype=None)
+    names = ("unk", "sep", "pad", "cls", "mask")
+    special = {f"{name}_token": f"[{name.upper()}]" for name in names}
+    write(folder, "special_tokens_map.json", special)
+    stated = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 64}
+    write(folder, "tokenizer_config.json", {**special, **stated})
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    parts = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    modules(*((OLD + kind, path) for kind, path in parts))(folder)
+    (folder / "1_Pooling").mkdir()
+    modes = dict.fromkeys(("cls_token", "max_tokens", "mean_sqrt_len_tokens"), False)
+    pooling = {f"pooling_mode_{mode}": on for mode, on in {**modes, "mean_tokens": True}.items()}
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": D_MODEL, **pooling})
+    write(folder, SETTINGS, {"__version__": {"sentence_transformers": "2.0.0"}})
+    write(folder, READING, {"max_seq_length": 32, "do_lower_case": False})
+    return folder
+
+
+@functools.cache
+def weights() -> Tensors:
+    """The model's weights as its file has them."""
+    return load_file(source() / WEIGHTS)
 
 
 def plain(folder: Path) -> Path:
-    """Lay the demo's files out in a new folder."""
-    shutil.copytree(demo_folder(), folder, copy_function=_link)
+    """Lay the model's files out in a new folder."""
+    shutil.copytree(source(), folder, copy_function=_link)
     return folder
 
 
@@ -82,10 +108,10 @@ def store(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def tensors(change: Callable[[Tensors], Tensors], **values: Any) -> Change:
-    """Store what ``change`` makes of the demo's weights, and change config.json."""
+    """Store what ``change`` makes of the weights, and change config.json."""
 
     def made(folder: Path) -> None:
-        store(folder, change(demo_tensors()))
+        store(folder, change(weights()))
         edit(folder, CONFIG, **values)
 
     return made
@@ -135,7 +161,7 @@ def classifier(labels: int) -> Tensors:
 
 
 def sharded(folder: Path) -> None:
-    held = demo_tensors()
+    held = weights()
     where = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(held)}
     for file in set(where.values()):
         part = {name: tensor for name, tensor in held.items() if where[name] == file}
@@ -145,12 +171,12 @@ def sharded(folder: Path) -> None:
 
 
 def pickled(folder: Path) -> None:
-    torch.save(demo_tensors(), folder / PICKLE)
+    torch.save(weights(), folder / PICKLE)
     (folder / WEIGHTS).unlink()
 
 
 def pickled_in_parts(folder: Path) -> None:
-    held = demo_tensors()
+    held = weights()
     where = {name: f"pytorch_model-0000{1 + i % 2}-of-00002.bin" for i, name in enumerate(held)}
     for file in set(where.values()):
         torch.save({n: t for n, t in held.items() if where[n] == file}, folder / file)
@@ -202,8 +228,8 @@ def hub_cache(home: Path) -> Path:
     (repo / "blobs").mkdir(parents=True)
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text(commit)
-    for i, file in enumerate(sorted(p for p in demo_folder().rglob("*") if p.is_file())):
-        link = snapshot / file.relative_to(demo_folder())
+    for i, file in enumerate(sorted(p for p in source().rglob("*") if p.is_file())):
+        link = snapshot / file.relative_to(source())
         link.parent.mkdir(parents=True, exist_ok=True)
         _link(str(file), str(repo / "blobs" / f"{i:040}"))
         link.symlink_to(os.path.relpath(repo / "blobs" / f"{i:040}", link.parent))
@@ -286,20 +312,21 @@ def cross_encoder(**values: Any) -> Change:
 
     def made(folder: Path) -> None:
         bare(folder)
-        store(folder, prefixed("bert.", more=classifier(1))(demo_tensors()))
+        store(folder, prefixed("bert.", more=classifier(1))(weights()))
         labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         edit(folder, CONFIG, architectures=["BertForSequenceClassification"], **labels, **values)
 
     return made
 
 
-def one_more_token(folder: Path) -> None:
+#: Rows up to a piece that some words have; no word has one behind it.
+ROWS = VOCABULARY.index("##z")
+
+
+def too_few_rows(folder: Path) -> None:
     """The tokenizer has a token that the embedding has no row for."""
-    stated = json.loads((folder / "tokenizer.json").read_text())
-    token = {"single_word": False, "lstrip": False, "rstrip": False}
-    token |= {"normalized": False, "special": False, "id": PIECES, "content": "[NEW]"}
-    stated["added_tokens"].append(token)
-    write(folder, "tokenizer.json", stated)
+    name = "embeddings.word_embeddings.weight"
+    tensors(lambda t: {**t, name: t[name][:ROWS]}, vocab_size=ROWS)(folder)
 
 
 def adapter(folder: Path) -> None:
@@ -354,11 +381,11 @@ SAME: dict[str, Layout] = {
     "a link to the folder": Layout(folder_link),
     "a link to a module": Layout(inner_folder_links, compared=True),
     "0_Transformer": Layout(
-        in_a_subfolder, pooling="mean", says=("cuts a text of this model at 256",), compared=True
+        in_a_subfolder, pooling="mean", says=("cuts a text of this model at 32",), compared=True
     ),
     "of version 6": Layout(of_version_6, compared=True),
     "Dense and Normalize": Layout(
-        with_dense, pooling="mean, dense 384x384 identity, normalize", compared=True
+        with_dense, pooling="mean, dense 32x32 identity, normalize", compared=True
     ),
     "paths of Windows": Layout(
         modules(
@@ -436,13 +463,13 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "code beside a known family": (
         tensors(without("intermediate"), auto_map={"AutoModel": "modeling.Own"}),
-        ("lacks 12", "code of its own (auto_map)"),
+        (f"lacks {2 * LAYERS}", "code of its own (auto_map)"),
     ),
     "of DataParallel": (tensors(prefixed("module.")), ("module.embeddings", "save_pretrained")),
     "of a wrapper": (tensors(prefixed("0.auto_model.")), ("0.auto_model.", "save_pretrained")),
     "TensorFlow alone": (both(_gone(WEIGHTS), _text("tf_model.h5", "x")), ("tf_model.h5",)),
     "a checkpoint of training": (
-        lambda folder: [pickled(folder), torch.save({"model": demo_tensors()}, folder / PICKLE)],
+        lambda folder: [pickled(folder), torch.save({"model": weights()}, folder / PICKLE)],
         ("does not map names to tensors", "save_pretrained"),
     ),
     "static embeddings": (_static, ("starts with StaticEmbedding", "no attention heads")),

@@ -1,23 +1,36 @@
-"""Every family's layers, taken apart: held against what transformers itself says of its states."""
+"""Every layer, taken apart: put together it is the model's; without parts, a plain loop's."""
 
 import math
 import re
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from contribution_sums import error_of
-from families import BY_NAME, FIRST
+from families import BY_NAME, FIRST, Family
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import headscope
-from headscope.analyses.depth.measure import VARIANTS, own_run, run_variant
-from headscope.core.errors import UnsupportedModelError
+from headscope.analyses.depth.measure import (
+    VARIANTS,
+    Variant,
+    measure_ratios,
+    own_run,
+    residual_ratio,
+    run_variant,
+)
+from headscope.analyses.depth.run import check_decomposition
+from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.anatomy.residual import find_stream, record
+from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router
 
+FULL = next(variant for variant in VARIANTS if variant.name == "full")
 #: Those whose layers are built otherwise than those of the first family of their layout.
 OTHERS = (
     *("roberta-prelayernorm", "xlm-roberta-xl", "electra", "xmod", "splinter", "pegasus", "mbart"),
@@ -43,9 +56,9 @@ ROUNDED = (
 )
 
 
-def opened(name: str) -> LoadedModel:
+def opened(name: str, **changes: Any) -> LoadedModel:
     """Nothing that initialisation makes one or zero is so, and a bias by position matters."""
-    model = BY_NAME[name].model("float64")
+    model = BY_NAME[name].model("float64", **changes)
     torch.manual_seed(2)
     for path, parameter in model.named_parameters():
         if "relative_attention_bias" in path:
@@ -70,9 +83,8 @@ def theirs(loaded: LoadedModel, tokens: Tensor) -> Any:
         )
 
 
-def ours(loaded: LoadedModel, tokens: Tensor, name: str) -> list[Tensor]:
+def ours(loaded: LoadedModel, tokens: Tensor, variant: Variant = FULL) -> list[Tensor]:
     blocks = take_apart(loaded).layers
-    variant = next(variant for variant in VARIANTS if variant.name == name)
     router = Router(loaded.sites, others=loaded.others)
     with torch.no_grad():
         return list(run_variant(blocks, router, own_run(loaded, blocks, tokens), variant))
@@ -99,7 +111,7 @@ def test_every_family_is_taken_apart_or_refused_with_the_reason(name):
 
 def check_depth(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
     """Every state that the parts lead to is transformers' own."""
-    own, states = theirs(loaded, tokens), ours(loaded, tokens, "full")
+    own, states = theirs(loaded, tokens), ours(loaded, tokens)
     assert len(states) == len(loaded.sites) + 1
     listed = own.hidden_states
     if len(listed) == len(states):  # ALBERT lists one for each group of layers
@@ -140,21 +152,6 @@ def test_what_is_left_of_a_pruned_model_is_taken_apart_too(name):
     check_attribute(cut, ids(cut), slack)
 
 
-SIZES: dict[str, dict[str, Any]] = {
-    "one layer, one wide head": {
-        **{"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 128}
-    },
-    "no multiple of 64": {"num_attention_heads": 6, "hidden_size": 96},
-}
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_every_size_is_taken_apart(sizes):
-    loaded = headscope.wrap(BY_NAME["deberta-v2, as v3"].model("float64", **SIZES[sizes]))
-    check_depth(loaded, ids(loaded), 1e-13)
-    check_attribute(loaded, ids(loaded), 1e-13)
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("mpnet", "bfloat16"), ("t5", "float16"), ("gpt2", "bfloat16"), ("modernbert", "float32")],
@@ -165,53 +162,113 @@ def test_every_type_is_taken_apart(name, dtype):
     assert kinds == [name != "mpnet"] * len(kinds)
 
 
-#: Where transformers keeps the layers, W_O in them, and the last map of the feed-forward network.
+Array = NDArray[np.float64]
+#: Of q, k, v, o, the first LayerNorm, both maps of the network, and the second LayerNorm.
+ROLES = ("q", "k", "v", "o", "n1", "up", "down", "n2")
+_SELF = "attention.self.query attention.self.key attention.self.value attention.output.dense"
 PLACES = {
-    "mpnet": ("encoder.layer", "attention.attn.o", "output.dense"),
-    "deberta-v2, as v3": ("encoder.layer", "attention.output.dense", "output.dense"),
-    "modernbert": ("layers", "attn.Wo", "mlp.Wo"),
-    "t5": ("encoder.block", "layer.0.SelfAttention.o", "layer.1.DenseReluDense.wo"),
-    "gpt2": ("h", "attn.c_proj", "mlp.c_proj"),
-    "roberta-prelayernorm": ("encoder.layer", "attention.output.dense", "output.dense"),
+    "bert": f"{_SELF} attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
+    "roberta-prelayernorm": f"{_SELF} attention.LayerNorm intermediate.dense output.dense "
+    "intermediate.LayerNorm",
 }
 
 
+def affine(linear: Any, x: Array) -> Array:
+    return x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+
+
+def normed(norm: Any, x: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps)
+    return centred / scale * norm.weight.detach().numpy() + norm.bias.detach().numpy()
+
+
+def attended(w: dict[str, Any], x: Array, n_heads: int) -> Array:
+    """Head by head."""
+    q, k, v = (affine(w[name], x).reshape(len(x), n_heads, -1) for name in "qkv")
+    z = []
+    for h in range(n_heads):
+        scores = q[:, h] @ k[:, h].T / math.sqrt(q.shape[-1])
+        exps = np.exp(scores - scores.max(-1, keepdims=True))
+        z.append(exps / exps.sum(-1, keepdims=True) @ v[:, h])
+    return affine(w["o"], np.concatenate(z, axis=-1))
+
+
+def one_layer(w: dict[str, Any], x: Array, n_heads: int, variant: str, *, pre: bool) -> Array:
+    """What each variant of a layer is, spelt out."""
+    full = variant.startswith("full")
+    plain = "without-layernorm" in variant
+    first, second = ((lambda x: x) if plain else partial(normed, w[name]) for name in ("n1", "n2"))
+    y = attended(w, first(x) if pre else x, n_heads)
+    y = x + y if full or "skip" in variant else y
+    y = y if pre else first(y)
+    if not full and "ffn" not in variant:
+        return y
+    read = second(y) if pre else y
+    y = y + affine(w["down"], np.maximum(affine(w["up"], read), 0.0))
+    return y if pre else second(y)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("name", PLACES)
-def test_without_parts_it_is_transformers_own_layers_without_them(name):
-    """W_O returns what it does minus the state, so that the model's own skip cancels it."""
-    loaded = opened(name)
-    tokens, (layers, out, down) = ids(loaded), PLACES[name]
-    found = {way: ours(loaded, tokens, way)[-1] for way in ("attention+ffn", "attention+skip")}
-    last = take_apart(loaded).last
+def test_variant_is_a_plain_loop(name, variant):
+    loaded = opened(name, hidden_act="relu", hidden_size=16, intermediate_size=24)
+    tokens = ids(loaded, 4)
+    found = ours(loaded, tokens, variant)
+    x = found[0][1].numpy()
+    for layer, state in zip(loaded.model.encoder.layer, found[1:], strict=True):
+        parts = map(layer.get_submodule, PLACES[name].split())
+        w = dict(zip(ROLES, parts, strict=True))
+        x = one_layer(w, x, 4, variant.name, pre=name != "bert")
+        size = float(np.abs(x).max())
+        torch.testing.assert_close(state[1], torch.from_numpy(x), rtol=0, atol=1e-10 * size)
 
-    def states() -> Tensor:
-        seen: list[Tensor] = []
-        end = model.get_submodule(layers)[-1].register_forward_hook(
-            lambda _m, _a, output: seen.append(output[0] if isinstance(output, tuple) else output)
-        )
-        theirs(loaded, tokens)
-        end.remove()
-        return seen[-1]
 
-    model, entered, handles = loaded.model, dict[nn.Module, Tensor](), []
-    for layer in model.get_submodule(layers):
+def test_placement_is_right_even_where_attention_gives_nothing():
+    """x + a(x) = x then: values alone could not tell the two apart."""
+    loaded = opened("bert")
+    for site in loaded.sites:
+        nn.init.zeros_(site.projections.out.weight)
+        nn.init.zeros_(site.projections.out.bias)
+    assert take_apart(loaded).norm_placement == "post"
 
-        def enter(_, args, kwargs, layer=layer):
-            entered[layer] = next(iter((*args, *kwargs.values())))
 
-        def less(_, args, output, layer=layer):
-            return output - entered[layer]
+@pytest.mark.parametrize("query_key", [0.0, 20.0])
+def test_uniform_attention_collapses_at_once_and_identity_never(query_key):
+    """A BERT whose one head copies what it attends to: W_V = W_O = 1, W_Q = W_K = query_key."""
+    sizes = {"num_hidden_layers": 4, "num_attention_heads": 1, "initializer_range": 1.0}
+    model = Family("bert").model("float64", **sizes)
+    for layer in model.encoder.layer:
+        own = layer.attention.self
+        maps = ((own.query, query_key), (own.key, query_key), (own.value, 1.0))
+        with torch.no_grad():
+            for linear, factor in (*maps, (layer.attention.output.dense, 1.0)):
+                linear.weight.copy_(factor * torch.eye(32))
+                linear.bias.zero_()
+    loaded = headscope.wrap(model)
+    found = [
+        float(residual_ratio(hidden)[0]) for hidden in ours(loaded, ids(loaded, 12), VARIANTS[0])
+    ]
+    assert found[0] > 0.5
+    if query_key:
+        assert found[1:] == pytest.approx([found[0]] * 4, rel=1e-6)
+    else:
+        assert max(found[1:]) < 1e-14
 
-        handles.append(layer.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(layer.get_submodule(out).register_forward_hook(less))
-    without_skip = states()
-    for handle in handles:
-        handle.remove()
-    close = {"rtol": 0, "atol": 1e-5 if name == "t5" else 1e-10 * size(without_skip)}
-    torch.testing.assert_close(found["attention+ffn"], without_skip, **close)
-    assert not math.isclose(size(without_skip), size(states()))
-    if last is None:  # post-LN: its second norm would still run
-        return
-    for layer in model.get_submodule(layers):
-        layer.get_submodule(down).register_forward_hook(lambda _m, _a, output: output * 0)
-    torch.testing.assert_close(found["attention+skip"], states(), **close)
+
+def test_a_layer_with_an_unknown_part_is_refused():
+    """A small one by its states, a large one by the name of its layer."""
+    loaded = opened("bert")
+    layer = loaded.model.encoder.layer[1]
+    plain = layer.feed_forward_chunk
+    layer.feed_forward_chunk = lambda y: plain(y) + 1e-6 * y
+    blocks = take_apart(loaded).layers
+    _, gap = measure_ratios(loaded, blocks, own_run(loaded, blocks, ids(loaded)))
+    assert gap > 1e-8
+    for wrong in (gap, float("nan"), float("inf"), 1.0):
+        with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
+            check_decomposition(loaded, wrong)
+    layer.feed_forward_chunk = lambda y: plain(y) + torch.sin(y)  # no family has that
+    assert validate_model(loaded).passed
+    with pytest.raises(UnsupportedModelError, match=r"layer 1 of .*\(bert\) apart .*adds besides"):
+        take_apart(loaded)

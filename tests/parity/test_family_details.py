@@ -1,5 +1,6 @@
-"""What single families have that others have not: windows, shared keys, tables of positions."""
+"""What some families have and others have not: windows, shared keys, tables, several stacks."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,21 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import BY_NAME, tiny
+from families import BY_NAME, SITES, ids_and_mask, opened, tiny
+from families import batch as pairs
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 import headscope
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.activations import Activations
+from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.data.corpus import as_corpus
 from headscope.data.packing import pack_pairs
-from headscope.models.certificate.certificate import validate_model
+from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.evidence import largest_gap
+from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.families import relative_terms, rotary
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe, probes, run_eager, run_ours
+from headscope.models.run.recording import Probe, probes
 from headscope.models.run.routing import Router, routed, use_implementation
 
 
@@ -57,29 +62,6 @@ def test_the_long_probe_goes_beyond_the_window(changes, window, length):
     assert [site.window for site in loaded.sites] == [None, window, None, window]
     assert probes(loaded)[-1].input_ids.shape == (1, length)
     assert length > 2 * window
-
-
-def test_windows_are_those_of_the_models_own_patterns():
-    """No layer but the sliding ones has any; padded queries without a key are no warning."""
-    loaded = wrapped("modernbert", initializer_range=0.2)
-    for lengths in ((6, 5), (64, 30)):
-        probe = batch(loaded, *lengths)
-        theirs, ours = run_eager(loaded, probe), run_ours(loaded, probe)
-        assert ours.failure is None
-        for site in loaded.sites:
-            for record in (theirs.site(site), ours.site(site)):
-                for row, n in enumerate(lengths):
-                    position = torch.arange(n)
-                    near = (position[:, None] - position).abs() <= (site.window or n)
-                    seen = record.pattern[row, :, :n] > 0
-                    assert torch.equal(seen[..., :n], near.expand(4, n, n))
-                    assert not bool(seen[..., n:].any())
-        with gated(loaded) as run:
-            hidden = run(**probe.inputs)[0]
-        assert bool(torch.isfinite(hidden).all())
-        with torch.no_grad():
-            own = loaded.forward(**probe.inputs)[probe.real]
-        torch.testing.assert_close(hidden[probe.real], own, rtol=0, atol=1e-4)
 
 
 def test_shared_keys_go_with_the_last_head_that_reads_them():
@@ -156,16 +138,16 @@ ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "
 
 def test_rank_covers_what_has_neither_rotation_nor_relative_terms():
     for name, family in BY_NAME.items():
-        loaded = wrapped(name)
+        model = tiny(name)
         turns = family.kind in ROTARY and name != "esm, absolute"
-        assert rotary(loaded.model) == turns, name
+        assert rotary(model) == turns, name
         relative = family.kind in ("mpnet", "t5", "mt5", "umt5") or (
             "deberta" in name and not name.endswith(("plain", "listed", "no term"))
         )
-        terms = relative_terms(loaded.model.config)
+        terms = relative_terms(model.config)
         assert (terms is not None) == relative, name
         if name in ("mpnet", "umt5"):
-            assert headscope.rank(loaded, control_seeds=2, fresh=False).not_covered == (terms,)
+            assert headscope.rank(model, control_seeds=2, fresh=False).not_covered == (terms,)
 
 
 def test_states_of_any_size_are_compared():
@@ -240,3 +222,118 @@ def test_every_stack_of_an_encoder_decoder():
         headscope.spectrum(loaded, LINES, stack="cross", length=12)
     with pytest.raises(InputError, match="efficient covers"):
         headscope.spectrum(loaded, PAIRS, stack="cross", length=12, efficient=True)
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(256, 512), (8, 16)])
+def test_buckets_are_those_of_transformers(buckets, far):
+    """As DeBERTa-v3 has them (256 of 512), far beyond the last one."""
+    away = torch.arange(-700, 701)
+    theirs = make_log_bucket_position(away, buckets, far)
+    assert (bucketed(away, buckets, far) == theirs).all()
+
+
+# --- encoder-decoders, and views of a stack -------------------------------------------------------
+
+STACKS = ("encoder", "decoder", "cross")
+each_kind = pytest.mark.parametrize("kind", ["bart", "t5"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("bart", "float16"), ("t5", "float16"), ("marian", "bfloat16"), ("t5", "float64")],
+)
+def test_it_validates_with_padding_on_both_sides(kind, dtype):
+    # Half precision has absolute tolerances for activations of the usual size.
+    changes = {"init_std": 0.15} if "16" in dtype and kind != "t5" else {}
+    loaded = opened(kind, dtype, **changes)
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert [(c.stack, c.layer, c.calls) for c in result.layers] == [(*site, 1) for site in SITES]
+    assert result.mask_reached
+    assert result.max_abs_pattern <= TOLERANCES[dtype]["pattern"]
+    padded = probes(loaded)[0]
+    for mask in (padded.attention_mask, padded.decoder_attention_mask):
+        assert 0 in mask
+    assert padded.input_ids.shape != padded.inputs["decoder_input_ids"].shape
+
+
+def seen_by(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
+    seen: list[Activations] = []
+
+    class Keep:
+        def observe(self, site: Activations) -> None:
+            seen.append(replace(site, pattern=site.pattern.clone()))
+
+        def finish(self, stack: str, layer: int) -> None:
+            assert (stack, layer) == (seen[-1].stack, seen[-1].layer)
+
+    router = Router(loaded.sites, [Keep()], others=loaded.others)
+    with routed(loaded.model, router):
+        router.checked(loaded.forward, **given)
+    return seen
+
+
+@each_kind
+def test_a_view_sees_its_own_stack(kind):
+    loaded = opened(kind)
+    whole = seen_by(loaded, pairs(loaded))
+    for stack in STACKS:
+        view = loaded.only(stack)
+        layers = [layer for name, layer in SITES if name == stack]
+        assert [(site.stack, site.layer, site.row) for site in view.sites] == [
+            (stack, layer, layer) for layer in layers
+        ]
+        assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
+        others = {(site.stack, site.layer) for site in view.others}
+        assert others == {*SITES} - {(stack, layer) for layer in layers}
+        assert view.network is loaded.network
+        assert view.whole is loaded
+        seen = seen_by(view, pairs(loaded))
+        assert [(found.stack, found.row) for found in seen] == [(stack, layer) for layer in layers]
+        of_whole = [found for found in whole if found.stack == stack]
+        for found, same in zip(seen, of_whole, strict=True):
+            torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
+
+
+def test_a_view_of_a_view_is_of_the_whole_and_an_only_stack_is_the_model():
+    loaded = opened("bart")
+    view = loaded.only("cross")
+    assert view.only("decoder").stacks == ("decoder",)
+    assert view.only("all") is loaded
+    assert loaded.only("all") is loaded
+    with pytest.raises(InputError, match="has no stack 'sideways'; it has encoder and decoder and"):
+        view.only("sideways")
+    only = headscope.wrap(tiny("bert"))
+    assert only.only("encoder") is only
+    with pytest.raises(InputError, match="has no stack 'cross'; it has encoder"):
+        only.only("cross")
+
+
+def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch):
+    loaded = opened("bart")
+    result = validate_model(loaded.only("cross"))
+    assert len(result.layers) == 8
+    assert validate_model(loaded) is result
+    with torch.no_grad():
+        loaded.model.get_parameter("encoder.layers.0.self_attn.q_proj.weight").mul_(2)
+    assert validate_model(loaded.only("cross")) is not result
+
+
+@each_kind
+def test_the_encoder_runs_on_sentences_alone(kind):
+    loaded = opened(kind)
+    ids, mask = ids_and_mask((9, 5, 7), 1)
+    with torch.no_grad():
+        own = loaded.network.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(loaded.forward(ids, mask), own, rtol=0, atol=0)
+        hidden, logits = loaded.run(ids, mask)
+    assert logits is None
+    torch.testing.assert_close(hidden, own, rtol=0, atol=0)
+    view = loaded.only("encoder")
+    router = Router(view.sites, others=view.others)
+    with routed(loaded.model, router):
+        ours = router.checked(view.forward, ids, mask)
+    torch.testing.assert_close(ours[mask.bool()], own[mask.bool()], rtol=0, atol=1e-5)
+    router = Router(loaded.sites)
+    with routed(loaded.model, router), pytest.raises(ValidationFailedError, match="decoder layer"):
+        router.checked(loaded.forward, ids, mask)

@@ -117,8 +117,6 @@ def test_the_older_format_of_the_pooling_config(bert, tmp_path):
     folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
     keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
     for switches, name in (
-        (["cls_token"], "cls"),
-        (["mean_tokens"], "mean"),
         (["lasttoken", "max_tokens", "cls_token"], "cls+max+last"),
         ([], "mean"),
     ):
@@ -206,19 +204,13 @@ def _prompt(folder: Path, name: str) -> None:
 _POOLED = '{"modality_config": {"text": {"method_output_name": "pooler_output"}}}'
 #: How a folder with Transformer, Pooling and Dense is broken, and what the sentence says.
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no json": (lambda f: _write(f, "modules.json", "["), "not valid JSON"),
     "deep": (lambda f: _write(f, "modules.json", "[" * 100_000), "not known"),
-    "no list": (lambda f: _write(f, "modules.json", "{}"), "lists no modules"),
     "no transformer": (lambda f: _module(f, 0, type=OLD + "BoW"), "starts with BoW"),
-    "unknown module": (lambda f: _module(f, 2, type=OLD + "CNN"), "CNN (2_Dense)"),
-    "no pooling": (lambda f: _module(f, 1, type=OLD + "WordWeights"), "WordWeights (1_Pooling)"),
     "drive": (lambda f: _module(f, 1, path="C:\\x"), "outside of the folder"),
-    "missing": (lambda f: _module(f, 1, path="9_Pooling"), "is not there"),
     "mode": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": "sum"}'), "mode sum"),
     "size": (lambda f: _write(f, "1_Pooling/config.json", '{"embedding_dimension": 7}'), "size 7"),
     "no weights": (_dense, "no weights"),
     "activation": (lambda f: _dense(f, activation_function="os.system"), "activation os.system"),
-    "input": (lambda f: _dense(f, module_input_name="token_embeddings"), "token_embeddings"),
     "wide": (lambda f: _dense(f, wide=9, weights=torch.zeros(4, 9)), "takes 9"),
     "NaN": (lambda f: _dense(f, weights=torch.full((4, D_MODEL), torch.nan)), "finite"),
     "damaged": (lambda f: (_dense(f), _write(f, _WEIGHTS, "x")), "damaged"),

@@ -108,19 +108,6 @@ def same(found: Any, expected: np.ndarray, atol: float) -> None:
     np.testing.assert_allclose(found.singular_values, expected, rtol=1e-6, atol=atol * expected[0])
 
 
-def test_data_aware_form_with_biases():
-    loaded = opened("bert")
-    result = measured(loaded, biases=True)
-    x = np.concatenate(alone(loaded)[0][1])
-    root = np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
-    w = loaded.sites[1].weights()
-    for head in (head for head in result.heads if head.layer == 1):
-        W_Q, W_K, b_Q = (t[head.head].detach().numpy() for t in (w.W_Q, w.W_K, w.b_Q))
-        query = np.vstack([root @ W_Q, x.mean(0) @ W_Q + b_Q])
-        key = np.vstack([root @ W_K, np.zeros(8)])
-        same(head.qk_data, np.linalg.svd(query @ key.T)[1][:8], 1e-8)
-
-
 def test_a_model_without_some_heads():
     whole = opened("bert")
     compact = headscope.remove_heads(whole, [(0, 1), *((1, head) for head in range(4)), (2, 3)])
@@ -150,15 +137,6 @@ def test_encoder_and_decoder_with_heads_of_two_widths():
     for control in result.controls.values():
         sizes = [(g.n_heads, len(g.heads["qk"].singular_values)) for g in control.geometries]
         assert sizes == [(4, 8), (2, 16)]
-
-
-@pytest.mark.parametrize("kind", ["esm", "modernbert"])
-def test_rotary_models_are_refused(kind):
-    model = tiny(kind)
-    if kind == "modernbert":  # as its published config says, wrongly
-        model.config.position_embedding_type = "absolute"
-    with pytest.raises(UnsupportedModelError, match=f"{kind}.*rotates queries and keys"):
-        rank(model, validate=False)
 
 
 def test_relative_keys_in_a_config():

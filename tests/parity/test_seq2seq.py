@@ -9,11 +9,12 @@ import pytest
 import sacrebleu
 import torch
 import transformers as hf
+from derivatives import check_derivatives
 from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
 
 import headscope
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends
 from headscope.models.run.intervene import gated
@@ -120,6 +121,12 @@ def test_losses_and_embeddings_are_those_of_single_pairs():
     np.testing.assert_allclose(found, embeddings, atol=1e-12)
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_derivatives(labels):
+    loaded = opened()
+    check_derivatives(made(loaded), loaded, labels=labels)
+
+
 def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch):
     loaded = opened()
     task = made(loaded)
@@ -157,15 +164,6 @@ def test_a_model_that_writes_one_thing_is_degenerate():
     assert task.degenerate(task.outputs(loaded)) == "gives the same token at every position"
     outputs = task.outputs(loaded, all_metrics=True)
     assert task.degenerate(outputs) == "writes the same text for every source"
-
-
-def test_pairs_that_do_not_fit_are_counted():
-    loaded = opened()
-    task = made(loaded, ("the " * 40, *SOURCES[1:]))
-    assert (task.n_examples, task.skipped) == (5, 1)
-    loaded.tokenizer.model_max_length = 2
-    with pytest.raises(CorpusError, match=r"1 of 5 examples of .* limit of 2 tokens"):
-        made(loaded, SOURCES[:5])
 
 
 def test_where_targets_start_and_end(tmp_path):

@@ -12,17 +12,17 @@ import torch
 from families import BY_NAME, FIRST, Family
 from tiny_models import tiny_bert
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoModelForSeq2SeqLM
 from transformers.pytorch_utils import Conv1D
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
-from headscope.core.saved_config import as_spans, from_spans
 from headscope.models.anatomy.feed_forward import FeedForward
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.copies import random_twin, removed_heads
-from headscope.models.surgery.layers import removed_layers
+from headscope.models.surgery.copies import random_twin
+from headscope.models.surgery.layers import Layer, removed_layers
 from headscope.models.surgery.neurons import removed_neurons
+from headscope.session.provenance import provenance
 
 NAMES = [family.name for family in FIRST if family.kind != "squeezebert"]
 #: Families of one stack whose layers have weights of their own.
@@ -52,11 +52,11 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
 
 
-def some(items: tuple[FeedForward, ...], *, even: bool = False) -> dict[str, list[int]]:
-    """Choose other neurons in each network, equally many where ``even``; none in the second."""
+def some(items: tuple[FeedForward, ...]) -> dict[str, list[int]]:
+    """Choose other neurons in each network, and none in the second."""
     chosen = {}
     for place, item in enumerate(items):
-        if even or place != 1:
+        if place != 1:
             chosen[item.name] = [j for j in range(item.width) if (j + place) % 4 == 0]
     return chosen
 
@@ -120,19 +120,19 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
     assert removed_neurons(twin) == removed_neurons(less)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_even_neurons_need_no_headscope(name: str, tmp_path: Path) -> None:
-    loaded = opened(name)
-    cut = headscope.remove_neurons(loaded, some(headscope.feed_forwards(loaded), even=True))
-    folder = headscope.save(cut, tmp_path / "x")
-    manifest = json.loads((folder / "headscope.json").read_text())
-    assert manifest["opens"] == "transformers"
-    assert json.loads((folder / "config.json").read_text())["model_type"] == BY_NAME[name].kind
-    assert set(manifest["config"].values()) <= {48, None, 128}
-    assert removed_neurons(load(folder)) == removed_neurons(cut)
-
-
 # --- layers ---------------------------------------------------------------------------------------
+
+
+def handing_on(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's forward that hands its input on, and nothing else of its own."""
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out = own(x, *args, **kwargs)
+        if isinstance(out, dict):
+            return {"feature_map": x}
+        return (x, *out[1:]) if isinstance(out, tuple) else x
+
+    return forward
 
 
 def bypassed(family: Family, network: Any, gone: list[int]) -> None:
@@ -154,17 +154,8 @@ def bypassed(family: Family, network: Any, gone: list[int]) -> None:
         if isinstance(module, nn.ModuleList) and len(module) == network.config.num_hidden_layers
     )
 
-    def instead(own: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-            out = own(x, *args, **kwargs)
-            if isinstance(out, dict):
-                return {"feature_map": x}
-            return (x, *out[1:]) if isinstance(out, tuple) else x
-
-        return forward
-
     for layer in gone:
-        stack[layer].forward = instead(stack[layer].forward)
+        stack[layer].forward = handing_on(stack[layer].forward)
 
 
 @pytest.mark.parametrize(
@@ -220,54 +211,113 @@ def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: 
     close(states(dense), states(less))
 
 
-# --- together -------------------------------------------------------------------------------------
+# --- layers of encoder-decoders -------------------------------------------------------------------
+
+TWO: list[Layer] = [("decoder", 1), ("encoder", 0)]
+FOUR: list[Layer] = [("encoder", 2), ("decoder", 0), ("decoder", 2), ("encoder", 0)]
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]])
 
 
-def test_heads_neurons_and_layers_together(tmp_path: Path) -> None:
-    """In any order; opened by transformers, and saved by it again."""
-    loaded = opened("bert")
-    names = [item.name for item in headscope.feed_forwards(loaded)]
-    heads = [(0, 1), (2, 0), (2, 3)]
-    one = headscope.remove_heads(loaded, heads)
-    one = headscope.remove_neurons(one, {names[2]: [0, 9], names[0]: [3]})
-    one = headscope.remove_layers(one, [1])
-    other = headscope.remove_layers(loaded, [1])
-    later = [item.name for item in headscope.feed_forwards(other)]
-    other = headscope.remove_neurons(other, {later[1]: [0, 9], later[0]: [3]})
-    other = headscope.remove_heads(other, heads)
-    for cut in (one, other):
-        assert [(s.layer, s.head_ids) for s in cut.sites] == [(0, (0, 2, 3)), (2, (1, 2))]
-        assert removed_neurons(cut) == {later[0]: (3,), later[1]: (0, 9)}
-    close(states(one), states(other))
-    folder = headscope.save(one, tmp_path / "x")
-    theirs = AutoModel.from_pretrained(folder).eval()
-    assert theirs.config.num_hidden_layers == 2
-    theirs.save_pretrained(tmp_path / "y")
-    for again in (headscope.wrap(theirs), load(folder), load(tmp_path / "y")):
-        close(states(again), states(one))
-        assert removed_layers(again) == (1,)
-        assert len(removed_heads(again)) == 3
-        assert removed_neurons(again) == removed_neurons(one)
-    model = headscope.validate(load(folder)).provenance["model"]
-    assert model["removed_layers"] == [1]
-    assert model["removed_heads"] == [[0, 1], [2, 0], [2, 3]]
-    assert model["removed_neurons"] == {later[0]: 1, later[1]: 2}
+def three_a_side(name: str) -> LoadedModel:
+    counts = {"t5": ("num_layers",), "umt5": ("num_layers", "encoder_layers")}
+    network = BY_NAME[name].model(**dict.fromkeys(counts.get(name, ("encoder_layers",)), 3))
+    return headscope.wrap(network, name=f"tiny {name}")
 
 
-def test_the_demo_elsewhere(demo: LoadedModel, tmp_path: Path) -> None:
-    """sentence-transformers computes what we do."""
-    from sentence_transformers import SentenceTransformer
-
-    cut = headscope.remove_heads(headscope.remove_layers(demo, [1, 2, 3, 4]), [(5, 3)])
-    items = headscope.feed_forwards(cut)
-    cut = headscope.remove_neurons(cut, {item.name: range(0, item.width, 3) for item in items})
-    folder = headscope.save(cut, tmp_path / "small")
-    texts = ["The report came out in March.", "Rain again."]
-    ids, mask = cut.pad(cut.tokenizer(texts)["input_ids"])
+def decoded(network: Any) -> Tensor:
     with torch.no_grad():
-        expected = cut.pooling.embed(cut.forward(ids, mask), mask)
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
-    torch.testing.assert_close(theirs, expected, rtol=0, atol=1e-5)
+        out = network(input_ids=IDS, decoder_input_ids=IDS.flip(0), output_hidden_states=True)
+    return out.decoder_hidden_states[-1]
+
+
+def written(network: Any) -> list[list[int]]:
+    settings = {"do_sample": False, "num_beams": 2, "max_new_tokens": 9, "min_new_tokens": 9}
+    return network.generate(input_ids=IDS, **settings).tolist()
+
+
+def seq2seq(folder: Path) -> LoadedModel:
+    return headscope.load(str(folder), need_tokenizer=False, task_head="seq2seq")
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"), [("bart", TWO), ("t5", FOUR), ("umt5", TWO), ("marian", FOUR)]
+)
+def test_a_removed_layer_of_two_sides_returns_its_input(
+    name: str, gone: list[Layer], tmp_path: Path
+) -> None:
+    loaded = three_a_side(name)
+    cut = headscope.remove_layers(loaded, gone)
+    left = {
+        (s.stack, s.layer)
+        for s in loaded.sites
+        if ("decoder" if s.stack == "cross" else s.stack, s.layer) not in gone
+    }
+    assert {(s.stack, s.layer) for s in cut.sites} == left
+    assert set(removed_layers(cut)) == set(gone)
+    assert removed_layers(loaded) == ()
+    before = decoded(loaded.network)
+    for stack, number in gone:
+        network = loaded.network
+        side = network.get_encoder() if stack == "encoder" else network.get_decoder()
+        layer = (side.block if hasattr(side, "block") else side.layers)[number]
+        layer.forward = handing_on(layer.forward)  # T5's first layer makes the biases of all
+    expected = decoded(loaded.network)
+    assert float((before - expected).abs().max()) > 1e-3  # the layers matter
+    close(decoded(cut.network), expected)
+    # Saved: a plain folder of its family, which writes the same tokens.
+    tokens = written(cut.network)
+    folder = headscope.save(cut, tmp_path / "small")
+    assert json.loads((folder / "headscope.json").read_text())["opens"] == "transformers"
+    config = json.loads((folder / "config.json").read_text())
+    counts = [sum(stack == side for stack, _ in gone) for side in ("encoder", "decoder")]
+    names = [("encoder_layers", "decoder_layers"), ("num_layers", "num_decoder_layers")]
+    assert [config[key] for key in names[name.endswith("t5")]] == [3 - count for count in counts]
+    plain = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
+    assert type(plain) is type(loaded.network)
+    again = seq2seq(folder)
+    for network in (plain, again.network):
+        torch.testing.assert_close(decoded(network), decoded(cut.network))
+        assert written(network) == tokens
+    assert [(s.stack, s.layer, s.name) for s in again.sites] == [
+        (s.stack, s.layer, s.name) for s in cut.sites
+    ]
+    assert headscope.validate(again).passed
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> None:
+    loaded = three_a_side(name)
+    heads = [("encoder", 1, 0), ("cross", 2, 3), ("decoder", 1, 1)]
+    layers: list[Layer] = [("encoder", 0), ("decoder", 0)]
+    one = headscope.remove_layers(headscope.remove_heads(loaded, heads), layers)
+    networks = [f for f in headscope.feed_forwards(one) if f.stack == "decoder"]
+    one = headscope.remove_neurons(one, {networks[0].name: range(0, 48, 5)})
+    other = headscope.remove_layers(loaded, [layers[1], layers[0]])
+    other = headscope.remove_neurons(other, {networks[0].name: range(0, 48, 5)})
+    again = seq2seq(headscope.save(headscope.remove_heads(other, heads), tmp_path / "small"))
+    close(decoded(again.network), decoded(one.network))
+    assert written(again.network) == written(one.network)
+    assert removed_layers(again) == (("encoder", 0), ("decoder", 0))
+    model = provenance(again, command="x", seed=0)["model"]
+    assert model["removed_layers"] == [("encoder", 0), ("decoder", 0)]
+    assert len(model["removed_heads"]) == len(heads)
+    assert model["removed_neurons"] == {networks[0].name: 10}
+    less = headscope.remove_layers(again, [("decoder", 1), ("encoder", 2)])
+    last = seq2seq(headscope.save(less, tmp_path / "smaller"))
+    left = {(s.stack, s.layer) for s in last.sites}
+    assert left == {("encoder", 1), ("decoder", 2), ("cross", 2)}
+    torch.testing.assert_close(decoded(last.network), decoded(less.network))
+    assert [s.head_ids for s in random_twin(last, 0).sites] == [s.head_ids for s in last.sites]
+    headscope.save_dense(less, tmp_path / "dense")
+    close(decoded(seq2seq(tmp_path / "dense").network), decoded(less.network))
+    if name == "t5":  # its modules cannot run with fewer heads by themselves
+        return
+    script = headscope.save(less, tmp_path / "alone")
+    alone = AutoModelForSeq2SeqLM.from_pretrained(str(script), trust_remote_code=True).eval()
+    close(decoded(alone), decoded(less.network))
+
+
+# --- together -------------------------------------------------------------------------------------
 
 
 def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
@@ -291,62 +341,58 @@ def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
     sentence = "the big dog ran"
     explained = headscope.explain(again, sentence, head="L2H1", validate=False)
     assert (explained.layer, explained.head) == (2, 1)
+    assert explained.step("mix").matrix("heads").rows == ("L2H0", "L2H1", "L2H2", "b_O")
     with pytest.raises(InputError, match="there is no layer 1; the model has L0, L2"):
         headscope.explain(again, sentence, layer=1, validate=False)
+    for command in (headscope.symmetric, headscope.linear):
+        heads = command(again, [sentence, "the cat sat on the mat"], validate=False).heads
+        assert {(head.layer, head.head) for head in heads} == set(entropy)
 
 
 # --- wrong input ----------------------------------------------------------------------------------
+
+NETWORK = "encoder.layer.1.output.dense"
+
+
+def without_neurons(gone: dict[str, Any]) -> Callable[[LoadedModel], LoadedModel]:
+    return lambda loaded: headscope.remove_neurons(loaded, gone)
+
+
+def without_layers(*gone: Any) -> Callable[[LoadedModel], LoadedModel]:
+    return lambda loaded: headscope.remove_layers(loaded, list(gone))
 
 
 @pytest.mark.parametrize(
     ("name", "do", "words"),
     [
         ("squeezebert", headscope.feed_forwards, "cannot be taken apart into neurons"),
-        ("albert", lambda m: headscope.remove_layers(m, [1]), "share their weights"),
-        ("albert, inner group", lambda m: headscope.remove_layers(m, [0]), "share their weights"),
+        ("albert", without_layers(1), "share their weights"),
+        ("albert, inner group", without_layers(0), "share their weights"),
         (  # its convolution reads the embeddings, and what the first layer makes of them
-            "deberta-v2, as v3, short",
-            lambda m: headscope.remove_layers(m, [0]),
+            *("deberta-v2, as v3, short", without_layers(0)),
             "Layer 0 of .* cannot be removed: other layers would compute something else",
         ),
+        ("t5", without_layers(("encoder", 1)), "cannot be removed: transformers cannot"),
+        ("bert", without_neurons({NETWORK: range(48)}), "every neuron of .*; keep at least one"),
+        ("bert", without_neurons({NETWORK: [48]}), "has no neuron 48"),
+        ("bert", without_neurons({"layer.9": [0]}), r"has no feed-forward network layer\.9"),
+        ("bert", without_layers(3), "no layer 3; it has layers 0 to 2"),
+        ("bert", without_layers(-1), "no layer -1; it has layers 0 to 2"),
+        ("bert", without_layers(0, 1, 2), "every layer of .*; keep at least one"),
+        ("bert", lambda m: without_layers(1)(without_layers(1)(m)), "it has layers 0, 2"),
+        (
+            *("bert", lambda m: headscope.remove_heads(without_layers(1)(m), [(1, 0)])),
+            "layers 0, 2 with heads 0 to 3",
+        ),
+        ("bart", without_layers(0), r"0; name one as \('decoder', 1\); it has layers 0 to 1 in"),
+        ("bart", without_layers(("decoder", 3)), "and layers 0 to 2 in its decoder"),
+        ("bart", without_layers(("cross", 0)), r"no layer \('cross', 0\); it has"),
+        ("bart", without_layers(("encoder", 0), ("encoder", 1)), "every layer of the encoder of"),
     ],
 )
-def test_models_that_cannot(name: str, do: Callable[[LoadedModel], Any], words: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=words):
-        do(opened(name))
-
-
-def test_parts_that_cannot_go() -> None:
-    bert = opened("bert")
-    name = "encoder.layer.1.output.dense"
-    with pytest.raises(InputError, match=r"every neuron of .*; keep at least one, or remove the"):
-        headscope.remove_neurons(bert, {name: range(48)})
-    with pytest.raises(InputError, match="has no neuron 48"):
-        headscope.remove_neurons(bert, {name: [48]})
-    with pytest.raises(InputError, match=r"has no feed-forward network encoder\.layer\.9"):
-        headscope.remove_neurons(bert, {"encoder.layer.9": [0]})
-    for layer in (3, -1):
-        with pytest.raises(InputError, match=f"no layer {layer}; it has layers 0 to 2"):
-            headscope.remove_layers(bert, [layer])
-    with pytest.raises(InputError, match=r"every layer of .*; keep at least one"):
-        headscope.remove_layers(bert, [0, 1, 2])
-    bart = opened("bart")
-    for layer, said in (
-        (0, r"0; name one as \('decoder', 1\); it has layers 0 to 1 in its encoder"),
-        (("decoder", 3), r"\('decoder', 3\); it has .* and layers 0 to 2 in its decoder"),
-        (("cross", 0), r"\('cross', 0\); it has"),
-    ):
-        with pytest.raises(InputError, match=f"has no layer {said}"):
-            headscope.remove_layers(bart, [layer])
-    with pytest.raises(InputError, match="every layer of the encoder of tiny bart; keep at least"):
-        headscope.remove_layers(bart, [("encoder", 0), ("encoder", 1)])
-    with pytest.raises(InputError, match="no layer 1; it has layers 0, 2"):
-        headscope.remove_layers(headscope.remove_layers(bert, [1]), [1])
-    with pytest.raises(InputError, match="layers 0, 2 with heads 0 to 3"):
-        headscope.remove_heads(headscope.remove_layers(bert, [1]), [(1, 0)])
-
-
-NETWORK = "encoder.layer.1.output.dense"
+def test_what_cannot_go(name: str, do: Callable[[LoadedModel], Any], words: str) -> None:
+    with pytest.raises((InputError, UnsupportedModelError), match=words):
+        do(three_a_side(name) if name == "t5" else opened(name))
 
 
 @pytest.fixture(scope="module")
@@ -389,11 +435,3 @@ def test_a_manifest_that_lies(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(CheckpointError, match=words):
         load(folder)
-
-
-def test_spans() -> None:
-    for numbers in ((), (0,), (3, 4, 5), (0, 2, 3, 9), tuple(range(3000))):
-        assert from_spans(as_spans(numbers), 3000) == numbers
-    assert as_spans([3, 4, 5, 9, 11, 12, 0]) == "3-5,9,11-12,0"
-    for wrong in ("5-3", "1,1", "1-3,2", "3000", "1-", "1,,2", "a", None, 3, "1-999999999999"):
-        assert from_spans(wrong, 3000) is None

@@ -135,22 +135,6 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
 
 
 @pytest.mark.parametrize(
-    ("task", "head"), [("fidelity", "mlm"), ("classification", "classification")]
-)
-def test_gates_of_zero_are_heads_that_are_removed(task, head, opened):
-    loaded, made = opened(task, head)
-    removed = [(0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
-    gates = torch.ones(2, 4)
-    for layer, h in removed:
-        gates[layer, h] = 0
-    gated = made.outputs(loaded, gates)
-    compact = made.outputs(headscope.remove_heads(loaded, removed))
-    assert gated.keys() == compact.keys()
-    for name in gated:
-        np.testing.assert_allclose(gated[name], compact[name], atol=1e-5)
-
-
-@pytest.mark.parametrize(
     ("task", "head", "labels"),
     [
         *(("fidelity", None, False), ("fidelity", "classification", False)),

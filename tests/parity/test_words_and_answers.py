@@ -1,4 +1,4 @@
-"""Answering questions on tiny models: a slow scorer, written otherwise, and planted answers."""
+"""Tagging words and answering questions on tiny models: seqeval, a slow scorer, planted answers."""
 
 import itertools
 import json
@@ -10,13 +10,136 @@ import numpy as np
 import pytest
 import torch
 from derivatives import check_derivatives
+from seqeval.metrics import f1_score
 from tiny_models import WORDS, tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.annotated import read_questions
+from headscope.data.annotated import read_questions, read_tagged
 from headscope.models.run.loaded import LoadedModel
-from headscope.tasks.making import make_task
+from headscope.tasks import encoder_tasks
+from headscope.tasks.making import make_task, read_examples
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+WRITTEN = ("the", "cat", "sees", "houses", "on", "mat", "zebra", "ran", "he", "big")
+
+
+def conll(n: int) -> str:
+    """CoNLL-2003's four columns, with tags that follow from the words' places."""
+    rng = np.random.default_rng(3)
+    lines = ["-DOCSTART- -X- -X- O", ""]
+    for _ in range(n):
+        size = int(rng.integers(2, 8))
+        lines += [f"{rng.choice(WRITTEN)} NN I-NP {rng.choice(TAGS)}" for _ in range(size)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    names = dict(enumerate(TAGS))
+    numbers = {name: i for i, name in names.items()}
+    folder = tmp_path_factory.mktemp("tagger") / "bert"
+    made = tiny_bert(folder, task_head="token-classification", id2label=names, label2id=numbers)
+    return headscope.load(str(made), task_head="auto", dtype="float64")
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    path = tmp_path / "test.txt"
+    path.write_text(conll(24))
+    return path
+
+
+@torch.no_grad()
+def test_tags_of_first_pieces(tagger, tagged):
+    """One sentence at a time; F1 by seqeval of all sentences, accuracy by counting."""
+    data = read_tagged(tagged)
+    task = make_task("token-classification", data, tagger)
+    predicted = []
+    for words in data.words:
+        given = tagger.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+        guess, places = tagger.network(**given).logits[0].argmax(-1), given.word_ids()
+        predicted.append([TAGS[guess[places.index(i)]] for i in range(len(words))])
+    assert any(len(row.ids) > len(row.masked) + 2 for row in task.rows)  # words of several pieces
+    outputs = task.outputs(tagger)
+    right = [list(tags) for tags in data.tags]
+    pairs = [
+        pair for rows in zip(right, predicted, strict=True) for pair in zip(*rows, strict=True)
+    ]
+    expected = {
+        "entity_f1": 100 * f1_score(right, predicted),
+        "word_accuracy": 100 * np.mean([a == b for a, b in pairs]),
+    }
+    assert 0 < expected["entity_f1"] < 100
+    assert task.metrics(outputs) == pytest.approx(expected)
+    assert (task.metric, task.n_examples) == ("entity_f1", 24)
+    some = {name: values[:7] for name, values in outputs.items()}  # examples are sentences
+    assert task.value(some) == pytest.approx(100 * f1_score(right[:7], predicted[:7]))
+    assert task.interval(outputs).low < task.value(outputs) < task.interval(outputs).high
+
+
+def test_parts_of_speech_are_counted_by_word(tmp_path):
+    """UPOS of CoNLL-U, ranges and empty nodes passed over; no entity, so accuracy is the value."""
+    rows = ["# text = the cat ran", "1-2\tthecat" + "\t_" * 8]
+    rows += [
+        f"{i}\t{w}\t_\t{t}" + "\t_" * 6
+        for i, (w, t) in enumerate((("the", "DET"), ("cat", "NOUN"), ("ran", "VERB")), 1)
+    ]
+    rows.insert(3, "1.1\tgone" + "\t_" * 8)
+    path = tmp_path / "test.conllu"
+    path.write_text(("\n".join(rows) + "\n\n") * 3)
+    data = read_examples("token-classification", path)
+    assert data.words == (("the", "cat", "ran"),) * 3
+    assert data.tags == (("DET", "NOUN", "VERB"),) * 3
+    other = tmp_path / "test.conll"  # told by its columns
+    other.write_text(path.read_text())
+    assert read_tagged(other).tags == data.tags
+    names = {0: "NOUN", 1: "VERB", 2: "det"}
+    folder = tiny_bert(tmp_path / "m", task_head="token-classification", id2label=names)
+    loaded = headscope.load(str(folder), task_head="auto")
+    task = make_task("token-classification", data, loaded)
+    assert list(task.table) == ["word_accuracy"]
+    assert task.rows[0].gold == (2, 0, 1)
+    with torch.no_grad():  # plant the answer
+        loaded.network.classifier.weight.zero_()
+        loaded.network.classifier.bias.copy_(torch.tensor([1.0, 0, 0]))
+    outputs = task.outputs(loaded)
+    assert task.value(outputs) == pytest.approx(100 / 3)
+    assert task.degenerate(outputs) == "gives the same tag to every word"
+
+
+def test_derivatives_of_tags(tagger, tagged):
+    task = make_task("token-classification", read_tagged(tagged).pick(range(6)), tagger)
+    for labels in (True, False):
+        check_derivatives(task, tagger, labels=labels)
+    row = next(iter(task.loss_batches(tagger)))
+    sizes = [len(task.rows[i].masked) for i in row._batch.index]
+    found = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))
+    for one, size in zip(found, sizes, strict=True):
+        np.testing.assert_allclose(one[:size].exp().sum(-1), 1)
+        assert not one[size:].any()
+
+
+def test_files_and_models_that_do_not_tag(loaded, tagger, tagged, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="has no token-classification head"):
+        make_task("token-classification", read_tagged(tagged), loaded)
+    prose = tmp_path / "prose.txt"
+    prose.write_text("the cat sat on the mat\nhe ran\n")
+    with pytest.raises(CorpusError, match="line 2: 2 columns where the first row has 6"):
+        read_tagged(prose)
+    prose.write_text("cat B-ORG\nran O\n\nhe O\n")
+    with pytest.raises(
+        InputError, match=r"prose.txt, line 1: .* has no tag 'B-ORG'; it has O, B-P"
+    ):
+        make_task("token-classification", read_tagged(prose), tagger)
+    prose.write_text("cat O\nran O\n\nhe O\n")
+    with pytest.raises(CorpusError, match="every word has the tag 'O'"):
+        read_tagged(prose)
+    monkeypatch.setattr(encoder_tasks, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"seqeval, which is not installed; .*\[tags\]"):
+        make_task("token-classification", read_tagged(tagged), tagger)
+
 
 PLAIN = [word for word in WORDS if word.isalpha()]
 
@@ -148,7 +271,7 @@ def test_resamples_draw_paragraphs(loaded, tmp_path):
     assert change.low <= 0 < change.high  # of one paragraph out of twelve
 
 
-def test_derivatives(loaded, tmp_path):
+def test_derivatives_of_answers(loaded, tmp_path):
     made = questions(5, True)
     task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
     for labels in (True, False):
@@ -158,13 +281,12 @@ def test_derivatives(loaded, tmp_path):
     np.testing.assert_allclose((embedded**2).sum(-1), 2)  # two distributions
 
 
-def test_fidelity_of_heads_that_answer_or_tag(loaded, tmp_path):
+def test_fidelity_of_heads_that_answer_or_tag(loaded, tagger, tmp_path):
     """The KL of a head's outputs is that of plain transformers, text by text."""
     texts = ["the cat sat on the mat", "a big red dog ran", "she saw it"]
     (tmp_path / "t.txt").write_text("\n".join(texts))
-    tagger = tiny_bert(tmp_path / "tags", task_head="token-classification", num_labels=3)
-    for model in (loaded, headscope.load(str(tagger), task_head="auto", dtype="float64")):
-        data = headscope.tasks.making.read_examples("fidelity", tmp_path / "t.txt")
+    for model in (loaded, tagger):
+        data = read_examples("fidelity", tmp_path / "t.txt")
         task = make_task("fidelity", data, model)
         other = headscope.remove_heads(model, [(0, 1), (1, 2)])
         expected = []
@@ -181,11 +303,10 @@ def test_fidelity_of_heads_that_answer_or_tag(loaded, tmp_path):
         np.testing.assert_allclose(task.outputs(other)["kl"], expected, rtol=1e-6)
 
 
-def test_refusals(loaded, tmp_path):
+def test_files_and_models_that_do_not_answer(loaded, tagger, tmp_path):
     path = write(tmp_path / "d.json", questions(4, False))
-    plain = headscope.load(str(tiny_bert(tmp_path / "plain")), task_head="auto")
     with pytest.raises(InputError, match="has no question-answering head"):
-        make_task("question-answering", read_questions(path), plain)
+        make_task("question-answering", read_questions(path), tagger)
     path.write_text("the cat\tthe dog\t1\n")
     with pytest.raises(CorpusError, match="is not JSON in the form of SQuAD"):
         read_questions(path)
