@@ -18,12 +18,14 @@ from headscope.analyses.classify.figures import role_map
 from headscope.analyses.classify.result import Confirmation
 from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
+from headscope.cli.flags import style_of
 from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
 from headscope.show.figures import figure_files, figures_of
+from headscope.show.style import styled
 from headscope.show.view import view_of
 from headscope.stats.estimate import Estimate
 
@@ -369,3 +371,11 @@ def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():
     assert drawn() == first
     assert dict(mpl.rcParams) == before
     assert before["svg.hashsalt"] is None
+
+
+def test_without_kinds_of_files_nothing_is_drawn():
+    flags = {"figures": "none", "figure_width": None, "no_titles": False}
+    blocks = [HeadMap("t", "l", {("L0", 0): 0.1}, 2, "map")]
+    with styled(style_of(flags)):
+        assert list(figures_of(blocks)) == []
+    assert [name for name, _ in figures_of(blocks)] == ["map"]
