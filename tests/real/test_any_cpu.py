@@ -107,7 +107,7 @@ def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
         corpus = dataclasses.replace(classified.corpus, sha256="another")
         elsewhere = dataclasses.replace(classified, corpus=corpus)
         kept = measure_kept_roles(model, elsewhere, draws=19, limit=4)
-        evidence = Evidence(**results, kept=kept, stacks=model.stacks)
+        evidence = Evidence(**results, kept_roles=kept, stacks=model.stacks)
         found = [decide(name, evidence) for name in JUDGES]
         verdicts.append(
             [
