@@ -155,6 +155,7 @@ LIKELY = {
     "removal/": "unit/removal unit/pruning",
     "reports/": "unit/reports cli/test_compare.py",
     "stats/": "unit/stats unit/reports",
+    "stats/spectra.py": "unit/stats unit/analyses/rank planted/test_rank.py",
 }
 
 
