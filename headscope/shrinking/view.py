@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from headscope.core.heads import layer_name
 from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
 from headscope.show import blocks as b
-from headscope.show.cells import joined, model_line
+from headscope.show.cells import joined, model_line, plural
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import MeasuredModel, ShrinkResult
 
@@ -136,7 +136,8 @@ def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
     def name(model: MeasuredModel) -> str:
         parts = "whole"
         if model.neurons < result.whole.neurons:
-            parts = f"{len(model.layers)} layers of {model.neurons:,} neurons"
+            n = len(model.layers)
+            parts = f"{n} {plural(n, 'layer')} of {model.neurons:,} neurons"
         elif len(model.layers) < len(result.whole.layers):
             parts = f"{len(model.layers)} of {len(result.whole.layers)} layers"
         if model.rows < result.whole.rows:
