@@ -148,6 +148,7 @@ LIKELY = {
     "analyses/classify/": "unit/analyses/classify planted/test_classification.py",
     "analyses/rank/": "unit/analyses/rank parity/test_rank.py",
     "analyses/spectrum/": "unit/analyses/spectrum",
+    "artefacts/": "unit/artefacts parity/test_compact.py",
     "models/": "unit/models parity",
     "pruning/": "unit/pruning",
     "tasks/": "unit/pruning parity",
