@@ -23,6 +23,7 @@ from headscope.core.errors import CheckFailedError, InputError, UnsupportedModel
 from headscope.core.heads import head_name
 from headscope.core.once import keeping
 from headscope.core.options import ThresholdSet, options_of
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
@@ -122,6 +123,7 @@ def run_sections(names: Iterable[str], run: Run) -> SectionResults:
             except (UnsupportedModelError, CheckFailedError) as error:
                 left_out[name] = str(error)
                 failed += [name] * isinstance(error, CheckFailedError)
+            give_back()  # what one section has freed, before the next one grows
     return SectionResults(Sections(**results), left_out, tuple(failed))
 
 

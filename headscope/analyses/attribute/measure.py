@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
+from headscope.core.memory import give_back
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Padded, PairRow, Row, padded
 from headscope.models.anatomy.layers import Anatomy
@@ -29,7 +30,7 @@ from headscope.tasks.base import TOKEN_HEADS, one_position
 #: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
 #: that round to float32 inside (the norms of some families) 1e-7.
 TOLERANCE = 1e-6
-AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
+AT_ONCE = 128  # Tokens of a batch, padding included: a run keeps the states of every layer.
 LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
 
@@ -177,6 +178,8 @@ def measure_parts(
         for row, i in enumerate(indices):
             columns[i] = [column[row].cpu().numpy() for column in batch]
         progress(len(columns))
+        del run, added  # before the next batch is run
+        give_back()
     rows = (columns[i] for i in range(len(examples)))
     parts = Parts(*(np.stack(values) for values in zip(*rows, strict=True)))
     if not (worst := float(parts.error.max())) <= TOLERANCE:
@@ -269,6 +272,7 @@ def _runs(
         g, constant = readout.of(weights)
         parts = run.contributions(g, by_source=patterns)
         yield indices, run, output, replace(parts, biases=parts.biases + constant), lengths
+        del run, readout, parts
 
 
 def _values(examples: Sequence[Example], logits: Tensor) -> Tensor:

@@ -99,6 +99,8 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     step = partial(progress, "parts", total=total)
     parts = measure_parts(exact, anatomy, examples, step)
     shuffled = measure_parts(exact, anatomy, shuffled_examples, lambda done: step(n + done))
+    tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
+    del exact, anatomy  # twice as large as the model itself, which alone loses heads
     means = mean_outputs(loaded, opened.calibration_rows)
     chosen = spread(n, options.removals)
     removed_from = [examples[i] for i in chosen]
@@ -116,7 +118,6 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         effects["resampled"][:, largest] = remove_each(
             loaded, removed_from, [heads[j] for j in largest], {"resampled": draws}, progress
         )["resampled"]
-    tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
     at = (slice(None), *np.array(heads).T)
     zero, of_heads = effects["removed"], parts.heads[at]
     written = {"direct": of_heads}

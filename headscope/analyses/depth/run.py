@@ -15,6 +15,7 @@ from headscope.analyses.depth.measure import curves_of, measure_ratios, own_run
 from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
@@ -36,6 +37,7 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     dtype, seed, length, progress = options.dtype, options.seed, options.length, options.tell
     source = as_plain(options.text).first(options.limit)
     loaded = open_model(model, dtype=dtype or widest_dtype(options.device), **options.loading)
+    opened = loaded
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
@@ -65,7 +67,8 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     if not options.control:
         return result
     # Two models in float64 at a time would be the most memory that depth takes.
-    twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
+    own = isinstance(model, str | Path) or loaded.network is not opened.network
+    twin = random_twin(loaded, seed, instead=own)
     del loaded, anatomy
     random, _ = _measure(twin, windows, chosen, floor, progress, "control")
     return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
@@ -81,7 +84,7 @@ def _measure(
 ) -> tuple[DepthCurves, float]:
     """Run the windows through every variant; also say how far the full one is from the model."""
     measured, worst, done = list[Array](), 0.0, 0
-    at_once = max(1, BATCH_TOKENS // windows.length)
+    at_once = max(1, BATCH_TOKENS // 4 // windows.length)  # in float64
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
     @contextmanager
@@ -98,6 +101,7 @@ def _measure(
         worst, done = max(worst, gap), done + ratios.shape[-1]
         check_decomposition(loaded, worst)
         measured.append(ratios)
+        give_back()  # what lies between blocks in use grows with every batch
         progress(name, done, len(chosen))
     return curves_of(np.concatenate(measured, axis=-1), floor), worst
 

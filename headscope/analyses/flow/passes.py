@@ -22,6 +22,7 @@ from headscope.analyses.flow.recovery import (
     explained,
 )
 from headscope.analyses.flow.trees import GoldTrees, TreeSearch
+from headscope.attention import CHUNK_ENTRIES
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
@@ -144,7 +145,9 @@ def _read(
     random = np.random.default_rng([seed % 2**63, half])
     first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
     observer = _Observer(visit, first)
-    router = Router(loaded.sites, [observer], others=loaded.others)
+    # What is made of a chunk, in float64, is several times as large as its patterns.
+    few = CHUNK_ENTRIES // 4
+    router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=few)
 
     def spell(token: int) -> str:
         return str(loaded.tokenizer.convert_ids_to_tokens(token))
@@ -159,6 +162,7 @@ def _read(
             ids, mask = loaded.pad([item.ids.tolist() for item in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
+            give_back()  # what lies between blocks in use grows with every batch
             what = f"{name}, {'measuring' if half else 'choosing'}"
             reader.progress(what, seen, reader.n_sentences)
 

@@ -298,12 +298,14 @@ def key_memory(keys: Sequence[Tensor], width: int) -> Iterator[KeyMemory]:
         stretches = min(STRETCHES, len(keys[0]) // n) if keys and n > 1 else 0
         if stretches == 0:
             continue
-        real = torch.ones(stretches, n, dtype=torch.bool)
+        real = torch.ones(1, n, dtype=torch.bool)
         by_site = []
         for site_keys in keys:
-            parts = site_keys[: stretches * n].view(stretches, n, *site_keys.shape[1:])
-            unit, _ = unit_keys(parts.transpose(1, 2), real, centred=False)
-            by_site.append(readout_errors(unit, real, width**0.5))
+            # One stretch after the other: the tables (heads, n, n) of all of them are large.
+            parts = torch.split(site_keys[: stretches * n].transpose(0, 1), n, dim=1)
+            units = (unit_keys(part[None], real, centred=False)[0] for part in parts)
+            errors = [readout_errors(unit, real, width**0.5) for unit in units]
+            by_site.append({name: torch.cat([e[name] for e in errors]) for name in errors[0]})
         for readout in by_site[0]:
             values = torch.cat([errors[readout] for errors in by_site], dim=1).mean(1).numpy()
             error = crossed_mean(values[:, None]).estimate()  # Student's t over the stretches

@@ -136,8 +136,9 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         warnings.simplefilter("ignore", MaskedRowWarning)
         passes, by_probe = list[_Pass](), list[list[Evidence]]()
         for probe in probes(loaded):
+            sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
             theirs, installed = run_eager(loaded, probe), run_ours(loaded, probe)
-            passes.append(_Pass(probe, theirs, installed, run_sdpa(loaded, probe)))
+            passes.append(_Pass(probe, theirs, installed, sdpa))
             by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
             for shown in (theirs.seen, installed.seen):
                 shown.clear()

@@ -230,16 +230,8 @@ class Softmaxes(TorchFunctionMode):
 
 def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model through the attention that measures everything else."""
-    chunks: dict[int, dict[tuple[int, int], Activations]] = {}
-
-    class Keep:
-        def observe(self, site: Activations) -> None:
-            chunks.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
-
-        def finish(self, stack: str, layer: int) -> None:
-            pass
-
-    router = Router(loaded.sites, [Keep()], chunk_entries=_CHUNK)
+    chunks = _Chunks()
+    router = Router(loaded.sites, [chunks], chunk_entries=_CHUNK)
     run = Recording(calls=router.calls)
     try:
         with routed(loaded.model, router), _outputs_seen(loaded.sites, run):
@@ -250,9 +242,24 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
         run.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     run.masks_seen = router.masks_seen
     for site in loaded.sites:
+        of_site = chunks.by_site.pop(site.row, None)  # not held twice
         for name in ("pattern", "q", "k", "v"):
-            run.seen[name][site.row] = _joined(site, chunks.get(site.row), name, probe)
+            run.seen[name][site.row] = _joined(site, of_site, name, probe)
     return run
+
+
+class _Chunks:
+    """Keeps what our attention shows. Defined here: a class in a function is freed late."""
+
+    def __init__(self) -> None:
+        #: By the site's row, and then by the first row and head of the chunk.
+        self.by_site: dict[int, dict[tuple[int, int], Activations]] = {}
+
+    def observe(self, site: Activations) -> None:
+        self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
+
+    def finish(self, stack: str, layer: int) -> None:
+        pass
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:

@@ -13,7 +13,6 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.memory import give_back
-from headscope.core.once import once
 from headscope.models.anatomy.feed_forward import lost_neurons
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import attention_modules
@@ -160,7 +159,17 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     if loaded.dtype == dtype:
         return loaded
     sha256 = loaded.weights_sha256
-    network = copy.deepcopy(loaded.network).to(DTYPES[dtype])
+    network, kind = loaded.network, DTYPES[dtype]
+    # Each tensor is converted where the copy would be made, so that none is held a third time.
+    tensors = (*network.parameters(), *network.buffers())
+    converted = {
+        id(tensor): nn.Parameter(tensor.detach().to(kind), tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter)
+        else tensor.to(kind)
+        for tensor in tensors
+        if tensor.is_floating_point()
+    }
+    network = copy.deepcopy(network, converted)
     copied = dataclasses.replace(
         wrap(network, loaded.tokenizer, name=loaded.name),
         revision=loaded.revision,
@@ -175,34 +184,24 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
 def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
-    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. A run
-    that caches its model also caches the first twin asked for. With ``instead`` the weights of
-    ``loaded`` are freed first, so that only one model is in memory.
+    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. With
+    ``instead`` the weights of ``loaded`` are freed first, so that only one model is in memory.
     """
     all_stacks = loaded.whole or loaded
-    if instead:
-        twin = _random_twin(all_stacks, seed, instead=True)
-    else:
-        first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(all_stacks, seed)))
-        twin = twin if first == seed else _random_twin(all_stacks, seed)
-    twin = dataclasses.replace(twin, pooling=loaded.pooling)
-    return twin if loaded.whole is None else twin.only(loaded.stacks[0])
-
-
-def _random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
-    parameter = next(loaded.model.parameters())
+    parameter = next(all_stacks.model.parameters())
     device, dtype = parameter.device, parameter.dtype
     if instead:
-        loaded.network.to("meta")
+        all_stacks.network.to("meta")
         give_back()
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
         # The class itself, not what the configuration stands for: it may be a T5's encoder alone.
-        config = copy.deepcopy(loaded.model.config)
-        restore(config, settings_before(loaded.model))
-        network = type(loaded.model)(config).float()
+        config = copy.deepcopy(all_stacks.model.config)
+        restore(config, settings_before(all_stacks.model))
+        network = type(all_stacks.model)(config).float()
     network = network.to(device=device, dtype=dtype)
-    cut_like(network, loaded)  # where parts have been removed
+    cut_like(network, all_stacks)  # where parts have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
-    return dataclasses.replace(twin, revision=loaded.revision)
+    twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
+    return twin if loaded.whole is None else twin.only(loaded.stacks[0])

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
+from headscope.core.processes import current
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, without_shared
-from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.copies import remove_heads
-from headscope.pruning.measure import original_names
+from headscope.models.run.routing import prepared
+from headscope.models.run.side_by_side import side_by_side
 from headscope.reports.claims.head_claims import (
     ROLES,
     judge_cross_attention,
@@ -221,20 +221,31 @@ def measure_kept_roles(
     wanted, by_layer = Counter(layer for layer, _ in remaining), dict[int, list[int]]()
     for layer, head in of_name.values():
         by_layer.setdefault(layer, []).append(head)
+
+    def drawn(draw: int) -> list[Head]:
+        """Choose as many heads in every layer, so that layers give no advantage."""
+        rng = np.random.default_rng([seed, draw])
+        return [
+            (layer, head)
+            for layer, heads in by_layer.items()
+            for head in rng.choice(heads, wanted[layer], replace=False).tolist()
+        ]
+
+    @contextlib.contextmanager
+    def outcomes(model: LoadedModel) -> Iterator[Callable[[list[Head]], float]]:
+        with prepared(model.network):
+            yield lambda heads: measured.value(_outputs_of(measured, model, heads))
+
     value = interval = None
     units = 0
     random: list[float] = []
     if 0 < len(remaining) < len(of_name):
         change = measured.change(full_outputs, _outputs_of(measured, loaded, remaining), seed=seed)
         value, interval, units = change.value, change.ci, change.units
-        for draw in range(draws):  # as many heads in every layer, so that layers give no advantage
-            rng = np.random.default_rng([seed, draw])
-            chosen = [
-                (layer, head)
-                for layer, heads in by_layer.items()
-                for head in rng.choice(heads, wanted[layer], replace=False).tolist()
-            ]
-            random.append(measured.value(_outputs_of(measured, loaded, chosen)))
+        alone = current().size > 1  # batches are shared out, in one order
+        each = side_by_side(loaded, map(drawn, range(draws)), outcomes, alone=alone)
+        for draw, outcome in enumerate(each):
+            random.append(outcome)
             progress("random heads", draw + 1, draws)
     sets = math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in by_layer.items())
     return KeptRoles(
@@ -259,18 +270,14 @@ def measure_kept_roles(
 
 
 def _outputs_of(task: Task, loaded: LoadedModel, remaining: Sequence[Head]) -> dict[str, Array]:
-    """Run a model with only some heads left, each of which is a row and an index.
+    """Run a model in which only some heads, each a row and an index, have a gate of one.
 
-    The others are removed for real, as ``prune`` does, and cost nothing. Where layers share their
-    weights (ALBERT) a head cannot leave one of them alone: there it has a gate of zero.
+    The others' gates are zero, which changes the outputs as removing their weights does; layers
+    that share their weights (ALBERT) need no rule of their own.
     """
-    if any(len(rows) > 1 for rows in shared_layers(loaded.sites)):
-        gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
-        for layer, head in remaining:
-            gates[layer, head] = 1.0
-        return task.outputs(loaded, gates)
-    others = sorted(set(places(loaded).values()) - set(remaining))
-    return task.outputs(remove_heads(loaded, original_names(loaded, others), share=True))
+    gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
+    gates[tuple(np.transpose(remaining))] = 1.0
+    return task.outputs(loaded, gates)
 
 
 def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
