@@ -38,7 +38,6 @@ Item = TypeVar("Item", bound=Sized)
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024
-FEW_TOKENS = 256  # A batch of fewer positions hardly takes less time than one of so many.
 
 _is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
 
@@ -193,19 +192,13 @@ def _moved(value: Any, device: torch.device | str) -> Any:
 
 
 def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterator[list[Item]]:
-    """Cut a window into batches of similar lengths; the same window gives the same batches.
-
-    A batch has at most ``tokens`` positions; a quarter of them may be padding, of few a larger part.
-    """
+    """Cut a window into batches of similar lengths; the same window gives the same batches."""
     batch: list[Item] = []
-    used = 0
     for sentence in sorted((item for item in window if item is not None), key=len):
-        size = len(sentence) * (len(batch) + 1)
-        if batch and (size > tokens or size > max(FEW_TOKENS, (used + len(sentence)) * 4 / 3)):
+        if batch and len(sentence) * (len(batch) + 1) > tokens:
             yield batch
-            batch, used = [], 0
+            batch = []
         batch.append(sentence)
-        used += len(sentence)
     if batch:
         yield batch
 

@@ -21,9 +21,9 @@ from headscope.analyses.explain.run import read_sentence
 from headscope.core.activations import Activations
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.heads import head_name
+from headscope.core.memory import give_back
 from headscope.core.once import keeping
 from headscope.core.options import ThresholdSet, options_of
-from headscope.core.memory import give_back
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model

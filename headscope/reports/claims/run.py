@@ -20,11 +20,12 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
-from headscope.core.processes import current
+from headscope.core.processes import current, share
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, without_shared
+from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import prepared
 from headscope.models.run.side_by_side import side_by_side
@@ -59,6 +60,7 @@ _TEXTS = {
     **dict.fromkeys(("classify", "flow"), "corpus"),
     **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
 }
+SMALL = 256  # Tokens of a batch where few sentences of many lengths are read: less padding.
 #: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers. Each takes
 #: the results that the claim needs, as that file lists them; two take all the evidence.
 JUDGES: dict[str, Callable[..., Insight]] = {
@@ -277,7 +279,8 @@ def _outputs_of(task: Task, loaded: LoadedModel, remaining: Sequence[Head]) -> d
     """
     gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
     gates[tuple(np.transpose(remaining))] = 1.0
-    return task.outputs(loaded, gates)
+    with gated(loaded, gates) as run:
+        return task.outputs_of(run, share(task.batches(loaded, SMALL)))
 
 
 def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
