@@ -2,9 +2,10 @@
 
 From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
 PAIRS CALIBRATION --large FOLDER --python PEERS/bin/python --write 1``. Whole commands on the demo
-and on a larger model (:mod:`commands`), then the peers beside our commands (:mod:`peers`); with
-``--write 1`` the tables of docs/scale.md and docs/peers.md are written anew. Without FOLDER or
-PEERS those parts are left out and named as not measured. It asserts nothing: machines differ.
+and, once each, on a larger model (:mod:`commands`), then the peers beside our commands
+(:mod:`peers`); with ``--write 1`` the tables of docs/scale.md and docs/peers.md are written anew.
+Without FOLDER or PEERS those parts are left out and named as not measured. It asserts nothing:
+machines differ.
 """
 
 import sys
@@ -21,11 +22,11 @@ from timing import load, options
 COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
 
 
-def of_commands(model, given):
+def of_commands(model, given, repeats):
     """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
     with tempfile.TemporaryDirectory() as room:
         jobs = commands.commands(Namespace(**vars(given), model=model, room=room))
-        quiet = commands.measured(jobs, given.repeats)
+        quiet = commands.measured(jobs, repeats)
     rows = list(commands.rows(jobs, quiet, {}))
     for row in rows:
         what = f"{row['command']}, {'demo' if model == 'demo' else Path(model).name}"
@@ -33,7 +34,8 @@ def of_commands(model, given):
         cells = (what, row["seconds"], row["peak MiB"], ratio, row["asked for"])
         yield dict(zip(COLUMNS, cells, strict=True))
     if given.write:
-        text = f"{peers.table(rows, list(rows[0]))}\n\nMedians of {given.repeats} runs in turn on "
+        runs = f"Medians of {repeats} runs in turn, of what takes a minute one run" * (repeats > 1)
+        text = f"{peers.table(rows, list(rows[0]))}\n\n{runs or 'One run each'}, on "
         text += f"{peers.machine()}, load {load()} at the end."
         mark = "commands" if model == "demo" else "large"
         peers.write_between(Path("docs/scale.md"), text, mark)
@@ -56,9 +58,9 @@ def main():
     sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}
     names = ("treebank?", "pairs?", "calibration?")
     given = options(__doc__, *names, large="", python="", write=0, **sizes)
-    found = list(of_commands("demo", given))
+    found = list(of_commands("demo", given, given.repeats))
     if given.large:
-        found += of_commands(given.large, given)
+        found += of_commands(given.large, given, 1)
     if given.python:
         found += of_peers(Namespace(**vars(given), only=[peer.job for peer in peers.PEERS]))
     print(peers.table(found, COLUMNS))

@@ -20,9 +20,10 @@ from timing import competitors, cost, in_turn, load, median_cost, options
 
 BARE_PASS = "imports and a bare pass"
 ATTRIBUTED = ("A man is playing a guitar.", "Somebody makes music.")
-#: What was asked for on two cores.
+#: What was asked for on two cores; peaks at most three times the weights and 600 MB.
 GOALS = {
     "classify": "bare pass + 0.5 s",
+    "classify, the sample": "7 s",
     "rank": "WeightWatcher",
     **dict.fromkeys(("depth", "flow", "linear", "symmetric"), "12 s"),
     **{f"{name}, a task of 400 pairs": "60 s" for name in ("linear", "symmetric")},
@@ -30,16 +31,11 @@ GOALS = {
     "report, quick": "20 s",
 }
 LARGE_GOALS = {
-    "validate": "8 s",
-    "classify": "1.1 x bare pass + 1 s, 1.6 GB",
-    "rank": "12 s, 1.5 GB",
-    "spectrum": "20 s",
-    "depth": "30 s, 2 GB",
-    "flow": "45 s, 2 GB",
-    "attribute": "12 s",
-    **dict.fromkeys(("linear", "symmetric"), "20 x a bare pass over its text"),
-    "prune --max-drop 0.5": "480 s, 4 GB",
-    "report, quick": "180 s",
+    "classify": "1.1 x bare pass + 1 s",
+    "classify, the sample": "35 s",
+    **dict.fromkeys(("depth", "flow", "linear", "symmetric"), "60 s"),
+    "prune --max-drop 0.5": "480 s",
+    "report, quick": "100 s",
 }
 IMPORTS = """
 import headscope.cli.app, headscope.analyses.classify.run, headscope.analyses.classify.view
@@ -87,6 +83,7 @@ def commands(given):
         "the same, 64 lines of the sample": ["-c", lines],
         "validate": [*ours, "validate", model],
         "classify": [*ours, "classify", model, *ewt],
+        "classify, the sample": [*ours, "classify", model],
         **{name: [*ours, name, model] for name in ("rank", "spectrum", "depth", "flow")},
         "attribute": [*ours, "attribute", model, *ATTRIBUTED],
         **{name: [*ours, name, model] for name in ("linear", "symmetric")},
@@ -106,9 +103,12 @@ def commands(given):
 
 
 def measured(jobs, repeats):
-    """Median cost of each command, run in turn."""
+    """Median cost of each command, run in turn; of what takes a minute or more, one run."""
     runs = {name: partial(cost, words) for name, (words, _) in jobs.items()}
-    return {name: median_cost(costs) for name, costs in in_turn(runs, repeats).items()}
+    costs = in_turn(runs, 1)
+    short = {name: run for name, run in runs.items() if costs[name][0].wall < 60}
+    again = in_turn(short, repeats - 1)
+    return {name: median_cost([*first, *again.get(name, ())]) for name, first in costs.items()}
 
 
 def rows(jobs, quiet, beside):

@@ -8,7 +8,6 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.serialise import to_dict
 from headscope.models.run import loaded as loaded_models
-from headscope.models.surgery import copies
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8, "ablate": False, "prefix_matching": False},
@@ -34,12 +33,10 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
     return calls
 
 
-def test_sections_share_checksum_and_random_twin_and_find_what_they_find_alone(folder, monkeypatch):
+def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monkeypatch):
     loaded = headscope.load(folder)
-    twins = counted(monkeypatch, copies, "_random_twin")
     looks = counted(monkeypatch, loaded_models, "_fingerprint")
     report = headscope.report(loaded, only=["validate", *SETTINGS], settings=SETTINGS)
-    assert [seed for _, seed in twins] == [0]
     # One each for certificate, all sections, and the whole.
     assert sum(network is loaded.network for (network,) in looks) == 3
     for name, table in SETTINGS.items():
@@ -49,7 +46,6 @@ def test_sections_share_checksum_and_random_twin_and_find_what_they_find_alone(f
         for result in (ours, theirs):
             del result["provenance"]["created"], result["provenance"]["command"]
         assert ours == theirs, name
-    assert len(twins) == 1 + len(SETTINGS)  # alone, each makes its own
 
 
 def test_weights_that_change_under_a_report_are_noticed(folder):
