@@ -96,15 +96,18 @@ def search(
     ``wanted`` is the most that may be lost; ``pruner`` measures on the examples that are tested.
     Raises if already the first number is refused.
     """
-    numbers, models, tests = ascending(len(pruner.units)), list[Repaired](), list[Judged]()
+    numbers, confirmed, tests = ascending(len(pruner.units)), list[Repaired](), list[Judged]()
     counts, sign = list[TestedCount](), 1 if pruner.evaluation.higher_is_better else -1
     method, repair = by
 
     def allowed(number: int) -> bool:
         pruner.tell("removing heads", len(tests), len(numbers))
         removed = ranking.remove(number)
-        models.append(pruner.repaired(repair, removed))
-        tested = judged(pruner.change(models[-1]), sign, wanted)
+        made = pruner.repaired(repair, removed)
+        tested = judged(pruner.change(made), sign, wanted)
+        if tested.allowed:  # a repaired model holds maps of every layer: only the last one stays
+            confirmed[:] = [made]
+            pruner.forget_others(made)
         heads = len(pruner.units.heads(removed))
         counts.append(TestedCount(heads, tested.lost, tested.most_lost, tested.allowed))
         tests.append(tested)
@@ -112,7 +115,7 @@ def search(
 
     number = last_confirmed(numbers, allowed).confirmed
     if number is not None:
-        return number, models[numbers.index(number)], tuple(counts)
+        return number, confirmed[-1], tuple(counts)
     first, heads = tests[0], counts[0].heads
     needed = examples_needed(first, wanted)
     advice = "" if needed is None else f"about {needed:,} examples, or "

@@ -179,6 +179,11 @@ class Pruner:
         full, outputs = (at(each, self.examples) for each in (self.full, self._run(made)))
         return self.evaluation.change(full, outputs, seed=self.seed, drawn=self._drawn)
 
+    def forget_others(self, made: Repaired) -> None:
+        """Drop what was measured of all models but this one, and their maps."""
+        for key in [key for key, (model, *_) in self._outputs.items() if model is not made]:
+            del self._outputs[key]
+
     @property
     def n_heads(self) -> int:
         """Heads of the model."""

@@ -22,13 +22,12 @@ from headscope.core.activations import Activations
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.heads import head_name
 from headscope.core.memory import give_back
-from headscope.core.once import keeping
 from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.devices import widest_dtype
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, unchanging
 from headscope.models.run.routing import Router, routed
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
@@ -105,7 +104,7 @@ class SectionResults:
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
     """Run sections in the order given; what they have in common is computed once."""
     results, left_out, failed = dict[str, Any](), dict[str, str](), list[str]()
-    with keeping(run.loaded.network):
+    with unchanging(run.loaded.network):
         for name in names:
             shared = {
                 "validate": run.check,

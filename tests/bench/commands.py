@@ -96,7 +96,8 @@ def commands(given):
                 found[f"{name}, a task of 400 pairs"] = [*ours, name, model, *some]
         if given.calibration:
             drop = ["--calibration", str(given.calibration), "--max-drop", "0.5"]
-            found["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop]
+            few = () if model == "demo" else ("--limit", "400")
+            found["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop, *few]
     quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", given.room]
     found["report, quick"] = quick
     return {name: (words, goals.get(name, "")) for name, words in found.items()}

@@ -104,9 +104,14 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         draws = range(DRAWS if change in RANDOM else 1)
         versions[change, "all"] = [Exchanged(_formula(change, seed, draw)) for draw in draws]
     every = [version for part in versions.values() for version in part]
-    cosines = effects.cosines(every, tell, "changed heads")
-    pairs = zip(cosines, effects.on_task(every, tell, "changed heads"), strict=True)
-    measured = {key: list(itertools.islice(pairs, len(part))) for key, part in versions.items()}
+    cosines = iter(effects.cosines(every, tell, "changed heads"))
+    # Two thirds of the changes are of random sets, whose task no verdict and no table asks for.
+    asked = {key: part for key, part in versions.items() if options.alone or key[1] == "all"}
+    on_tasks = iter(effects.on_task(list(itertools.chain(*asked.values())), tell, "changed heads"))
+    measured = {
+        key: [(next(cosines), next(on_tasks) if key in asked else None) for _ in part]
+        for key, part in versions.items()
+    }
 
     heads = []
     for i, (row, head) in enumerate(positions):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
-from headscope.core.once import once
 from headscope.data.token_rows import Ends
 from headscope.models.layouts.families import refuse
 from headscope.models.layouts.layout import AttentionSite
@@ -37,6 +37,9 @@ _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomi
 
 #: Name, shape, type and checksum of every parameter and buffer.
 Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
+_unchanging: ContextVar[tuple[nn.Module, Fingerprint] | None] = ContextVar(
+    "headscope_unchanging", default=None
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,20 @@ def fingerprint(network: nn.Module) -> Fingerprint:
     """Return checksums of a network's parameters and buffers: CRC-32 of every byte, 3 GB a second.
 
     Unlike version counters it sees edits through ``.data``, and unlike addresses it recognises
-    restored weights. A run that keeps the network as it is computes it only once.
+    restored weights.
     """
-    return once(network, "fingerprint", lambda: _fingerprint(network))
+    known = _unchanging.get()
+    return known[1] if known is not None and known[0] is network else _fingerprint(network)
+
+
+@contextmanager
+def unchanging(network: nn.Module) -> Iterator[None]:
+    """Compute the fingerprint once for the whole block, which leaves the network as it is."""
+    token = _unchanging.set((network, _fingerprint(network)))
+    try:
+        yield
+    finally:
+        _unchanging.reset(token)
 
 
 def _fingerprint(network: nn.Module) -> Fingerprint:

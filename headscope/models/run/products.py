@@ -82,9 +82,11 @@ class _FastLinear:
             return functional.linear(x, weight, bias)
         if not (trained or (torch.is_grad_enabled() and x.requires_grad)):
             return self._product(x, self._weight(x), bias, "none", [], "")
-        if not trained and self._transposed is None:
-            self._transposed = weight.detach().t().contiguous()
         transposed = None if trained else self._transposed
+        if transposed is None and not trained:
+            transposed = weight.detach().t()
+            if self._pack is not None:  # held twice, as what is packed
+                self._transposed = transposed = transposed.contiguous()
         out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, self._product, weight, bias, transposed
         )
@@ -126,7 +128,8 @@ class _Product(torch.autograd.Function):
         """Multiply the gradient by W for x, and by x for W."""
         g = grads[0].contiguous()
         if ctx.transposed is not None:  # the weights are frozen
-            return ctx.product(g, ctx.transposed, None, "none", [], ""), None, None, None, None
+            by_x = ctx.product(g, ctx.transposed.contiguous(), None, "none", [], "")
+            return by_x, None, None, None, None
         x, W = ctx.saved_tensors
         rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
         by_x = ctx.product(g, W.t().contiguous(), None, "none", [], "")

@@ -1,4 +1,4 @@
-"""Tools that every part uses: harmless texts, steps of a run, work done once, widest floats."""
+"""Tools that every part uses: harmless texts, steps of a run, widest floats."""
 
 import re
 
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.core import widest
-from headscope.core.once import keeping, once
 from headscope.core.progress import Steps, part_of
 from headscope.core.safe_text import markdown, visible
 
@@ -72,29 +71,6 @@ def test_what_a_part_tells_counts_as_that_part_unless_it_has_a_name():
     assert steps.sentence() == "step 2 of 3: measuring the model: measuring, 50%"
     part_of("prune", steps.tell)("the measured model, task", 3, 4)
     assert steps.sentence() == "step 3 of 3: prune: the measured model, task, 75%"
-
-
-class Thing:
-    """Something that work is done on."""
-
-
-def test_only_what_is_kept_is_made_once_and_no_longer_than_the_run():
-    made, mine, other = [], Thing(), Thing()
-
-    def make():
-        made.append(len(made))
-        return made[-1]
-
-    assert [once(mine, "a", make) for _ in range(2)] == [0, 1]
-    with keeping(mine):
-        assert [once(mine, "a", make) for _ in range(3)] == [2, 2, 2]
-        assert [once(mine, "b", make), once(mine, "a", make)] == [3, 2]
-        assert [once(other, "a", make) for _ in range(2)] == [4, 5]
-        with keeping(other), keeping(mine):
-            assert [once(mine, "a", make), once(other, "a", make)] == [2, 6]
-        assert once(other, "a", make) == 7
-        assert once(mine, "a", make) == 2
-    assert once(mine, "a", make) == 8
 
 
 def test_float64_where_there_is_one(monkeypatch):

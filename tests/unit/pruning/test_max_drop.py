@@ -45,6 +45,9 @@ class Planted:
         self.made.append((kind, len(removed)))
         return SimpleNamespace(removed=removed, kind=kind)
 
+    def forget_others(self, made: Any) -> None:
+        """Nothing is remembered here."""
+
     def change(self, made: Any) -> Any:
         n = len(made.removed)
         self.measured.append(n)
