@@ -38,6 +38,7 @@ Item = TypeVar("Item", bound=Sized)
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024
+LARGE = 50_000_000  # Parameters beyond which what a token needs in memory counts.
 
 _is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
 

@@ -307,6 +307,7 @@ class Surgeon(Ranking):
                     C[i] += sum(exact(g.t() @ g).cpu() for g in rows)
                     weights[i] += float(weight.sum())
                 count, width = count + batch.size, out.shape[-1]
+                del out, outputs, grads  # the graph is gone before the next one is made
         scale = width / (DIRECTIONS * max(count, 1))  # A unit direction has E[r r^T] = I / d.
         sums = zip(A, C, weights, strict=True)
         return [Moments(a / max(weight, 1e-300), c * scale) for a, c, weight in sums]

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import joined_rows, share
-from headscope.data.batches import BATCH_TOKENS, buckets
+from headscope.data.batches import BATCH_TOKENS, LARGE, buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, padded, sentences_of
 from headscope.models.run.intervene import Means, Run, gated
@@ -38,6 +38,12 @@ BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and 
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
 #: The task head that says where an answer begins and ends: it chooses one of all positions.
 SPAN_HEAD = "question-answering"
+
+
+def _tokens_with_gradients(loaded: LoadedModel) -> int:
+    """Return the tokens of a batch whose graph, some ten states of every layer, is held."""
+    large = sum(weight.numel() for weight in loaded.model.parameters()) > LARGE
+    return BATCH_TOKENS // 4 if large else BATCH_TOKENS
 
 
 class Task:
@@ -171,7 +177,7 @@ class Task:
             return
         loss = self._loss if labelled else self._label_free_loss
         select = _select_masks if labelled else self.distance.select
-        for batch in self.batches(loaded):
+        for batch in self.batches(loaded, _tokens_with_gradients(loaded)):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
@@ -188,7 +194,7 @@ class Task:
         for i, rows in enumerate(sets):
             by_size.setdefault(len(rows), []).append(_Set(i, rows))
         for n_rows, alike in by_size.items():
-            for part in buckets(alike):
+            for part in buckets(alike, _tokens_with_gradients(loaded)):
                 rows = [one.rows[i] for i in range(n_rows) for one in part]
                 batch = padded(rows, loaded.pad_id, loaded.device)
                 owner = torch.arange(len(part), device=loaded.device).repeat(n_rows)

@@ -14,7 +14,7 @@ __all__ = ["DepthOptions", "DepthResult", "depth"]
 
 #: Windows by default: the standard error of a ratio is below 0.01 with so many. Models with more
 #: parameters than LARGE have half of them, so that depth ends within a minute.
-WINDOWS, LARGE = 16, 50_000_000
+WINDOWS = 16
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from headscope.analyses.depth import LARGE, WINDOWS, DepthOptions
+from headscope.analyses.depth import WINDOWS, DepthOptions
 from headscope.analyses.depth.measure import curves_of, measure_ratios, own_run
 from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
@@ -18,7 +18,7 @@ from headscope.core.errors import ValidationFailedError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
-from headscope.data.batches import BATCH_TOKENS
+from headscope.data.batches import BATCH_TOKENS, LARGE
 from headscope.data.corpus import as_plain
 from headscope.data.packing import LENGTH, Windows, pack
 from headscope.models.anatomy.layers import take_apart
