@@ -47,6 +47,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
+from headscope.core.memory import give_back
 from headscope.core.widest import exact
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked
@@ -308,6 +309,7 @@ class Surgeon(Ranking):
                     weights[i] += float(weight.sum())
                 count, width = count + batch.size, out.shape[-1]
                 del out, outputs, grads  # the graph is gone before the next one is made
+        give_back()
         scale = width / (DIRECTIONS * max(count, 1))  # A unit direction has E[r r^T] = I / d.
         sums = zip(A, C, weights, strict=True)
         return [Moments(a / max(weight, 1e-300), c * scale) for a, c, weight in sums]

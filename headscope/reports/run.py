@@ -10,7 +10,6 @@ classify found) and ``sections`` (everything).
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analyses.explain.run import read_sentence
-from headscope.core.activations import Activations
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.heads import head_name
 from headscope.core.memory import give_back
@@ -28,7 +26,7 @@ from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel, unchanging
-from headscope.models.run.routing import Router, routed
+from headscope.models.run.recording import Probe, run_ours
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.registry import SECTIONS, Sections, function_of
@@ -199,21 +197,14 @@ def _sample_patterns(
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
-    patterns = dict[str, tuple[tuple[float, ...], ...]]()
-
-    class Keep:
-        def observe(self, site: Activations) -> None:
-            heads: Sequence[int] = loaded.sites[site.row].head_ids[site.heads]
-            for head, pattern in zip(heads, site.pattern[0].cpu().double().tolist(), strict=True):
-                rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in pattern)
-                patterns[head_name(site.layer, head)] = rounded
-
-        def finish(self, stack: str, layer: int) -> None:
-            pass
-
     for text, ids in sentences or handy_sentences(loaded, 2):
-        with routed(loaded.model, Router(loaded.sites, [Keep()], others=loaded.others)) as router:
-            router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
+        seen = run_ours(loaded, Probe(text, *loaded.pad([ids]))).seen["pattern"]
+        patterns = {}
+        for site in loaded.sites:
+            of_heads = seen[site.row][0].cpu().double().tolist()
+            for head, rows in zip(site.head_ids, of_heads, strict=True):
+                rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in rows)
+                patterns[head_name(site.layer, head)] = rounded
         tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
-        samples.append(SamplePatterns(text, tuple(map(str, tokens)), dict(patterns)))
+        samples.append(SamplePatterns(text, tuple(map(str, tokens)), patterns))
     return tuple(samples)

@@ -28,7 +28,7 @@ Metric = Callable[[Outputs, Array], Array]
 
 CLUSTER = "cluster"  # Name of the array that says which examples belong together.
 RESAMPLES = 1000  # Resamples of a bootstrap.
-_ENTRIES = 1 << 22  # Entries of the count matrix held at a time: 32 MiB of float64.
+_ENTRIES = 1 << 20  # Entries of a table held at a time, of which there are some ten: 8 MiB each.
 
 
 def mean_of(name: str, scale: float = 1.0) -> Metric:

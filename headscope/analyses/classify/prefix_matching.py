@@ -23,7 +23,7 @@ from headscope.core.widest import widest
 from headscope.data.corpus import sample_corpus
 from headscope.data.pieces import frame, tokenise
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router, routed
+from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
@@ -31,7 +31,7 @@ from headscope.stats.statistics import standard_error, t_half_width
 PLACES = {"after": 1, "same": 0, "before": -1}
 
 
-class PrefixWeights:
+class PrefixWeights(SiteObserver):
     """Mean weight of each head on the three tokens of PLACES, sequence by sequence.
 
     All sequences have one length: special tokens, a first half, a second half as long, special
@@ -51,9 +51,6 @@ class PrefixWeights:
             keys = self._queries - self._copy + step
             weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
             self.weights[i, site.row, site.heads, site.rows] = numpy(weight).T
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Do nothing: every chunk is added at once."""
 
 
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.

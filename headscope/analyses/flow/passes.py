@@ -35,7 +35,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router, routed
+from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.session.texts import counted_batches
 
 
@@ -116,7 +116,7 @@ class Batch:
 Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
-class _Observer:
+class _Observer(SiteObserver):
     """Turns the patterns of a pass into graphs of words, and shows each chunk to a function."""
 
     def __init__(self, visit: Visit, first: Array) -> None:
@@ -133,9 +133,6 @@ class _Observer:
         heads = slice(start + site.heads.start, start + site.heads.stop)
         self.batch.graph[site.rows, heads] = self.batch.nodes.fold(site.pattern, site.rows)
         self._visit(self.batch, site, heads, self._x)
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Do nothing: every chunk is added at once."""
 
 
 def _read(

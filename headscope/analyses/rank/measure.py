@@ -29,6 +29,7 @@ from headscope.core.widest import exact, widest
 from headscope.models.anatomy.readout import token_maps
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import SiteObserver
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
@@ -73,7 +74,7 @@ class InputCovariance(Accumulator):
         return torch.from_numpy(mean), (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
 
 
-class PatternAsymmetry(Accumulator):
+class PatternAsymmetry(Accumulator, SiteObserver):
     """Mean over sequences of each head's pattern asymmetry.
 
     ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every two tokens
@@ -97,9 +98,6 @@ class PatternAsymmetry(Accumulator):
         self.count[site.row, site.heads] += len(values)
         self.sum[site.row, site.heads] += values.sum(0)
         self.squares[site.row, site.heads] += (values**2).sum(0)
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Do nothing: every chunk is added at once."""
 
     def mean(self, row: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""

@@ -27,6 +27,7 @@ from headscope.analyses.spectrum.result import SpectrumControl
 from headscope.attention import Mask
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
+from headscope.models.run.routing import SiteObserver
 from headscope.stats.statistics import ratio, standard_error, t_half_width
 
 
@@ -109,7 +110,7 @@ class Spectrum(Accumulator):
         return float(np.nanmax(self.half_widths(k)))
 
 
-class PatternSpectra:
+class PatternSpectra(SiteObserver):
     """The observer that feeds a :class:`Spectrum`, chunk by chunk.
 
     ``content`` gives the query positions of a stack that are not special tokens; ``sums`` may be
@@ -135,9 +136,6 @@ class PatternSpectra:
         ]
         offsets = numpy(torch.stack(means, dim=-1).cpu().double())
         self.sums.update(site.row, site.heads, self._pool(singular_values, site.pattern), offsets)
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Do nothing: every chunk is added at once."""
 
 
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.

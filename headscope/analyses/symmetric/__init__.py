@@ -36,13 +36,7 @@ class SymmetricOptions(EffectOptions):
     #: With 8 lines the intervals of the random changes overlap in the demo.
     in_report: ClassVar[dict[str, Any]] = {"sentences": 16, "alone": True}
 
-    alone: Annotated[
-        bool,
-        Usual(
-            help="Also change each head alone, three passes a head, and measure the task with "
-            "random sets of heads too."
-        ),
-    ] = False
+    alone: Annotated[bool, Usual(help="Also change each head alone: three passes a head.")] = False
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: all heads, random sets of them, and each alone."""

@@ -72,7 +72,6 @@ class _FastLinear:
         self._linear, self._product, self._pack, self._training = linear, product, pack, training
         self._packed: Tensor | None = None  # The weight in oneDNN's order.
         self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
-        self._transposed: Tensor | None = None  # A frozen weight as a backward pass wants it.
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
@@ -82,13 +81,8 @@ class _FastLinear:
             return functional.linear(x, weight, bias)
         if not (trained or (torch.is_grad_enabled() and x.requires_grad)):
             return self._product(x, self._weight(x), bias, "none", [], "")
-        transposed = None if trained else self._transposed
-        if transposed is None and not trained:
-            transposed = weight.detach().t()
-            if self._pack is not None:  # held twice, as what is packed
-                self._transposed = transposed = transposed.contiguous()
         out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, self._product, weight, bias, transposed
+            x, self._product, weight, bias, trained
         )
         return out
 
@@ -117,23 +111,22 @@ class _Product(torch.autograd.Function):
         product: Product,
         W: Tensor,
         b: Tensor | None,
-        transposed: Tensor | None,
+        trained: bool,
     ) -> Tensor:
-        ctx.product, ctx.transposed = product, transposed
-        ctx.save_for_backward(*(() if transposed is not None else (x, W)))
+        ctx.product, ctx.frozen = product, None if trained else W
+        ctx.save_for_backward(*((x, W) if trained else ()))
         return product(x, W, b, "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Multiply the gradient by W for x, and by x for W."""
         g = grads[0].contiguous()
-        if ctx.transposed is not None:  # the weights are frozen
-            by_x = ctx.product(g, ctx.transposed.contiguous(), None, "none", [], "")
-            return by_x, None, None, None, None
+        if ctx.frozen is not None:
+            return ctx.product(g, ctx.frozen.t(), None, "none", [], ""), None, None, None, None
         x, W = ctx.saved_tensors
-        rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
-        by_x = ctx.product(g, W.t().contiguous(), None, "none", [], "")
-        by_W = ctx.product(rows.t().contiguous(), inputs.t().contiguous(), None, "none", [], "")
+        rows, x = g.flatten(0, -2), x.flatten(0, -2)
+        by_x = ctx.product(g, W.t(), None, "none", [], "")
+        by_W = ctx.product(rows.t().contiguous(), x.t().contiguous(), None, "none", [], "")
         return by_x, None, by_W, rows.sum(dim=0) if ctx.needs_input_grad[3] else None, None
 
 

@@ -19,7 +19,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs, watch_outputs
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, SiteObserver, routed, use_implementation
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.
@@ -248,7 +248,7 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     return run
 
 
-class _Chunks:
+class _Chunks(SiteObserver):
     """Keeps what our attention shows. Defined here: a class in a function is freed late."""
 
     def __init__(self) -> None:
@@ -257,9 +257,6 @@ class _Chunks:
 
     def observe(self, site: Activations) -> None:
         self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
-
-    def finish(self, stack: str, layer: int) -> None:
-        pass
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:

@@ -40,7 +40,8 @@ class SiteObserver(Protocol):
         """Look at one chunk of one site; keep no reference to its tensors."""
 
     def finish(self, stack: str, layer: int) -> None:
-        """Note that all chunks of this site have been shown."""
+        """Note that all chunks of this site have been shown; by default nothing is left to do."""
+        return
 
 
 class LastSiteSeen(BaseException):

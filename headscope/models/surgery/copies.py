@@ -161,14 +161,11 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     sha256 = loaded.weights_sha256
     network, kind = loaded.network, DTYPES[dtype]
     # Each tensor is converted where the copy would be made, so that none is held a third time.
-    tensors = (*network.parameters(), *network.buffers())
     converted = {
         id(tensor): nn.Parameter(tensor.detach().to(kind), tensor.requires_grad)
-        if isinstance(tensor, nn.Parameter)
-        else tensor.to(kind)
-        for tensor in tensors
+        for tensor in network.parameters()
         if tensor.is_floating_point()
-    }
+    } | {id(tensor): tensor.to(kind) for tensor in network.buffers() if tensor.is_floating_point()}
     network = copy.deepcopy(network, converted)
     copied = dataclasses.replace(
         wrap(network, loaded.tokenizer, name=loaded.name),
