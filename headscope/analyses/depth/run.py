@@ -36,9 +36,8 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     """Measure how fast tokens become the same with depth, and what prevents it."""
     dtype, seed, length, progress = options.dtype, options.seed, options.length, options.tell
     source = as_plain(options.text).first(options.limit)
-    loaded = open_model(model, dtype=dtype or widest_dtype(options.device), **options.loading)
-    opened = loaded
-    loaded = cast(loaded, dtype) if dtype else loaded
+    opened = open_model(model, dtype=dtype or widest_dtype(options.device), **options.loading)
+    loaded = cast(opened, dtype) if dtype else opened
     need_tokenizer(loaded, "depth")
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     length = min(LENGTH, loaded.max_length) if length is None else length
