@@ -163,7 +163,11 @@ def find_most(
     if random:
         beside = tuple(pruner.random_point(count) for count in (0, number))
         curves.append(Curve("random", "none", beside))
-    sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
+    members = pruner.units.members
+    if len({len(heads) for heads in members}) == 1:  # no set has to be found, which takes passes
+        sequence = tuple(each * len(members[0]) for each in numbers)
+    else:
+        sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
     max_drop = MaxDrop(
         *(wanted, len(points[1].heads_removed), method, repair.value, counts, sequence, near),
         left_out=pruner.evaluation.n_examples - len(examples),

@@ -188,7 +188,7 @@ class Surgeon(Ranking):
         #: Sizes at which moments may be measured: no set is larger than the context's largest.
         self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
         self._paths: list[list[Elimination]] = []
-        self._full: list[Moments] = []  # of the whole model, measured once
+        self._full: list[Tensor] = []  # A of the whole model in float64
         #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
         self._inputs: list[list[Tensor]] = []
         self._last: list[Tensor] = []  # A in float64 at the last of these sizes
@@ -215,22 +215,25 @@ class Surgeon(Ranking):
         if self._paths and self.remove(len(removed)) == tuple(removed):
             inputs = self._inputs_of(len(removed))
         else:  # by what passes through the whole model, then through the model that this gives
-            inputs = [layer.A for layer in self._at_full()]
-            inputs = [layer.A for layer in self._moments(1, self._refitted(left, inputs))]
+            self._full = self._full or [layer.A for layer in self._moments(0, {})]
+            of_first = self._moments(1, self._refitted(left, self._full))
+            inputs = [layer.A for layer in of_first]
         gates = self._context.units.expand(self._context.units.gates(removed))
         return Repaired(tuple(removed), gates, self._refitted(left, inputs))
 
     def _measure_sizes(self, times: int) -> None:
         """Measure the model at each of the first sizes, where that was not done before."""
         for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
-            if i == 0:
-                now = self._at_full()
-            else:
+            maps: dict[int, OutputMap] = {}
+            if i:
                 paths = self._paths[-1]
                 counts = cheapest_counts(paths, self._sizes[i])
                 left = [path.order[gone:] for path, gone in zip(paths, counts, strict=True)]
-                now = self._moments(i, self._refitted(left, self._last))
+                maps = self._refitted(left, self._last)
+                self._last = []  # as large as what is measured next
+            now = self._moments(i, maps)
             self._last = [layer.A for layer in now]
+            self._full = self._full or self._last
             layers = zip(self._layers, now, strict=True)
             self._paths.append([eliminate(layer, at) for layer, at in layers])
             self._inputs.append([A.float() for A in self._last])
@@ -261,10 +264,6 @@ class Surgeon(Ranking):
             for layer, A, heads in zip(self._layers, inputs, left, strict=True)
             if len(heads) < layer.site.n_heads
         }
-
-    def _at_full(self) -> list[Moments]:
-        self._full = self._full or self._moments(0, {})
-        return self._full
 
     def _moments(self, step: int, maps: Mapping[int, OutputMap]) -> list[Moments]:
         """Run the model with other maps over all calibration examples; sum up what passes."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate.certificate import validate_model
+from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel, unchanging
 from headscope.models.run.recording import Probe, run_ours
@@ -41,6 +43,8 @@ _NO_SETTINGS = {
     *("model", "validate", "progress", "command", "settings", "sections"),
     *("state", "resume", "folder", "save"),
 }
+#: A model's name or folder, and with what options it is opened.
+Source = tuple[str, Mapping[str, Any]]
 
 
 def _plain(value: Any) -> Any:
@@ -65,6 +69,7 @@ class Run:
     command: str  # Recorded in the results.
     check: bool = True  # Whether the model must be validated.
     progress: Progress = silent  # Told ("section, what", done, total).
+    source: Source | None = None  # None for a model that was handed over in memory
 
     def __post_init__(self) -> None:
         for name, table in self.settings.items():
@@ -116,12 +121,48 @@ def run_sections(names: Iterable[str], run: Run) -> SectionResults:
             shared = {key: v for key, v in shared.items() if key in takes and v is not None}
             arguments = {**shared, **run.arguments(name), "command": run.command}
             try:
-                results[name] = function_of(name)(run.loaded, **arguments)
+                with _model_in(arguments.get("dtype"), run) as (model, loading):
+                    results[name] = function_of(name)(model, **loading, **arguments)
             except (UnsupportedModelError, CheckFailedError) as error:
                 left_out[name] = str(error)
                 failed += [name] * isinstance(error, CheckFailedError)
             give_back()  # what one section has freed, before the next one grows
     return SectionResults(Sections(**results), left_out, tuple(failed))
+
+
+def source_of(model: Model, loaded: LoadedModel, options: ModelOptions) -> Source | None:
+    """Return how a model that was opened by its name can be opened again in another type."""
+    if not isinstance(model, str | Path):
+        return None
+    decided = ("dtype", "needs")  # by whoever opens it
+    loading = {key: value for key, value in options.loading.items() if key not in decided}
+    return str(model), {**loading, "task_head": loaded.task_head}
+
+
+@contextmanager
+def _model_in(dtype: str | None, run: Run) -> Iterator[tuple[Model, Mapping[str, Any]]]:
+    """Give a section the model, or its name and how to open it where it computes in another type.
+
+    The weights of the model are freed meanwhile and read again, so that it is in memory once.
+    """
+    if dtype in (None, run.loaded.dtype) or run.source is None:
+        yield run.loaded, {}
+        return
+    name, options = run.source
+    weights = tuple(run.loaded.network.parameters())
+    for weight in weights:
+        weight.data = weight.data.new_empty(0)
+    try:
+        yield name, options
+    finally:
+        again = load(name, dtype=run.loaded.dtype, **options)
+        if again.file != run.loaded.file:
+            raise InputError(
+                f"The files of {name} have changed since the report began, which measures one "
+                "model; run it again."
+            )
+        for weight, read in zip(weights, again.network.parameters(), strict=True):
+            weight.data = read.data
 
 
 def _options(name: str) -> type[ModelOptions]:
@@ -170,7 +211,8 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         **settings.get("insights", {}),
     }
     command, seed = options.command, options.seed
-    shared = Run(loaded, settings, seed, command, options.validate, options.tell)
+    source = source_of(model, loaded, options)
+    shared = Run(loaded, settings, seed, command, options.validate, options.tell, source)
     usable = not options.validate or validate_model(loaded).passed
     result = run_sections(names if usable else ["validate"], shared)  # the failed certificate
     left_out = dict(result.left_out)

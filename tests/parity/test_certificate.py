@@ -225,6 +225,17 @@ def test_what_every_layer_showed_is_freed_with_the_last_reference():
         gc.enable()
 
 
+@pytest.mark.parametrize("family", ["bert", "albert, two groups", "t5", "modernbert"])
+def test_layers_that_show_one_after_the_other_show_the_same(family, monkeypatch):
+    """Also where one module serves several layers, and its calls are told apart by their turn."""
+    loaded = headscope.wrap(tiny(family))
+    whole = validate_model(loaded)
+    monkeypatch.setattr(certificate, "_AT_ONCE", 1)
+    loaded.certificate = None
+    assert loaded.n_layers > 1
+    assert validate_model(loaded) == whole
+
+
 def test_a_family_that_pads_left_is_probed_so():
     class Tokenizer:
         model_max_length = 40

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -149,8 +149,9 @@ class SiteRecord:
 
 @dataclass
 class Recording:
-    """What one forward pass showed."""
+    """What one forward pass showed at some sites."""
 
+    sites: Sequence[AttentionSite]
     #: By field of SiteRecord and the site's row, what each site showed.
     seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     #: (batch, pos, d_model): the last hidden state; None where the pass broke off.
@@ -160,37 +161,50 @@ class Recording:
     masks_seen: int = 0  # Calls of our attention that came with a mask
     failure: str | None = None  # Why the pass broke off, if it did
 
+    def keep(self, name: str, site: AttentionSite, shown: Any) -> None:
+        """Keep what a site showed, if it is one of these."""
+        if site in self.sites:
+            self.seen[name][site.row] = shown
+
     def site(self, site: AttentionSite) -> SiteRecord:
         """Return what was seen at one site."""
         return SiteRecord(*(self.seen[part.name].get(site.row) for part in fields(SiteRecord)))
 
 
-def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Recording:
-    """Run the model with its own attention that returns patterns; keep its ``scores`` too."""
-    run, softmaxes = Recording(), Softmaxes()
-    inputs = run.seen["inputs"]
+def run_eager(
+    loaded: LoadedModel,
+    probe: Probe,
+    sites: Sequence[AttentionSite] | None = None,
+    *,
+    scores: bool = False,
+) -> Recording:
+    """Run the model with its own attention that returns patterns; keep its ``scores`` too.
+
+    Only what ``sites`` show is kept, or what all do.
+    """
+    run, softmaxes = Recording(loaded.sites if sites is None else sites), Softmaxes()
 
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         if scores:
-            run.seen["scores"][site.row] = softmaxes.entered
+            run.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
         if pattern is None:
             pattern = _joined(site, None, "pattern", probe)
         # XLM computes it in float32 whatever the dtype of the model
-        run.seen["pattern"][site.row] = None if pattern is None else pattern.to(loaded.model.dtype)
+        run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
 
-    called = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
+    called = watch_inputs(loaded.sites, lambda site, read: run.keep("inputs", site, read))
     patterns = watch_outputs(loaded.sites, keep_pattern)
     eager = use_implementation(loaded.model, "eager")
     with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
         run.hidden = loaded.forward(**probe.inputs)
         # After the pass: a caller may count the model's own calls of these maps.
-        for site in loaded.sites:
+        for site in run.sites:
             with suppress(*_MISREAD):
-                site_inputs = inputs[site.row]
-                heads = site.layout.place(site, site.project(site_inputs), site_inputs)
+                inputs = run.seen["inputs"][site.row]
+                heads = site.layout.place(site, site.project(inputs), inputs)
                 for name in ("q", "k", "v"):
-                    run.seen[name][site.row] = getattr(heads, name)
+                    run.keep(name, site, getattr(heads, name))
     return run
 
 
@@ -228,11 +242,17 @@ class Softmaxes(TorchFunctionMode):
         return result
 
 
-def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
-    """Run the model through the attention that measures everything else."""
-    chunks = _Chunks()
+def run_ours(
+    loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite] | None = None
+) -> Recording:
+    """Run the model through the attention that measures everything else.
+
+    Only what ``sites`` show is kept, or what all do.
+    """
+    sites = loaded.sites if sites is None else sites
+    chunks = _Chunks({site.row for site in sites})
     router = Router(loaded.sites, [chunks], chunk_entries=_CHUNK)
-    run = Recording(calls=router.calls)
+    run = Recording(sites, calls=router.calls)
     try:
         with routed(loaded.model, router), _outputs_seen(loaded.sites, run):
             run.hidden = loaded.forward(**probe.inputs)
@@ -241,22 +261,24 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     except _MISREAD as error:
         run.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     run.masks_seen = router.masks_seen
-    for site in loaded.sites:
+    for site in sites:
         of_site = chunks.by_site.pop(site.row, None)  # not held twice
         for name in ("pattern", "q", "k", "v"):
-            run.seen[name][site.row] = _joined(site, of_site, name, probe)
+            run.keep(name, site, _joined(site, of_site, name, probe))
     return run
 
 
 class _Chunks(SiteObserver):
     """Keeps what our attention shows. Defined here: a class in a function is freed late."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Container[int]) -> None:
+        self._rows = rows
         #: By the site's row, and then by the first row and head of the chunk.
         self.by_site: dict[int, dict[tuple[int, int], Activations]] = {}
 
     def observe(self, site: Activations) -> None:
-        self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
+        if site.row in self._rows:
+            self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
@@ -272,8 +294,8 @@ def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractCon
     """Collect what enters and leaves W_O in every site's turn."""
 
     def keep(site: AttentionSite, z: Tensor, output: Tensor) -> None:
-        run.seen["z"][site.row] = site.projections.out.entering(z)
-        run.seen["out"][site.row] = site.projections.out.leaving(output)
+        run.keep("z", site, site.projections.out.entering(z))
+        run.keep("out", site, site.projections.out.leaving(output))
 
     return watch_outputs(sites, keep, lambda site: site.projections.out.module)
 

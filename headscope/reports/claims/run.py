@@ -47,7 +47,7 @@ from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
 from headscope.reports.result import Insight, InsightsResult, KeptRoles
-from headscope.reports.run import Run, check_settings, run_sections
+from headscope.reports.run import Run, check_settings, run_sections, source_of
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -120,7 +120,8 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             }
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
-        shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
+        source = source_of(model, loaded, options)
+        shared = Run(loaded, settings, seed, options.command, options.validate, tell, source)
         measured = run_sections(first, shared)
         sections, left_out = measured.sections, measured.left_out
         tuning = shared if "transfer" in names else None

@@ -1,13 +1,20 @@
 """What the sections of a report have in common is done once, and changes none of them."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.core.errors import InputError
 from headscope.core.serialise import to_dict
 from headscope.models.run import loaded as loaded_models
+from headscope.models.run.loaded import LoadedModel
+from headscope.reports import run
+from headscope.session.opening import open_for_tasks
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8, "ablate": False, "prefix_matching": False},
@@ -46,6 +53,44 @@ def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monke
         for result in (ours, theirs):
             del result["provenance"]["created"], result["provenance"]["command"]
         assert ours == theirs, name
+
+
+def test_depth_has_the_model_alone_in_memory_and_gives_it_back(folder, monkeypatch):
+    """It computes in float64: beside the model itself that would be three times its weights."""
+    opened, held = list[LoadedModel](), list[int]()
+
+    def open_model(*args: Any, **options: Any) -> LoadedModel:
+        opened.append(open_for_tasks(*args, **options))
+        return opened[0]
+
+    def look(what: str, done: int, total: int) -> None:
+        held.append(sum(weight.nbytes for weight in opened[0].network.parameters()))
+
+    monkeypatch.setattr(run, "open_for_tasks", open_model)
+    table = {"length": 16, "sequences": 2, "control": False}
+    options = {"only": ["depth", "rank"], "settings": {**SETTINGS, "depth": table}}
+    report = headscope.report(folder, progress=look, **options)
+    assert min(held) == 0 < max(held)
+    in_memory = headscope.report(headscope.load(folder), **options)
+    for name in ("depth", "rank"):
+        ours, theirs = (to_dict(getattr(each, name)) for each in (report, in_memory))
+        for result in (ours, theirs):
+            del result["provenance"]["created"], result["provenance"]["command"]
+        assert ours == theirs, name
+
+
+def test_a_folder_that_changes_under_a_report_is_noticed(folder, tmp_path):
+    copied = Path(shutil.copytree(folder, tmp_path / "bert"))
+
+    def change(what: str, done: int, total: int) -> None:
+        weights = load_file(copied / "model.safetensors")
+        save_file(
+            {key: 2 * weight for key, weight in weights.items()}, copied / "model.safetensors"
+        )
+
+    table = {"length": 16, "sequences": 2, "control": False}
+    with pytest.raises(InputError, match="have changed since the report began"):
+        headscope.report(copied, only=["depth"], settings={"depth": table}, progress=change)
 
 
 def test_weights_that_change_under_a_report_are_noticed(folder):
