@@ -199,7 +199,7 @@ def _how(result: ShrinkResult) -> Iterator[str]:
     yield (
         f"Measured on {result.data}: {read}. Times of batches of "
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
-        f"with the whole one in torch, {result.threads} threads."
+        f"with the whole one in torch, {result.threads} {plural(result.threads, 'thread')}."
     )
     dropped = f"; {result.dropped:,} that are in the data were left out" if result.dropped else ""
     text = joined([str(name) for name in result.text])

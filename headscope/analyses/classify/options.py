@@ -18,6 +18,8 @@ from headscope.session.options import (
     ResumableOptions,
 )
 
+PATCH_PAIRS = 60  # Minimal pairs that a head is patched in unless another number is given
+
 
 @dataclass(frozen=True)
 class ClassifyOptions(ResumableOptions):
@@ -145,18 +147,22 @@ class ClassifyOptions(ResumableOptions):
     ] = False
     patch_pairs: Annotated[
         int, Option(help="Most minimal pairs that a head is patched in.", at_least=8)
-    ] = 60
+    ] = PATCH_PAIRS
     limit: Annotated[
         int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse task and data where ablate, which measures by them, is off."""
+        """Refuse what says how ablate or patch measures, where they are off."""
         super().check()
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
             raise UnusedOptionError(
                 "task and data say what ablate measures; ask for ablate too, or leave them out."
+            )
+        if not self.patch and self.patch_pairs != PATCH_PAIRS:
+            raise UnusedOptionError(
+                "patch_pairs limits the pairs that patch takes; ask for patch too, or leave it out."
             )
 
     def step_names(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
+from headscope.core.memory import give_back
 from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.core.roles import Thresholds
@@ -160,6 +161,8 @@ class Run:
                 add()
             self.state.note(name, index, sums)
             self.progress(name, seen, batches.size)
+            if index % 16 == 0:
+                give_back()  # what lies between blocks in use grows with the corpus
         total = merged(sums, blank, f"the sums of {name}")
         if index:  # where nothing could be read there is nothing to resume
             self.state.note(name, index, sums, final=True)

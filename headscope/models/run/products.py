@@ -16,7 +16,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any, TypeGuard
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +62,19 @@ def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]
         yield
 
 
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """A weight, held so that its address stays its own, and the same in oneDNN's order."""
+
+    weight: Tensor
+    ordered: Tensor
+
+
+#: Weights in oneDNN's order: threads that run copies of one model's modules share them.
+_in_use = WeakValueDictionary[tuple[int, int, int], _Packed]()
+_one_packs = Lock()
+
+
 class _FastLinear:
     """What runs in place of the forward of one linear map."""
 
@@ -70,7 +86,7 @@ class _FastLinear:
         training: bool,
     ) -> None:
         self._linear, self._product, self._pack, self._training = linear, product, pack, training
-        self._packed: Tensor | None = None  # The weight in oneDNN's order.
+        self._packed: _Packed | None = None
         self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -97,8 +113,10 @@ class _FastLinear:
             self._seen, self._packed = now, None
             return weight
         if self._packed is None:
-            self._packed = self._pack(weight)
-        return self._packed
+            with _one_packs:
+                self._packed = _in_use.get(now) or _Packed(weight.detach(), self._pack(weight))
+                _in_use[now] = self._packed
+        return self._packed.ordered
 
 
 class _Product(torch.autograd.Function):

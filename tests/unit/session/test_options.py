@@ -60,6 +60,7 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(name, option, ber
         ("flow", {"treebank": 1}, "'treebank'; did you mean 'corpus'"),
         ("prune", {"method": 1}, "'method'; did you mean 'methods'"),
         ("classify", {"data": "x.csv"}, "task and data say what ablate"),
+        ("classify", {"patch_pairs": 20}, "patch_pairs limits the pairs that patch takes"),
         ("symmetric", {"data": "x.csv"}, "name the task too"),
         ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
         ("prune", {"heads": "L0H1", "step": 0.1}, "leave out methods, fractions and step"),

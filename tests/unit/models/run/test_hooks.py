@@ -4,6 +4,8 @@ Watched inputs and replaced scores are held against dense matrices in tests/pari
 mechanisms against loops in test_exchanged_heads.py.
 """
 
+import copy
+
 import pytest
 import torch
 from families import padded_batch, tiny
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 import headscope
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run import products
 from headscope.models.run.intervene import intervene, watch_inputs
 from headscope.models.run.products import fast_products
 from headscope.models.run.watched import gain_and_shift, preceding_norms
@@ -69,6 +72,21 @@ def test_faster_products_are_those_of_float64_and_follow_the_weights(bias):
     (found,) = torch.autograd.grad(out, x, by)
     expected = by.double() @ linear.weight.double()
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
+
+
+def test_copies_that_share_weights_share_them_in_the_other_order_of_memory_too():
+    linear = nn.Linear(24, 40).requires_grad_(False)
+    copied = copy.deepcopy(linear, {id(weight): weight for weight in linear.parameters()})
+    x = torch.randn(5, 24)
+    with torch.no_grad(), fast_products(linear), fast_products(copied):
+        first = [linear(x) for _ in range(3)]
+        assert len(products._in_use) == 1
+        assert all(torch.equal(first[-1], copied(x)) for _ in range(3))
+        assert len(products._in_use) == 1
+        linear.weight.mul_(2)
+        doubled = [copied(x) - linear.bias for _ in range(3)]
+        torch.testing.assert_close(doubled[-1], 2 * (first[-1] - linear.bias))
+    assert not products._in_use
 
 
 @pytest.mark.parametrize("family", ["xlm", "albert"])
