@@ -64,9 +64,9 @@ TOLERANCES = {
     "float16": {"pattern": 4e-2, "out": 1.6e-1, "hidden": 8e-2, "rounding": 3.0, "scale": 1e-3},
     "bfloat16": {"pattern": 2.5e-1, "out": 1.2, "hidden": 6e-1, "rounding": 3.0, "scale": 3e-3},
 }
-#: Layers that show all at a time; of more, a second run shows the rest. What a layer shows is as
-#: large as its weights.
-_AT_ONCE = 6
+#: Bytes of a number, times layers that show all at a time: six in float32. Of more layers a second
+#: run shows the rest, as what a layer shows is as large as its weights.
+_AT_ONCE = 24
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,9 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         for probe in probes(loaded):
             sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
             of_probe = list[Evidence]()
-            for start in range(0, len(loaded.sites) or 1, _AT_ONCE):
-                part = loaded.sites[start : start + _AT_ONCE]
+            at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
+            for start in range(0, len(loaded.sites) or 1, at_once):
+                part = loaded.sites[start : start + at_once]
                 theirs, installed = run_eager(loaded, probe, part), run_ours(loaded, probe, part)
                 run = _Pass(probe, theirs, installed, sdpa)
                 of_probe += [run.evidence(site) for site in part]
