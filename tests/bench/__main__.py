@@ -34,9 +34,10 @@ def of_commands(model, given, repeats):
         cells = (what, row["seconds"], row["peak MiB"], ratio, row["asked for"])
         yield dict(zip(COLUMNS, cells, strict=True))
     if given.write:
-        runs = f"Medians of {repeats} runs in turn, of what takes a minute one run" * (repeats > 1)
-        text = f"{peers.table(rows, list(rows[0]))}\n\n{runs or 'One run each'}, on "
-        text += f"{peers.machine()}, load {load()} at the end."
+        shown = [name for name in rows[0] if name != "beside one program"]  # which none is
+        text = f"{peers.table(rows, shown)}\n\n{peers.runs_of(repeats)} on {peers.machine()}"
+        text += ", of what takes a minute or more one run" * (repeats > 1)
+        text += f"; load {load()} at the end."
         mark = "commands" if model == "demo" else "large"
         peers.write_between(Path("docs/scale.md"), text, mark)
 

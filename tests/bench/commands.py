@@ -15,7 +15,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from peers import machine, table, write_between
+from peers import machine, runs_of, table, write_between
 from timing import competitors, cost, in_turn, load, median_cost, options
 
 BARE_PASS = "imports and a bare pass"
@@ -149,7 +149,7 @@ def main():
                 beside = measured(short, 1)
     found = list(rows(jobs, quiet, beside))
     text = (
-        f"{table(found, list(found[0]))}\n\nMedians of {given.repeats} runs in turn on "
+        f"{table(found, list(found[0]))}\n\n{runs_of(given.repeats)} on "
         f"{machine()}, load {before} at the start; beside one spinning program one run "
         "of what takes less than a minute."
     )

@@ -150,7 +150,12 @@ def machine():
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else ()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{os.cpu_count()} cores, {(names or [platform.processor()])[0]}"
+    model = (names or [platform.processor()])[0]
+    return f"{os.cpu_count()} cores, {model}, {time.strftime('%-d %B %Y')}"
+
+
+def runs_of(repeats):
+    return f"Medians of {repeats} runs in turn" if repeats > 1 else "One run each"
 
 
 def measured(given):
@@ -170,7 +175,7 @@ def measured(given):
     both = ("torch", "transformers")
     shown = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in both)
     text = (
-        f"{table(rows, COLUMNS)}\n\nMedians of {given.repeats} runs in turn on {machine()}; the "
+        f"{table(rows, COLUMNS)}\n\n{runs_of(given.repeats)} on {machine()}; the "
         f"peers' {shown}; the whole run took {time.perf_counter() - start:.0f} s."
     )
     return rows, text
