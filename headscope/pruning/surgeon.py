@@ -279,6 +279,7 @@ class Surgeon(Ranking):
 
         count = width = 0
         seed = self._context.seed + 1 + step
+        give_back()  # what threads that ran the last model have left behind
         with (
             replaced_outputs(self._model, maps),
             hooked(module.register_forward_hook(note(i)) for i, module in enumerate(modules)),
