@@ -26,7 +26,8 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import Examples, check_size
-from headscope.data.files import Sentence, read_blocks, read_filled, read_lines, treebank_rows
+from headscope.data.files import Sentence, read_blocks, read_filled, read_lines
+from headscope.data.treebanks import treebank_rows
 
 _Answers = tuple[tuple[int, str], ...]
 

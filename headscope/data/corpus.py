@@ -13,18 +13,9 @@ from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.files import (
-    SENTENCES,
-    TABLES,
-    TRANSLATIONS,
-    TREEBANKS,
-    Sentence,
-    has_word,
-    read_prose,
-    read_records,
-    read_treebank,
-    split_words,
-)
+from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, split_words
+from headscope.data.tables import SENTENCES, TABLES, TRANSLATIONS, read_records
+from headscope.data.treebanks import read_treebank
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.

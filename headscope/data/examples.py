@@ -16,7 +16,7 @@ from typing import Any
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.files import (
+from headscope.data.tables import (
     FIRST,
     SECOND,
     TRANSLATIONS,

@@ -33,8 +33,9 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
 from headscope.data.corpus import AlignedPair, Corpus, Links, Spans, open_pairs
-from headscope.data.files import Columns, Edge, Sentence, read_lines, read_records
+from headscope.data.files import Edge, Sentence, read_lines
 from headscope.data.pieces import EncodedSentence, TextModel, tokenise
+from headscope.data.tables import Columns, read_records
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 
 ALIGNED = "aligned"  # The label of all links of an alignment.

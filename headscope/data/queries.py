@@ -32,7 +32,8 @@ from pathlib import Path
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.examples import Examples, check_size, read_pairs
-from headscope.data.files import Columns, number_in, read_filled, read_records
+from headscope.data.files import read_filled
+from headscope.data.tables import Columns, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.

@@ -15,8 +15,8 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
-from headscope.data.files import TABLES
 from headscope.data.queries import thinned
+from headscope.data.tables import TABLES
 from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Rerun

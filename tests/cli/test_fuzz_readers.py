@@ -19,7 +19,7 @@ from headscope.analyses.classify.known_roles import find_roles, read_classificat
 from headscope.core.errors import HeadscopeError
 from headscope.data.corpus import SAMPLE
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
-from headscope.data.files import read_treebank
+from headscope.data.treebanks import read_treebank
 from headscope.tasks.units import parse_heads
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])

@@ -22,7 +22,7 @@ from headscope.data.examples import (
     read_translations,
     without_shared,
 )
-from headscope.data.files import TABLES
+from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
