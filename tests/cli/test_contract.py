@@ -98,7 +98,7 @@ ROWS = {
     ),
     "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map"),
     "depth": Row(SMALL, "depth.csv", "protected.csv", "depth protected"),
-    "flow": Row({"limit": 24}, "flow.csv", "flow_hubs.csv", "flow flow_trees"),
+    "flow": Row({"limit": 24}, "flow.csv", "", "flow"),
     "linear": Row(
         FEW,
         *("linear.csv", "linear_forms.csv linear_memory.csv linear_correlations.csv"),

@@ -52,15 +52,9 @@ def test_every_head_has_every_number(flowed):
         assert head.d_head == 8
         assert 0 < (head.wide() or 0) <= 1
         assert all(found.value <= 1 for found in vars(head.recovery).values())
-        assert head.trees is not None
-        assert 0 <= (head.graph.top_share.value or 0) <= 1
     assert flowed.control is not None
     assert flowed.control.seed == 3
     assert set(flowed.spectra) == {"gaussian", "fresh"}
-    assert flowed.trees is not None
-    assert flowed.trees.strongest == "previous"  # the planted trees are chains
-    assert flowed.trees.baselines["previous"].value == 1.0
-    assert flowed.trees.combination.over_baseline.value < 0
     # Spectra are those of the weights.
     layer = tiny("bert").encoder.layer[1].attention
     w_v = layer.self.value.weight.detach().double()[8:16]
@@ -70,16 +64,15 @@ def test_every_head_has_every_number(flowed):
         assert part.singular_values == pytest.approx(expected, rel=1e-5)
 
 
-def test_text_without_trees(run, model, tmp_path):
+def test_text_and_what_is_written(run, model, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(sentence.text for sentence in sentences()))
     out = tmp_path / "out"
     found = run("flow", model, "--text", tmp_path / "text.txt", "--no-control", "-o", out)
     assert (found.code, found.stderr) == (0, "")
     fits(found.stdout)
-    assert "Trees: not measured" in found.stdout
     names = {path.name for path in out.iterdir()}
-    assert names == {"flow.json", "flow.csv", "flow_hubs.csv", "flow.png", "flow.svg"}
-    assert json.loads((out / "flow.json").read_text())["trees"] is None
+    assert names == {"flow.json", "flow.csv", "flow.png", "flow.svg"}
+    assert json.loads((out / "flow.json").read_text())["control"] is None
 
 
 def test_one_sentence_leaves_everything_but_the_weights_unknown():
@@ -87,19 +80,16 @@ def test_one_sentence_leaves_everything_but_the_weights_unknown():
     found = headscope.flow(model, sentences(1))
     assert found.sentences.measured_on == 0
     assert found.recovery.value.value is None
-    assert found.trees is None
-    assert found.graph.top_share.value is None
     assert found.heads[0].wide() is not None
     judged = headscope.insights(model, sections=Sections(flow=found))
     assert judged[1].verdict == "not measured"
 
 
-def test_a_decoder_has_no_trees_and_looks_back_only():
+def test_a_decoder_is_measured():
     size = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
     torch.manual_seed(0)
     model = GPT2Model(GPT2Config(vocab_size=len(tiny_tokenizer()), **size)).eval()
     found = headscope.flow(headscope.wrap(model, tiny_tokenizer()), sentences(), control=False)
-    assert found.trees is None
     assert found.heads[0].stack == "decoder"
     assert found.heads[0].recovery.whole.value is not None
 
@@ -108,12 +98,7 @@ def test_small_batches_add_up_to_what_one_batch_does(flowed, monkeypatch):
     monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 64)
     found = headscope.flow(loaded("bert"), sentences(), seed=3, control=False)
     assert found.sentences == flowed.sentences
-    assert found.trees.best.heads == flowed.trees.best.heads
-    for one, other in zip(found.graph.hubs, flowed.graph.hubs, strict=True):
-        assert (one.name, one.occurrences) == (other.name, other.occurrences)
-        assert one.ratio.value == pytest.approx(other.ratio.value, rel=1e-6)
     for one, other in zip(found.heads, flowed.heads, strict=True):
-        assert one.trees == other.trees
         for target, r2 in vars(one.recovery).items():
             assert r2.value == pytest.approx(getattr(other.recovery, target).value, rel=1e-6)
 

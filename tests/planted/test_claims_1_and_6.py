@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.analyses.flow.graph import Clustered
+from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.run import not_measured
 from headscope.models.run.loaded import LoadedModel

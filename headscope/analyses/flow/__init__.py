@@ -19,10 +19,9 @@ SENTENCES = 192
 
 @dataclass(frozen=True)
 class FlowOptions(RunOptions):
-    """Say how much of what heads read they pass on; hubs and trees in their attention.
+    """Say how much of what heads read they pass on.
 
-    Spectra of W_V and W_V W_O, what a head's output holds of what the head read, which words are
-    hubs, and how well the largest tree of each head fits gold trees.
+    Spectra of W_V and W_V W_O, and what a head's output holds of what the head read.
 
     Examples
     --------
@@ -42,7 +41,7 @@ class FlowOptions(RunOptions):
         AnyCorpus,
         Option(
             help="A .conllu treebank or a text file, sentences in memory, or None for the built-in "
-            "sample; of pairs the sources are read. Trees are measured where there are gold ones.",
+            "sample; of pairs the sources are read.",
             spelled=CorpusFlags,
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""Two passes over a corpus: fit and choose on the first half, measure on the second."""
+"""Two passes over a corpus: maps are fitted on the first half and judged on the second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.flow.graph import Clustered, HubSums, WordNodes, nodes_of
+from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import (
     ERRORS,
     FOLDS,
@@ -19,9 +19,10 @@ from headscope.analyses.flow.recovery import (
     LayerMaps,
     LayerSpaces,
     LayerSums,
+    WordPositions,
     explained,
+    word_positions,
 )
-from headscope.analyses.flow.trees import GoldTrees, TreeSearch
 from headscope.attention import CHUNK_ENTRIES
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
@@ -57,11 +58,6 @@ class Reader:
     def causal(self) -> bool:
         """Whether a word sees only earlier words."""
         return any(site.causal for site in self.loaded.sites)
-
-    @property
-    def trees(self) -> bool:
-        """Whether there are gold trees; in a decoder the head of a word may be out of sight."""
-        return self.corpus.has_trees and not self.causal
 
     def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
@@ -104,8 +100,7 @@ class Batch:
     """Sentences of one half, and what a pass of the model fills in."""
 
     sentences: list[EncodedSentence]
-    nodes: WordNodes  # their words and special tokens
-    graph: Tensor  # (batch, heads of all layers, nodes, nodes): attention between these
+    words: WordPositions
     #: (batch, 3, targets, 2, heads of all layers): as :meth:`LayerMaps.errors`, where maps are
     #: measured.
     errors: Tensor
@@ -117,7 +112,7 @@ Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
 class _Observer(SiteObserver):
-    """Turns the patterns of a pass into graphs of words, and shows each chunk to a function."""
+    """Shows each chunk of a pass to a function, with the states that its layer read."""
 
     def __init__(self, visit: Visit, first: Array) -> None:
         self._visit, self._first = visit, first
@@ -128,10 +123,9 @@ class _Observer(SiteObserver):
         self._x = inputs.x_v
 
     def observe(self, site: Activations) -> None:
-        """Fold one chunk of patterns, and show it."""
+        """Show one chunk."""
         start = int(self._first[site.row])
         heads = slice(start + site.heads.start, start + site.heads.stop)
-        self.batch.graph[site.rows, heads] = self.batch.nodes.fold(site.pattern, site.rows)
         self._visit(self.batch, site, heads, self._x)
 
 
@@ -146,16 +140,11 @@ def _read(
     few = CHUNK_ENTRIES // 4
     router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=few)
 
-    def spell(token: int) -> str:
-        return str(loaded.tokenizer.convert_ids_to_tokens(token))
-
     with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
         for seen, sentences in reader.batches(half):
-            nodes = nodes_of(sentences, spell, random, causal=reader.causal, device=loaded.device)
-            size, heads = len(sentences), int(first[-1])
-            graph = torch.zeros(size, heads, nodes.size, nodes.size, device=loaded.device)
-            errors = torch.zeros(size, *ERRORS, heads, dtype=torch.float64)
-            observer.batch = Batch(sentences, nodes, graph, errors)
+            words = word_positions(sentences, random, causal=reader.causal, device=loaded.device)
+            errors = torch.zeros(len(sentences), *ERRORS, int(first[-1]), dtype=torch.float64)
+            observer.batch = Batch(sentences, words, errors)
             ids, mask = loaded.pad([item.ids.tolist() for item in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
@@ -166,37 +155,34 @@ def _read(
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over both halves of the corpus."""
+    """What both halves of the corpus gave."""
 
-    tokens: int  # of words that the maps were fitted on
-    r2: dict[str, Clustered]  # of the maps on the second half, by target: one number a head
-    chosen: HubSums  # hubs on the first half, and on the second
-    hubs: HubSums
-    search: TreeSearch | None  # None without gold trees
+    tokens: int  # Tokens of words that the maps were fitted on
+    fitted_on: int  # Sentences of the first half
+    judged_on: int  # Sentences of the second half
+    r2: dict[str, Clustered]  # Of the maps on the second half, by target: one number a head
 
 
-def measure(
-    reader: Reader, loaded: LoadedModel, seed: int, name: str, *, every_tree: bool = True
-) -> Sums:
-    """Run a model over both halves."""
+def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
+    """Run a model over both halves: fit the maps on the first, judge them on the second."""
     layers: list[LayerSums] = []
     for site in loaded.sites:  # each layer has different random directions
-        of_layer = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
-        layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), of_layer)))
-    search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
-    chosen, tokens = HubSums(), 0
+        layer_seed = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
+        layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
     def fit(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
-        layer, folds = layers[site.row], reader.folds(batch.sentences[site.rows])
-        layer.update(LayerChunk(site, x, batch.nodes, layer.spaces), folds)
+        layer = layers[site.row]
+        folds = reader.folds(batch.sentences[site.rows])
+        layer.update(LayerChunk(site, x, batch.words, layer.spaces), folds)
 
+    tokens = 0
+    fitted_on = 0
     for batch in _read(reader, loaded, 0, seed, name, fit):
-        tokens += int(batch.nodes.content.sum())
-        chosen.update(batch.graph, batch.nodes)
-        _count_trees(search, batch)
-    if not chosen.top:
+        tokens += int(batch.words.content.sum())
+        fitted_on += len(batch.sentences)
+    if not fitted_on:
         raise CorpusError(
-            f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
+            f"None of the sentences of {reader.corpus.name} that maps are fitted on (every other "
             "one, from the first on) could be read: each is longer than the model's limit or has "
             "a word that yields no piece."
         )
@@ -204,33 +190,14 @@ def measure(
     while layers:  # the sums of a layer are dropped as soon as its maps are fitted
         maps.append(layers.pop(0).solve())
         give_back()
-    if search is not None:
-        search.choose()
-    hubs = HubSums()
-    errors = [torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))]
 
     def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
-        chunk = LayerChunk(site, x, batch.nodes, maps[site.row].spaces)
+        chunk = LayerChunk(site, x, batch.words, maps[site.row].spaces)
         batch.errors[site.rows, ..., heads] = maps[site.row].errors(chunk).cpu()
 
-    for batch in _read(reader, loaded, 1, seed, name, judge):
-        hubs.update(batch.graph, batch.nodes)
-        errors.append(batch.errors)
-        _count_trees(search, batch)
+    errors = [torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))]
+    errors += [batch.errors for batch in _read(reader, loaded, 1, seed, name, judge)]
     maps.clear()
     give_back()
-    return Sums(tokens, explained(torch.cat(errors).numpy()), chosen, hubs, search)
-
-
-def _count_trees(search: TreeSearch | None, batch: Batch) -> None:
-    """Hand over the attention between the words of a batch, where trees are searched."""
-    rows = [i for i, item in enumerate(batch.sentences) if len(item.sentence.words) > 1]
-    if search is None or not rows:  # a single word is the root
-        return
-    items, device = [batch.sentences[row] for row in rows], batch.graph.device
-    swapped = {i: item.swapped for i, item in enumerate(items) if item.swapped is not None}
-    search.update(
-        batch.nodes.between_words(batch.graph, rows),
-        GoldTrees.of([item.sentence for item in items], device),
-        (list(swapped), GoldTrees.of(list(swapped.values()), device)) if swapped else None,
-    )
+    judged = torch.cat(errors).numpy()
+    return Sums(tokens, fitted_on, len(judged), explained(judged))

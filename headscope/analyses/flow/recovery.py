@@ -29,6 +29,7 @@ each row. So no target of d_model dimensions is ever written out, query by query
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,12 +37,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from headscope.analyses.flow.graph import Clustered, WordNodes
+from headscope.analyses.flow.clustered import Clustered
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
+from headscope.data.pieces import EncodedSentence
 from headscope.stats.spectra import column_basis
 
 #: Each R^2 by its predictor (z, or a G instead) and its target (the mixture, the top word's
@@ -92,15 +95,53 @@ class LayerSpaces:
         return cls(G, U, to_V, torch.linalg.qr(sketch)[0])
 
 
+@dataclass(frozen=True)
+class WordPositions:
+    """Where the words of a padded batch of sentences stand."""
+
+    content: Tensor  # (batch, pos), bool: positions of words
+    #: (batch, pos): for each position of a word another position of a word that it may see, drawn
+    #: at random (the same may be drawn).
+    other: Tensor
+
+
+def word_positions(
+    sentences: Sequence[EncodedSentence],
+    random: np.random.Generator,
+    *,
+    causal: bool = False,
+    device: torch.device | str = "cpu",
+) -> WordPositions:
+    """Find the words of a batch, and draw another word for each of their positions."""
+    content = []
+    others = []
+    for sentence in sentences:
+        is_word = sentence.word_of >= 0
+        positions = np.flatnonzero(is_word)
+        visible = np.full(len(positions), len(positions))
+        if causal:
+            visible = np.arange(1, len(positions) + 1)
+        other = np.zeros(len(sentence), dtype=np.int64)
+        other[positions] = positions[(random.random(len(positions)) * visible).astype(np.int64)]
+        content.append(torch.from_numpy(is_word))
+        others.append(torch.from_numpy(other))
+    return WordPositions(
+        content=pad_sequence(content, batch_first=True).to(device),
+        other=pad_sequence(others, batch_first=True).to(device),
+    )
+
+
 class LayerChunk:
     """What the words of a chunk of one layer read and pass on, in float64.
 
     Heads come first: ``tokens`` are the positions of all of the chunk's sentences in one axis.
     """
 
-    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes, spaces: LayerSpaces) -> None:
+    def __init__(
+        self, site: Activations, x: Tensor, words: WordPositions, spaces: LayerSpaces
+    ) -> None:
         self.rows, self.heads = site.rows, site.heads
-        content = nodes.content[site.rows]
+        content = words.content[site.rows]
         top = first_largest(site.pattern.masked_fill(~content[:, None, None, :], -1.0))[1]
         states = exact(x[site.rows])
         self.sizes = states.shape[:2]  # rows, pos
@@ -111,7 +152,7 @@ class LayerChunk:
         self.pattern = exact(site.pattern).transpose(0, 1).contiguous()
         self.top, self.other = (
             F.one_hot(index.to(states.device), self.sizes[1]).to(states)
-            for index in (top.transpose(0, 1), nodes.other[site.rows])
+            for index in (top.transpose(0, 1), words.other[site.rows])
         )
         G, U, to_V = (part[site.heads].to(states) for part in (spaces.G, spaces.U, spaces.to_V))
         through_U, through_G = (torch.einsum("ti,hid->htd", self.x, part) for part in (U, G))

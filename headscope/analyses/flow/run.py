@@ -1,4 +1,4 @@
-"""``headscope flow``: what heads read and pass on, where it goes, and whether it follows trees."""
+"""``headscope flow``: how much of what heads read they pass on."""
 
 from __future__ import annotations
 
@@ -11,25 +11,17 @@ import torch
 
 from headscope.analyses.classify.passes import stacks_for
 from headscope.analyses.flow import SENTENCES, FlowOptions
-from headscope.analyses.flow.graph import Clustered, HubSums
+from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.passes import Reader, Sums, measure
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.result import (
-    ChosenTrees,
     FlowControl,
     FlowResult,
     FlowSentences,
-    Graph,
     HeadFlow,
-    HeadGraph,
-    HeadTrees,
-    Hub,
     Recovery,
-    Trees,
     ValueControl,
 )
-from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
-from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import as_corpus
 from headscope.models.layouts.layout import AttentionSite
@@ -38,7 +30,7 @@ from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
@@ -54,14 +46,12 @@ from headscope.stats.statistics import crossed_mean
 TOKENS_PER_PREDICTOR = 20
 #: Where random weights clearly explain less than this, the maps overfit.
 COLLAPSED = -0.05
-#: Hubs that are listed, at most, and the sentences that one must stand in to be chosen.
-HUBS, HUB_SENTENCES = 12, 8
 
 R2 = Mapping[str, Clustered]  # By target, of every head.
 
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
-    """Say what heads read and pass on, and what their attention looks like as a graph."""
+    """Say how much of what heads read they pass on."""
     seed = options.seed
     corpus = as_corpus(options.corpus)
     opened = open_model(model, **options.loading)
@@ -78,8 +68,8 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     sums = measure(reader, loaded, seed, "model")
     sentences = FlowSentences(
         name=corpus.name,
-        chosen_on=len(sums.chosen.top),
-        measured_on=len(sums.hubs.top),
+        chosen_on=sums.fitted_on,
+        measured_on=sums.judged_on,
         repeated=reader.repeated,
         skipped=reader.skipped,
         note=corpus.note,
@@ -95,7 +85,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     random = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
-        random = measure(reader, twin, seed, "control", every_tree=False)
+        random = measure(reader, twin, seed, "control")
         of_twin = (_spectra(layer_factors(site.weights())) for site in twin.sites if site.n_heads)
         spectra["fresh"] = _controls(of_twin)
     n_sentences, width = 2 * sentences.chosen_on, max(shapes, default=0)
@@ -106,12 +96,10 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         provenance=origin,
         validation=validation,
         sentences=sentences,
-        heads=_heads(loaded.sites, of_heads, sums, r2),
+        heads=_heads(loaded.sites, of_heads, r2),
         spectra=spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
-        graph=_graph(sums),
-        trees=_trees(loaded.sites, sums.search),
         control=None if random is None else _control(r2, random, seed),
         over_gaussian=_gap(r2["value"], r2["gaussian"]),
         token_over_directions=_gap(r2["token"], r2["token_directions"]),
@@ -176,53 +164,28 @@ def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
 
 
 def _heads(
-    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, r2: R2
+    sites: Sequence[AttentionSite], spectra_of_layers: Sequence[Spectra], r2: R2
 ) -> tuple[HeadFlow, ...]:
-    """Make the result row of every head."""
-    of_targets = [of_heads.estimates() for of_heads in r2.values()]
-    recovered = [
-        Recovery(**dict(zip(r2, row, strict=True))) for row in zip(*of_targets, strict=True)
-    ]
-    hubs = sums.chosen.most_frequent()
-    top = Clustered.mean_of(sums.hubs.top, len(hubs)).estimates()
-    hit, chance = (rate.estimates() for rate in sums.hubs.rates(hubs))
-    trees: Sequence[HeadTrees | None] = [None] * len(hubs)
-    if sums.search is not None and sums.search.counts.words:
-        trees = _trees_by_head(sums.search, len(hubs))
-    heads = [
-        (site, head, spectra["w_v"][i], spectra["ov"][i])
-        for site, spectra in zip(sites, every, strict=True)
-        for i, head in enumerate(site.head_ids)
-    ]
-    return tuple(
-        HeadFlow(
-            layer=site.layer,
-            head=head,
-            stack=site.stack,
-            d_head=len(w_v.singular_values),
-            w_v=w_v,
-            ov=ov,
-            recovery=recovered[n],
-            graph=HeadGraph(top[n], hubs[n], hit[n], chance[n].value),
-            trees=trees[n],
-        )
-        for n, (site, head, w_v, ov) in enumerate(heads)
+    """Make the result row of every head, in the order of layer and head."""
+    estimates = [of_heads.estimates() for of_heads in r2.values()]
+    recoveries = (
+        Recovery(**dict(zip(r2, numbers, strict=True))) for numbers in zip(*estimates, strict=True)
     )
-
-
-def _trees_by_head(search: TreeSearch, n_heads: int) -> list[HeadTrees]:
-    every, no_punct = (
-        search.counts.attachment("heads", punctuation=side).estimates() for side in (True, False)
-    )
-    first = search.first.total("heads")
-    return [
-        HeadTrees(
-            DIRECTIONS[int(first[head + n_heads] > first[head])],
-            {name: every[head + k * n_heads] for k, name in enumerate(DIRECTIONS)},
-            {name: no_punct[head + k * n_heads] for k, name in enumerate(DIRECTIONS)},
-        )
-        for head in range(n_heads)
-    ]
+    rows = []
+    for site, spectra in zip(sites, spectra_of_layers, strict=True):
+        for i, head in enumerate(site.head_ids):
+            w_v = spectra["w_v"][i]
+            row = HeadFlow(
+                layer=site.layer,
+                head=head,
+                stack=site.stack,
+                d_head=len(w_v.singular_values),
+                w_v=w_v,
+                ov=spectra["ov"][i],
+                recovery=next(recoveries),
+            )
+            rows.append(row)
+    return tuple(rows)
 
 
 # --- the model, and random weights ----------------------------------------------------------------
@@ -245,69 +208,7 @@ def _gap(mine: Clustered, random: Clustered) -> Estimate:
     return crossed_mean((gap.value + gap.influence)[:, known]).estimate()
 
 
-def _graph(sums: Sums) -> Graph:
-    """Average the heads' shares, and list the hubs."""
-    hubs = []
-    for name in sums.chosen.most(HUBS, HUB_SENTENCES):
-        if numbers := sums.hubs.of(name):
-            received, even, ratio, count = numbers
-            hubs.append(Hub(name, received, even, ratio.estimate(), count))
-    even_share = Clustered.mean_of(sums.hubs.even, 1).estimate().value
-    return Graph(_top_share(sums.hubs, sums.chosen), even_share, tuple(hubs))
-
-
-def _top_share(hubs: HubSums, chosen: HubSums) -> Estimate:
-    return Clustered.mean_of(hubs.top, len(chosen.top[0])).mean().estimate()
-
-
-def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
-    """Describe the heads chosen on the first half, and their scores on the second."""
-    if search is None or not search.chosen or not search.counts.words:
-        return None
-    names = [head_name(s.layer, head, s.stack) for s in sites for head in s.head_ids]
-    named = [(name, direction) for direction in DIRECTIONS for name in names]
-    counts, strongest = search.counts, search.baseline(search.strongest)
-
-    def chosen(name: str, heads: Sequence[int]) -> ChosenTrees:
-        uas, swapped = counts.attachment(name), UNKNOWN
-        if search.swapped.words:
-            swapped = search.swapped.attachment(name).estimate()
-        return ChosenTrees(
-            heads=tuple(named[c] for c in heads),
-            uas=uas.estimate(),
-            uas_no_punct=counts.attachment(name, punctuation=False).estimate(),
-            over_baseline=(uas - strongest).estimate(),
-            swapped=swapped,
-        )
-
-    every, no_punct = (
-        {name: search.baseline(name, punctuation=side).estimate() for name in BASELINES}
-        for side in (True, False)
-    )
-    return Trees(
-        best=chosen("best", (search.best,)),
-        combination=chosen("combination", search.chosen),
-        baselines=every,
-        baselines_no_punct=no_punct,
-        offset=search.offset.removeprefix("offset "),
-        strongest=search.strongest,
-    )
-
-
 def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
     """Compare the means of the model's heads with random weights, sentence by sentence."""
     gain = {target: _gap(r2[target].mean(), other) for target, other in random.r2.items()}
-    best = combination = None
-    search = random.search
-    if search is not None and search.chosen and search.counts.words:
-        best, combination = (
-            search.counts.attachment(name).estimate() for name in ("best", "combination")
-        )
-    return FlowControl(
-        seed=seed,
-        recovery=_mean_recovery(random.r2),
-        gain=Recovery(**gain),
-        top_share=_top_share(random.hubs, random.chosen),
-        best_uas=best,
-        combination_uas=combination,
-    )
+    return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))

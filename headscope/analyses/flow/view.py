@@ -1,4 +1,4 @@
-"""What is shown of ``flow``: what heads pass on of what they read, the hubs, and the trees."""
+"""What is shown of ``flow``: how much heads pass on of what they read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from functools import partial
 from itertools import groupby
 from statistics import fmean
 
-from headscope.analyses.flow.result import ChosenTrees, FlowResult, HeadFlow, Recovery, Trees
+from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name
 from headscope.show.cells import plus_minus as plus
-from headscope.show.estimates import compared
-from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import Estimate
 
 #: What each R^2 is of, its colour, and its title in the table of layers.
 TARGETS = {
@@ -33,50 +31,22 @@ _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
     "variance of everything a head reads that a linear readout recovers from z, and from random "
     "directions. top word, Gaussian, any word: of the word attended to most, with this W_V and "
-    "with a Gaussian one, and of any word of the sentence. top 10%: attention that the "
-    "most-attended tenth of the words receives."
+    "with a Gaussian one, and of any word of the sentence."
 )
-BASELINE_NAMES = {
-    "previous": "previous word (right-branching)",
-    "next": "next word (left-branching)",
-    "offset": "best distance",
-    "root": "all on the root",
-    "random": "random trees",
-}
 _WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
 
 def blocks(result: FlowResult) -> Iterator[b.Block]:
-    """Show what was read, the main numbers, the layers, the hubs and the trees."""
+    """Show what was read, the main numbers and the layers."""
     lines = [model_line(result, len(result.heads)).plain, f"Text    {_sentences(result)}"]
     yield b.Text(f"Read: {_sentences(result)}.", on=b.PAGE)
-    for text in (_recovered(result), _width(result), _most_attended(result), _tree_text(result)):
+    for text in (_recovered(result), _width(result)):
         yield b.Text(text, "lead")
     if result.heads:
         yield _figure(result)
     yield _layers(result)
     yield b.Text(_LEGEND, on=b.TERMINAL)
     yield b.Text("\n".join([*lines, result.sentences.note]).strip(), on=b.TERMINAL)
-    hubs: list[b.Column] = [
-        ("hub", lambda hub: visible(hub.name), str),
-        ("received", "received", 2),
-        ("if even", "even", 2),
-        ("ratio", "ratio", number),
-        ("seen", "occurrences", str),
-    ]
-    if result.graph.hubs:
-        title = "Hubs: attention received by one occurrence, mean of heads, +-95%"
-        yield b.Table(hubs, result.graph.hubs, title)
-    if result.trees is not None:
-        yield _trees(result, result.trees)
-        yield b.HeadMap(
-            f"Unlabelled attachment of each head's largest trees, {model_name(result)}",
-            "UAS, the gold root given",
-            {(head.layer_name, head.head): _uas(head).value for head in result.heads},
-            2,
-            "flow_trees",
-            on=b.NOWHERE,
-        )
     yield next_step(result, "what does removing each head cost?", "classify {} --ablate")
 
 
@@ -89,10 +59,6 @@ def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -
 
 
 percent = partial(number, share=True)
-
-
-def _uas(head: HeadFlow) -> Estimate:
-    return UNKNOWN if head.trees is None else head.trees.uas[head.trees.direction]
 
 
 def _r2(recovery: Recovery, target: str) -> float | None:
@@ -167,46 +133,6 @@ def _random_weights(result: FlowResult, target: str) -> str:
     return f", random weights {percent(getattr(result.control.recovery, target))}"
 
 
-def _most_attended(result: FlowResult) -> str:
-    """Say how unevenly attention is received, and by what."""
-    graph = result.graph
-    if graph.top_share.value is None:
-        return "Hubs are not measured: no sentence is left to measure them on."
-    even = "-" if graph.even_top_share is None else f"{graph.even_top_share:.0%}"
-    controls = f"evenly spread: {even}"
-    if result.control is not None:
-        controls += f"; random weights: {percent(result.control.top_share)}"
-    names = [f"{visible(hub.name)} ({number(hub.ratio, 1)} times)" for hub in graph.hubs[:5]]
-    hubs = f"Hubs, relative to even attention: {joined(names)}." if names else "No word is a hub."
-    return (
-        "The most-attended 10% of a sentence's words and special tokens receive "
-        f"{percent(graph.top_share)} of the attention between them ({controls}). {hubs}"
-    )
-
-
-def _tree_text(result: FlowResult) -> str:
-    """Say how well the best head, and the best combination, match gold trees."""
-    trees = result.trees
-    if trees is None:
-        return "Trees: not measured (no gold trees, a decoder, or too few sentences)."
-    n, added = len(trees.combination.heads), trees.combination
-    base = decimal(trees.baselines[trees.strongest].value)
-    strongest = f"{BASELINE_NAMES[trees.strongest]} ({base})"
-    untrained = ""
-    if result.control is not None and result.control.combination_uas is not None:
-        untrained = f"; with random weights {number(result.control.combination_uas, 3)}"
-    return (
-        f"Trees: the best head, {_head_names(trees.best)}, has UAS {number(trees.best.uas, 3)}, "
-        f"{compared(trees.best.over_baseline, strongest)}. {n} {plural(n, 'head')} added up: UAS "
-        f"{number(added.uas, 3)}, {compared(added.over_baseline, strongest)}; against trees of "
-        f"other sentences {number(added.swapped, 3)}{untrained}."
-    )
-
-
-def _head_names(chosen: ChosenTrees) -> str:
-    return ", ".join(f"{name} {direction}" for name, direction in chosen.heads)
-
-
 # --- tables and figures ---------------------------------------------------------------------------
 
 
@@ -216,40 +142,18 @@ def _layers(result: FlowResult) -> b.Table:
     def row(heads: Iterable[HeadFlow]) -> list[float | None]:
         heads = list(heads)
         r2 = [mean_of(_r2(head.recovery, target) for head in heads) for target in _COLUMNS]
-        share = mean_of(head.graph.top_share.value for head in heads)
-        return [mean_of(head.wide() for head in heads), *r2, share]
+        return [mean_of(head.wide() for head in heads), *r2]
 
     names = dict.fromkeys(head.layer_name for head in result.heads)
     rows = [(name, *row(h for h in result.heads if h.layer_name == name)) for name in names]
     if result.control is not None:
         r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
-        share = result.control.top_share.value
-        rows.append(("random weights", _width_of(result, "fresh"), *r2, share))
-    chance = (_width_of(result, "gaussian"), *[None] * len(_COLUMNS), result.graph.even_top_share)
+        rows.append(("random weights", _width_of(result, "fresh"), *r2))
+    chance = (_width_of(result, "gaussian"), *[None] * len(_COLUMNS))
     rows.append(("chance", *chance))
-    titles = ("W_V width", *_COLUMNS.values(), "top 10%")
+    titles = ("W_V width", *_COLUMNS.values())
     numbers: list[b.Column] = [(title, i, 2) for i, title in enumerate(titles, start=1)]
     return b.Table([("layer", 0, str), *numbers], rows)
-
-
-def _trees(result: FlowResult, trees: Trees) -> b.Table:
-    n = len(trees.combination.heads)
-    rows: list[tuple[str | Estimate | None, ...]] = [
-        (title, heads.uas, heads.uas_no_punct, heads.swapped)
-        for title, heads in (
-            (f"best head, {_head_names(trees.best)}", trees.best),
-            (f"{n} {plural(n, 'head')} added up", trees.combination),
-        )
-    ]
-    for name, title in BASELINE_NAMES.items():
-        title = f"{title} {trees.offset}" if name == "offset" else title
-        rows.append((title, trees.baselines[name], trees.baselines_no_punct[name], ""))
-    if result.control is not None and result.control.best_uas is not None:
-        rows.append(("best head of random weights", result.control.best_uas, "", ""))
-    titles, cell = ("", "UAS", "no punct.", "swapped trees"), partial(number, digits=3)
-    columns: list[b.Column] = [(title, i, cell) for i, title in enumerate(titles)]
-    title = "Trees: unlabelled attachment, the gold root given, +-95% over sentences"
-    return b.Table(columns, rows, title)
 
 
 def _figure(result: FlowResult) -> b.Chart:
@@ -280,7 +184,7 @@ def _figure(result: FlowResult) -> b.Chart:
 
 
 def _cards(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head: width of W_V, what z holds, the hub and the trees."""
+    """Yield a card for each head: width of W_V, and what z holds."""
     for head in result.heads:
         yield Card(
             head.layer,
@@ -289,7 +193,6 @@ def _cards(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
             values={
                 "passed_on": head.recovery.whole.value,
                 "top_word": head.recovery.value.value,
-                "uas": _uas(head).value,
                 "value_width": head.wide(),
             },
         )
@@ -301,7 +204,7 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
         for matrix in ("w_v", "ov")
     )
     yield "Width of W_V, W_V W_O", f"{w_v}, {ov} of d_head (Gaussian)"
-    r2, graph = head.recovery, head.graph
+    r2 = head.recovery
     yield (
         "Recovered of what it reads",
         f"{percent(r2.whole)} (random directions {percent(r2.directions)}"
@@ -312,19 +215,10 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
         f"{percent(r2.value)} (Gaussian W_V {percent(r2.gaussian)}; a random "
         f"word {percent(r2.other)}{_random_weights(result, 'value')})",
     )
-    yield (
-        "Hub",
-        f"{visible(graph.hub)}, in {number(graph.hub_share)} of the sentences (chance "
-        f"{decimal(graph.hub_chance, 2)})",
-    )
-    if head.trees is not None and result.trees is not None:
-        strongest = decimal(result.trees.baselines[result.trees.strongest].value)
-        uas = number(_uas(head), 3)
-        yield "Trees", f"UAS {uas}, {head.trees.direction} (baseline {strongest})"
 
 
 def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
-    """Yield what z holds of what was read and of the attended word, and the trees."""
+    """Yield what z holds of what was read and of the attended word."""
     for name, what, control, random in (
         ("whole", "what a head reads", "random directions", "directions"),
         ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
@@ -337,22 +231,16 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
             f"{control} {chance}{_random_weights(result, name)}",
             mean,
         )
-    if (trees := result.trees) is not None:
-        uas, baseline = trees.combination.uas, decimal(trees.baselines[trees.strongest].value)
-        control = f"{BASELINE_NAMES[trees.strongest]} {baseline}"
-        yield KeyNumber("UAS of the best heads added up", number(uas, 3), control, uas)
 
 
 VIEW = view(
     "Information flow",
     blocks,
-    {"flow": FlowResult.to_frame, "flow_hubs": FlowResult.hubs_frame},
-    stale=names_of("flow_trees"),
+    {"flow": FlowResult.to_frame},
     facts=_cards,
     scales=(
         Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
         Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
-        Scale("uas", "Attachment of trees (UAS)", of_pattern=True),
         Scale("value_width", "Effective rank of W_V over d_head"),
     ),
     key_numbers=_key_numbers,

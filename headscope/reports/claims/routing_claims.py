@@ -18,7 +18,8 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
     widths = [width for head in flow.heads if (width := head.wide()) is not None]
     if not widths:
         return rule.undecided("not applicable", "no_values")
-    recovery, control, trees = flow.recovery, flow.control, flow.trees
+    recovery = flow.recovery
+    control = flow.control
     wide = sum(width > rule.thresholds.value_width for width in widths)
     r2 = {f"r2_{name}": number.value for name, number in vars(recovery).items()}
     values = {
@@ -28,9 +29,6 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
         **r2,
         "r2_value_random_weights": control and control.recovery.value.value,
         "r2_whole_random_weights": control and control.recovery.whole.value,
-        "uas": trees and trees.combination.uas.value,
-        "uas_best_head": trees and trees.best.uas.value,
-        "uas_baseline": trees and trees.baselines[trees.strongest].value,
     }
 
     def known(number: Estimate, *names: str) -> str:
@@ -59,10 +57,6 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
         rule.part("recovers", recovery.value, value=known(recovery.value, "value")),
     ]
     not_counted = [exceeds("not_counted_whole", "whole", "directions", flow.over_directions)]
-    if trees is not None:
-        gap = trees.combination.over_baseline
-        text = rule.say("trees", values, strongest=trees.strongest, gap=gap)
-        not_counted.append(rule.part("not_counted_trees", gap, text))
     measured = rule.say("measured", values, n=len(flow.heads))
     if recovery.value.value is None:
         measured = rule.say("not_measured", why=flow.not_measured.get("value", "no numbers"))

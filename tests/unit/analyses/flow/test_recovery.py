@@ -9,7 +9,7 @@ from hand_made import activations
 from torch import Tensor
 
 from headscope.analyses.flow import recovery
-from headscope.analyses.flow.graph import Clustered, WordNodes
+from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import (
     ERRORS,
     FOLDS,
@@ -19,6 +19,7 @@ from headscope.analyses.flow.recovery import (
     LayerMaps,
     LayerSpaces,
     LayerSums,
+    WordPositions,
     explained,
 )
 from headscope.core.activations import Activations
@@ -26,20 +27,19 @@ from headscope.core.activations import Activations
 D, WIDTH, WORDS = 12, 4, 7
 
 
-def sentences(seed: int, n: int = 60) -> tuple[Tensor, WordNodes]:
+def sentences(seed: int, n: int = 60) -> tuple[Tensor, WordPositions]:
     """States of n sentences: two special tokens around words, the last ones padded."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, WORDS + 2, D, generator=generator)
-    node = torch.arange(WORDS + 2).repeat(n, 1)
-    content = (node > 0) & (node < WORDS + 1)
-    node[::3, -1] = -1  # a token of padding, and a special token less
-    other = torch.randint(1, WORDS + 1, node.shape, generator=generator)
-    names = tuple(("x",) * int((row >= 0).sum()) for row in node)
-    return x, WordNodes(node, content, other, names)
+    content = torch.zeros(n, WORDS + 2, dtype=torch.bool)
+    content[:, 1:-1] = True
+    other = torch.randint(1, WORDS + 1, content.shape, generator=generator)
+    return x, WordPositions(content, other)
 
 
-def pattern_of(kind: str, x: Tensor, nodes: WordNodes) -> Tensor:
-    real = (nodes.node >= 0).float()
+def pattern_of(kind: str, x: Tensor) -> Tensor:
+    real = torch.ones(x.shape[:2])
+    real[::3, -1] = 0.0  # a token of padding, and a special token less
     if kind == "even":
         pattern = real[:, None, :].expand(-1, x.shape[1], -1).clone()
     elif kind == "next":
@@ -54,10 +54,10 @@ def pattern_of(kind: str, x: Tensor, nodes: WordNodes) -> Tensor:
 
 
 def site(
-    x: Tensor, nodes: WordNodes, W_V: Tensor, kinds: list[str], noise: float = 0.0
+    x: Tensor, words: WordPositions, W_V: Tensor, kinds: list[str], noise: float = 0.0
 ) -> Activations:
     """One layer's chunk; ``noise`` is added to z, as a share of it."""
-    pattern = torch.stack([pattern_of(kind, x, nodes) for kind in kinds], 1)
+    pattern = torch.stack([pattern_of(kind, x) for kind in kinds], 1)
     v = torch.einsum("bkd,hde->bhke", x, W_V) + 0.5
     z = pattern @ v
     z = z * (1 + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(len(x))))
@@ -65,7 +65,7 @@ def site(
 
 
 def chunks(
-    spaces: LayerSpaces, every: Activations, x: Tensor, nodes: WordNodes
+    spaces: LayerSpaces, every: Activations, x: Tensor, words: WordPositions
 ) -> Iterator[LayerChunk]:
     """One half of the sentences at once, the other head by head."""
     half, n_heads = len(x) // 2, every.n_heads
@@ -73,23 +73,26 @@ def chunks(
     for rows, heads in ((slice(0, half), slice(0, n_heads)), *one_by_one):
         v, pattern, z = (part[rows, heads] for part in (every.v, every.pattern, every.z))
         part = activations(pattern, rows=rows, heads=heads, n_heads=n_heads, v=v, z=z)
-        yield LayerChunk(part, x, nodes, spaces)
+        yield LayerChunk(part, x, words, spaces)
 
 
 def held_out(
-    W_V: Tensor, kinds: list[str], noise: float = 0.0, fit: tuple[Tensor, WordNodes] | None = None
+    W_V: Tensor,
+    kinds: list[str],
+    noise: float = 0.0,
+    fit: tuple[Tensor, WordPositions] | None = None,
 ) -> tuple[dict[str, Clustered], LayerMaps]:
     """Fit on sentences and measure on others."""
     spaces = LayerSpaces.of(W_V, 0)
     sums = LayerSums(spaces)
-    x, nodes = fit or sentences(0)
+    x, words = fit or sentences(0)
     folds = torch.arange(len(x)) % FOLDS
-    for chunk in chunks(spaces, site(x, nodes, W_V, kinds, noise), x, nodes):
+    for chunk in chunks(spaces, site(x, words, W_V, kinds, noise), x, words):
         sums.update(chunk, folds[chunk.rows])
     maps = sums.solve()
-    x, nodes = fit or sentences(1)
+    x, words = fit or sentences(1)
     errors = torch.zeros(len(x), *ERRORS, len(kinds), dtype=torch.float64)
-    for chunk in chunks(spaces, site(x, nodes, W_V, kinds, noise), x, nodes):
+    for chunk in chunks(spaces, site(x, words, W_V, kinds, noise), x, words):
         errors[chunk.rows, ..., chunk.heads] = maps.errors(chunk)
     return explained(errors.numpy()), maps
 
@@ -145,16 +148,16 @@ def _left(fit, fitted, test, tested, given: str, name: str, penalty: float) -> n
     return np.asarray(test[name][tested] - y - (test[given][tested] - x) @ weight)
 
 
-def _rows(x: Tensor, nodes: WordNodes, W_V: Tensor, *, U, G, V) -> dict[str, np.ndarray]:
-    pattern = pattern_of("drawn", x, nodes)
+def _rows(x: Tensor, words: WordPositions, W_V: Tensor, *, U, G, V) -> dict[str, np.ndarray]:
+    pattern = pattern_of("drawn", x)
     found: dict[str, list[np.ndarray]] = {}
     for s in range(len(x)):
         states = x[s].double().numpy()
-        words = [p for p in range(x.shape[1]) if nodes.content[s, p]]
-        for query in words:
+        positions = [p for p in range(x.shape[1]) if words.content[s, p]]
+        for query in positions:
             row = pattern[s, query].double().numpy()
             a = sum(row[k] * states[k] for k in range(len(states)))
-            top = max(words, key=lambda k: row[k])
+            top = max(positions, key=lambda k: row[k])
             for name, value in (
                 ("z", a @ W_V[0].double().numpy() + 0.5),
                 ("mixed", a @ G),
@@ -163,7 +166,7 @@ def _rows(x: Tensor, nodes: WordNodes, W_V: Tensor, *, U, G, V) -> dict[str, np.
                 ("value", states[top] @ U),
                 ("gaussian", states[top] @ V),
                 ("sentence", s),
-                ("other", states[int(nodes.other[s, query])] @ U),
+                ("other", states[int(words.other[s, query])] @ U),
             ):
                 found.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in found.items()}
@@ -172,11 +175,11 @@ def _rows(x: Tensor, nodes: WordNodes, W_V: Tensor, *, U, G, V) -> dict[str, np.
 def test_a_wide_target_is_seen_through_a_few_directions(monkeypatch):
     """A sketch of twelve directions chooses the penalty of the whole target, or one near it."""
     x = torch.randn(200, WORDS + 2, 40, generator=torch.Generator().manual_seed(2))
-    _, nodes = sentences(0, 200)
+    _, words = sentences(0, 200)
     W_V = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(3))
     penalties = []
     for directions in (40, 12):
         monkeypatch.setattr(recovery, "SKETCH", directions)
-        _, maps = held_out(W_V, ["even", "next", "drawn"], fit=(x, nodes))
+        _, maps = held_out(W_V, ["even", "next", "drawn"], fit=(x, words))
         penalties.append(torch.stack(maps.penalties[:2]).log10())
     assert (penalties[0] - penalties[1]).abs().max() <= 1.01  # two steps of the grid
