@@ -15,7 +15,6 @@ With the preceding LayerNorm folded in, the input is the normalised state before
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,23 +100,6 @@ def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> Attenti
         folded[f"W_{name}"] = gain[:, None] * W
         folded[f"b_{name}"] = shift @ W + _exact(getattr(weights, f"b_{name}"))
     return AttentionWeights(**folded, W_O=weights.W_O, b_O=weights.b_O)
-
-
-def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
-    """Weigh the query and key factors by the statistics of the layer's actual inputs.
-
-    ``S^(1/2) W_Q (S^(1/2) W_K)^T = S^(1/2) B S^(1/2)``, inputs written as their mean plus a
-    deviation. With biases the query's last row becomes the constant query, ``mean W_Q + b_Q``.
-
-    Shapes: ``root`` (d_model, d_model), ``mean`` (d_model,).
-    """
-    d_model = len(root)
-    W_Q, W_K = (root @ W[:, :d_model] for W in (factors.W_Q, factors.W_K))
-    if factors.W_Q.shape[1] > d_model:
-        constant = mean @ factors.W_Q[:, :d_model] + factors.W_Q[:, d_model]
-        W_Q = torch.cat([W_Q, constant[:, None]], dim=1)
-        W_K = torch.cat([W_K, factors.W_K[:, d_model:]], dim=1)
-    return dataclasses.replace(factors, W_Q=W_Q, W_K=W_K)
 
 
 def random_factors(like: Factors, seed: int) -> Factors:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from families import network, tiny
 from rank_reference import check, dense, dense_asymmetry
@@ -71,25 +70,17 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
         w = site.weights()
         mine = [head for head in result.heads if head.layer == site.layer]
         assert [head.head for head in mine] == [0, 1, 2, 3]
-        x = np.concatenate(inputs[site.layer])
-        root = np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
-        total = np.zeros((32, 32))
         for head in mine:
             q, k, v = (x[head.head].detach().numpy() for x in (w.W_Q, w.W_K, w.W_V))
             check(head.qk, dense(q, k), 8, rtol=32 * EPS64)
             check(head.ov, v @ w.W_O[head.head].detach().numpy(), 8, rtol=32 * EPS64)
             assert head.asymmetry == pytest.approx(dense_asymmetry(dense(q, k)), rel=1e-9)
             # Seen through a text.
-            same(head.qk_data, np.linalg.svd(root @ dense(q, k) @ root)[1][:8], 1e-8)
-            total += dense(q, k)
             values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[site.layer]]
             found = head.pattern_asymmetry
             ends = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
             assert found.value == pytest.approx(np.mean(values), rel=1e-8)
             assert found.interval == pytest.approx(ends, rel=1e-6)
-        layer = result.layers[site.layer]
-        same(layer.qk_data, np.linalg.svd(root @ total @ root)[1], 1e-7)
-        assert layer.qk_data_control.heads.draws == 8
     assert result.text["tokens"] == sum(map(len, inputs[0]))
     assert (result.text["lines"], result.text["skipped"]) == (len(LINES), 0)
     # Of projections that heads share, the full width keeps the model.
@@ -104,10 +95,6 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     assert narrow.parameters_saved == distinct * (before - after)
 
 
-def same(found: Any, expected: np.ndarray, atol: float) -> None:
-    np.testing.assert_allclose(found.singular_values, expected, rtol=1e-6, atol=atol * expected[0])
-
-
 def test_a_model_without_some_heads():
     whole = opened("bert")
     compact = headscope.remove_heads(whole, [(0, 1), *((1, head) for head in range(4)), (2, 3)])
@@ -115,7 +102,7 @@ def test_a_model_without_some_heads():
         rank(loaded, text=as_plain(LINES), control_seeds=2) for loaded in (whole, compact)
     )
     assert [layer.heads for layer in rest.layers] == [(0, 2, 3), (), (0, 1, 2)]
-    assert (rest.layers[1].qk.singular_values, rest.layers[1].qk_data_control) == ((), None)
+    assert rest.layers[1].qk.singular_values == ()
     before = {(head.layer, head.head): head for head in full.heads}
     assert [head.head for head in rest.heads] == [0, 2, 3, 0, 1, 2]
     for head in rest.heads:

@@ -82,7 +82,7 @@ def _sentences(result: FlowResult) -> str:
     left = [f"{read.repeated} repeated"] * bool(read.repeated)
     left += [f"{read.skipped} that cannot be read"] * bool(read.skipped)
     return (
-        f"{visible(read.name)}: fitted and chosen on {read.chosen_on:,} sentences, measured on "
+        f"{visible(read.name)}: fitted on {read.chosen_on:,} sentences, measured on "
         f"{read.measured_on:,} others{f' ({joined(left)} left out)' if left else ''}"
     )
 

@@ -80,7 +80,7 @@ class RankOptions(RunOptions):
     ] = False
     text: Annotated[
         Text | None,
-        Usual(help="One sentence a line: data-aware ranks, asymmetry of the patterns."),
+        Usual(help="One sentence a line: how asymmetric the patterns are on it."),
     ] = None
     share_projections: Annotated[
         Sequence[int],

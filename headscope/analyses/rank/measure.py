@@ -1,6 +1,4 @@
-r"""What ranks need besides the weights' own spectra: a text's inputs and patterns, and tokens.
-
-*Data-aware ranks* are those of S^(1/2) W_Q W_K^T S^(1/2), S the covariance of a layer's inputs.
+r"""What ranks need besides the weights' own spectra: the patterns on a text, and copying scores.
 
 *Copying.* Does a head write the token that it looks at? W_E W_V W_O W_U maps the token looked at to
 the logits that the head adds (vocabulary x vocabulary). Its eigenvalues other than 0 are those of
@@ -16,62 +14,27 @@ Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "Summariz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.rank.result import Copying, DataControl
-from headscope.core.accumulator import Accumulator, Array, numpy, zeros
+from headscope.analyses.rank.result import Copying
+from headscope.core.accumulator import Accumulator, numpy, zeros
 from headscope.core.activations import Activations
-from headscope.core.widest import exact, widest
+from headscope.core.widest import widest
 from headscope.models.anatomy.readout import token_maps
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import SiteObserver
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
-    Reading,
-    average,
-    product_ranks,
-    random_factors,
-    weigh,
 )
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
-
-
-class InputCovariance(Accumulator):
-    """Sums behind the mean and covariance of each layer's input vectors."""
-
-    def __init__(self, n_layers: int, d_model: int) -> None:
-        self.count: Array = np.zeros(n_layers)
-        self.sum: Array = np.zeros((n_layers, d_model))
-        self.outer: Array = np.zeros((n_layers, d_model, d_model))
-
-    def update(self, layer: int, x: Tensor, real: Tensor) -> None:
-        """Add one batch of what enters one layer's attention, x (batch, pos, d_model).
-
-        ``real`` (batch, pos) is False at padding; special tokens count.
-        """
-        rows = exact(x[real])  # (tokens, d_model)
-        self.count[layer] += len(rows)
-        self.sum[layer] += numpy(rows.sum(0))
-        self.outer[layer] += numpy(rows.T @ rows)
-
-    def moments(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the mean (d_model,) and S^(1/2) (d_model, d_model) of the covariance S, float64.
-
-        Eigenvalues of S below 0 are rounding and count as 0.
-        """
-        mean = self.sum[layer] / self.count[layer]
-        covariance = torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))
-        values, vectors = torch.linalg.eigh(covariance)
-        return torch.from_numpy(mean), (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
 
 
 class PatternAsymmetry(Accumulator, SiteObserver):
@@ -106,25 +69,6 @@ class PatternAsymmetry(Accumulator, SiteObserver):
             return None
         half = t_half_width(standard_error(total, squares, n), n)
         return Estimate.around(total / n, finite(float(half)))
-
-
-def data_aware_ranks(
-    factors: Factors, mean: Tensor, root: Tensor, reading: Reading, seeds: Sequence[int]
-) -> tuple[list[MatrixRank], MatrixRank, DataControl | None]:
-    """Measure S^(1/2) W_Q W_K^T S^(1/2) of each head, of all together, and of Gaussian factors.
-
-    Shapes: ``mean`` (d_model,) and ``root`` = S^(1/2) (d_model, d_model), of the layer's inputs. A
-    layer without heads has no control.
-    """
-    every = (factors, *(random_factors(factors, seed) for seed in seeds))
-    weighted = [weigh(item, root, mean) for item in every]
-    heads, *random = (product_ranks(item.W_Q, item.W_K, reading) for item in weighted)
-    joined = [item.concatenated() for item in weighted]
-    layer, *random_layers = (product_ranks(item.W_Q, item.W_K, reading)[0] for item in joined)
-    if not heads:
-        return heads, layer, None
-    random_heads = [ranks for draw in random for ranks in draw]
-    return heads, layer, DataControl(heads=average(random_heads), layer=average(random_layers))
 
 
 def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:

@@ -42,8 +42,6 @@ class Matrices:
     #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
     #: different spaces.
     asymmetry: Annotated[float | None, Compare()]
-    #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
-    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -73,14 +71,6 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class DataControl:
-    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
-
-    heads: ControlStatistics  # Of single heads, and of as many concatenated as the layer has.
-    layer: ControlStatistics
-
-
-@dataclass(frozen=True)
 class Layer:
     """The fields that a result row about one layer begins with."""
 
@@ -94,7 +84,6 @@ class LayerRank(Matrices, Layer):
     """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
 
     overlap: Overlap  # Between the heads' subspaces
-    qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
     #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
 
@@ -182,7 +171,7 @@ class RankResult(Shown):
     validation: ValidationSummary  # As in :class:`headscope.session.measured.Measured`.
     provenance: dict[str, Any]
     not_covered: tuple[str, ...] = ()  # What W_Q W_K^T leaves out of this model's scores.
-    #: What the data-aware form and the patterns were measured on.
+    #: What the asymmetry of patterns was measured on.
     text: dict[str, Any] | None = None
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
     copying: Annotated[Copying | None, Setting()] = None  # None unless it was asked for.

@@ -9,16 +9,10 @@ from typing import Any
 import torch
 
 from headscope.analyses.rank import RankOptions
-from headscope.analyses.rank.measure import (
-    InputCovariance,
-    PatternAsymmetry,
-    data_aware_ranks,
-    measure_copying,
-)
+from headscope.analyses.rank.measure import PatternAsymmetry, measure_copying
 from headscope.analyses.rank.result import (
     MATRICES,
     ControlRank,
-    DataControl,
     HeadRank,
     LayerRank,
     Overlap,
@@ -31,9 +25,7 @@ from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.devices import DTYPES
-from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 from headscope.models.run.watched import gain_and_shift, preceding_norms
@@ -42,7 +34,6 @@ from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import description, line_batches
 from headscope.session.validate import require_valid, validating
-from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
@@ -114,21 +105,16 @@ def run(model: Model, options: RankOptions) -> RankResult:
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
 
-    text, patterns = None, None
-    aware: dict[int, tuple[list[MatrixRank], MatrixRank, DataControl | None]] = {}  # by row
+    text = None
+    patterns = None
     if lines is not None:
-        covariance, patterns, text = _read_text(loaded, lines, limit, tell)
-        for site in loaded.sites:
-            plain = layer_factors(site.weights(), biases=biases)
-            moments = covariance.moments(site.row)
-            aware[site.row] = data_aware_ranks(plain, *moments, reading, seeds)
+        patterns, text = _read_text(loaded, lines, limit, tell)
     copied, copying = dict[int, list[float | None]](), None
     if options.copying:
         copied, copying = measure_copying(loaded, factors, seed)
     heads, layers = [], []
     for site in loaded.sites:
         site_spectra, row = spectra[keys[site.row]], site.row
-        of_heads, together, control = aware.get(row, ([], None, None))
         cross = site.stack == "cross"  # queries and keys lie in different spaces
         for i, head in enumerate(site.head_ids):
             ranks: dict[str, Any] = {name: site_spectra.heads[name][i] for name in MATRICES}
@@ -139,7 +125,6 @@ def run(model: Model, options: RankOptions) -> RankResult:
                     stack=site.stack,
                     **ranks,
                     asymmetry=None if cross else finite(site_spectra.asymmetry[i]),
-                    qk_data=of_heads[i] if of_heads else None,
                     pattern_asymmetry=patterns.mean(row, i) if patterns else None,
                     copying=copied[row][i] if row in copied else None,
                 )
@@ -154,8 +139,6 @@ def run(model: Model, options: RankOptions) -> RankResult:
                 **ranks,
                 asymmetry=None if cross else finite(site_spectra.layer_asymmetry[0]),
                 overlap=Overlap(**tables),
-                qk_data=together,
-                qk_data_control=control,
                 folded=row in norms if options.fold_layernorm else None,
             )
         )
@@ -233,23 +216,19 @@ def _fresh(
 
 def _read_text(
     loaded: LoadedModel, text: Corpus, limit: int | None, progress: Progress
-) -> tuple[InputCovariance, PatternAsymmetry, dict[str, Any]]:
+) -> tuple[PatternAsymmetry, dict[str, Any]]:
     """Stream the text through the model once; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
-    covariance = InputCovariance(loaded.n_layers, loaded.sites[0].projections.q.in_features)
+    router = Router(loaded.sites, [patterns], others=loaded.others)
     n_lines = min(text.n_sentences, limit or text.n_sentences)
     lines = 0
-
-    def see(site: AttentionSite, inputs: AttentionInput) -> None:
-        covariance.update(site.row, inputs.x_q, mask.bool())
-
-    router = Router(loaded.sites, [patterns], others=loaded.others)
-    with routed(loaded.model, router), watch_inputs(loaded.sites, see):
+    tokens = 0
+    with routed(loaded.model, router):
         for seen, batch in line_batches(loaded, text, limit):
             ids, mask = loaded.pad(batch)
             patterns.start(mask.bool())
             router.run(functools.partial(loaded.forward, ids, mask))
             lines += len(batch)
+            tokens += int(mask.sum())
             progress("text", seen, n_lines)
-    read = description(text, limit, lines) | {"tokens": int(covariance.count[0])}
-    return covariance, patterns, read
+    return patterns, description(text, limit, lines) | {"tokens": tokens}

@@ -157,28 +157,21 @@ def rank_notes(result: RankResult) -> Iterator[str]:
 
 
 def _on_text(result: RankResult) -> Iterator[b.Block]:
-    """Show the ranks on the covariance of real inputs, and how symmetric patterns are."""
+    """Show how asymmetric the patterns of each layer are on a text."""
     text = result.text
     if text is None:
         return
     rows = []
     for layer in result.layers:
         heads = [h for h in result.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
-        control = layer.qk_data_control
-        dims = (
-            layer.qk_data.dims["90"] if layer.qk_data else None,
-            control.layer.dims["90"] if control else None,
-            mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data),
-            control.heads.dims["90"] if control else None,
-        )
         pattern = mean_of(h.pattern_asymmetry.value for h in heads if h.pattern_asymmetry)
-        rows.append([layer.name, *(decimal(value, 1) for value in dims), decimal(pattern)])
+        rows.append([layer.name, decimal(pattern)])
     yield b.text_table(
-        ("", "layer 90%", "gaussian", "head 90%", "gaussian", "pattern asymmetry"),
+        ("", "pattern asymmetry"),
         rows,
         f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
-        f"{text['tokens']:,} tokens):\nS^(1/2) W_Q W_K^T S^(1/2), S the inputs' covariance; "
-        "means of heads",
+        f"{text['tokens']:,} tokens): 0 where any two tokens attend to each other equally; means "
+        "of heads",
     )
 
 
