@@ -176,7 +176,7 @@ def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
         texts, labels = [], []
         for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
             words = sentence.words
-            texts.append(" ".join(words[j] for j in order) if i in turned else sentence.text)
+            texts.append(" ".join(words[j] for j in (order if i in turned else range(len(words)))))
             labels.append("reversed" if i in turned else "own")
         first = tuple(text.lower() for text in texts)
         made.append(Examples(f"{corpus.name}, {name}", corpus.sha256, first, labels=tuple(labels)))

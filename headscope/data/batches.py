@@ -153,6 +153,9 @@ class Batch:
     causal: bool = False  # whether a token sees only itself and what stands before it
     source: Source | None = None  # what an encoder-decoder model reads besides
     words: AlignedWords | None = None  # of pairs of source and target that come with alignments
+    left_out: int = 0  # words of these sentences that have no piece
+    #: Sentences in scripts that put no space between words, whose words are not known
+    unspaced: int = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -234,6 +237,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         edges=_edges(batch, [s.sentence for s in batch]) if has_edges else None,
         swapped=_edges(batch, [s.swapped for s in batch]) if has_edges else None,
         rare=_rare(batch, ids.shape),
+        left_out=sum(s.left_out for s in batch),
+        unspaced=sum(s.sentence.unspaced for s in batch),
     )
 
 

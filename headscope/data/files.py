@@ -1,19 +1,48 @@
-"""Sentences and their words; reading the lines of a file, with errors that say which line."""
+"""Sentences, their words and where these stand in a text; reading the lines of a file."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import regex
 
 from headscope.core.errors import CorpusError
 
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
+#: Joiners, spaces of no width, hyphens that show only where a line ends, and marks of direction
+_INSIDE = r"[\u00ad\u061c\u200b-\u200f\u2060\ufeff]"
+_LETTER = rf"(?:{_INSIDE}*[\p{{L}}\p{{M}}\p{{N}}])"
+#: An emoji may have a shade of skin, a form (U+FE0F), or be joined of several.
+_SYMBOL = r"[\p{P}\p{S}][\p{M}\U0001f3fb-\U0001f3ff]*"
+_WORD = regex.compile(
+    rf"[\p{{L}}\p{{M}}\p{{N}}_](?:{_INSIDE}*[\p{{L}}\p{{M}}\p{{N}}_])*"
+    rf"(?:['\u2019]{_LETTER}+)*"
+    r"|[\U0001f1e6-\U0001f1ff]{2}"  # the two letters of a flag
+    rf"|{_SYMBOL}(?:\u200d{_SYMBOL})*"
+)
+#: Scripts that are written without spaces between words: their line breaks need a dictionary (SA:
+#: Thai, Lao, Khmer, Myanmar and others), or they are listed.
+_UNSPACED = regex.compile(
+    r"[\p{lb=SA}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Tibetan}\p{Javanese}"
+    r"\p{Balinese}\p{Sundanese}\p{Phags_Pa}]"
+)
 Edge = tuple[int, int, str]  # Two words of a sentence, and how they belong together.
+Span = tuple[int, int]  # Where something begins and ends in a text.
+ROOT = -1  # Head of the word that a sentence hangs from.
+NO_HEAD = -2  # Head of a word whose head was left out.
+
+
+class Written(NamedTuple):
+    """A text, and where the words of a sentence stand in it."""
+
+    text: str
+    spans: tuple[Span, ...]  # Of each word, in order; words of one written word have the same
+    #: Whether the words were found in plain text, so that where they begin and end is a guess
+    found: bool = False
 
 
 @dataclass(frozen=True)
@@ -21,12 +50,14 @@ class Sentence:
     """Words and, in a treebank, their heads, or pairs of them that a user has labelled."""
 
     words: tuple[str, ...]  # In order, punctuation marks included; none is empty
-    #: For each word the zero-based index of its head, -1 for the root
+    #: For each word the zero-based index of its head, or :data:`ROOT` or :data:`NO_HEAD`
     heads: tuple[int, ...] | None = None
     #: For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``)
     relations: tuple[str, ...] | None = None
     #: Labelled pairs of words, (from, to, label), each once; None where there are no such pairs
     pairs: tuple[Edge, ...] | None = field(default=None, repr=False)
+    #: The text as it was written; None of words that are joined by one space
+    written: Written | None = field(default=None, compare=False, repr=False)
 
     @property
     def edges(self) -> tuple[Edge, ...] | None:
@@ -38,17 +69,67 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """The words joined by spaces."""
-        return " ".join(self.words)
+        """The text that a model reads."""
+        return " ".join(self.words) if self.written is None else self.written.text
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where each word stands in :attr:`text`."""
+        if self.written is not None:
+            return self.written.spans
+        lengths = [len(word) for word in self.words]
+        ends = accumulate(lengths, lambda end, length: end + 1 + length)
+        return tuple((end - n, end) for end, n in zip(ends, lengths, strict=True))
+
+    @property
+    def unspaced(self) -> bool:
+        """Whether its words were found in a script that puts no space between words."""
+        found = self.written is not None and self.written.found
+        return found and _UNSPACED.search(self.text) is not None
+
+    def keep(self, words: Sequence[int]) -> Sentence:
+        """Return the sentence with some of its words alone, and the edges between these."""
+        new_index = {word: new for new, word in enumerate(words)}
+        heads, relations, pairs, written = self.heads, self.relations, self.pairs, self.written
+        if heads is not None:
+            new_heads = {ROOT: ROOT, **new_index}
+            heads = tuple(new_heads.get(heads[word], NO_HEAD) for word in words)
+        if relations is not None:
+            relations = tuple(relations[word] for word in words)
+        if pairs is not None:
+            pairs = tuple(
+                (new_index[word], new_index[other], label)
+                for word, other, label in pairs
+                if word in new_index and other in new_index
+            )
+        if written is not None:
+            written = written._replace(spans=tuple(written.spans[word] for word in words))
+        forms = tuple(self.words[word] for word in words)
+        return Sentence(forms, heads, relations, pairs, written)
+
+    def join(self, groups: Sequence[tuple[int, int]]) -> Sentence:
+        """Return plain text with its words joined: a word for each (first, behind the last)."""
+        assert self.written is not None
+        spans, text = self.written.spans, self.written.text
+        joined = tuple((spans[first][0], spans[behind - 1][1]) for first, behind in groups)
+        words = tuple(text[begin:end] for begin, end in joined)
+        return Sentence(words, written=self.written._replace(spans=joined))
 
 
 def split_words(line: str) -> tuple[str, ...]:
     """Split plain text into words.
 
-    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
-    symbol.
+    A word is a run of letters and digits, inner apostrophes and joiners kept, or one punctuation
+    mark or symbol (an emoji may be made of several).
     """
     return tuple(_WORD.findall(line))
+
+
+def sentence_of(line: str) -> Sentence:
+    """Find the words of a line of plain text, as :func:`split_words` does."""
+    found = list(_WORD.finditer(line))
+    spans = tuple(word.span() for word in found)
+    return Sentence(tuple(word[0] for word in found), written=Written(line, spans, found=True))
 
 
 def has_word(line: str) -> bool:
@@ -57,8 +138,13 @@ def has_word(line: str) -> bool:
 
 
 def is_punctuation(word: str) -> bool:
-    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
-    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)
+    """Whether a word has only punctuation marks and symbols (Unicode categories P and S).
+
+    Marks upon them and joiners between them (M and Cf), as emoji have them, do not count.
+    """
+    categories = [unicodedata.category(char) for char in word]
+    seen = [category for category in categories if category[0] != "M" and category != "Cf"]
+    return bool(seen) and all(category[0] in "PS" for category in seen)
 
 
 def punctuation_spans(text: str) -> list[bool]:
@@ -70,7 +156,7 @@ def punctuation_spans(text: str) -> list[bool]:
     return marks
 
 
-TREEBANKS = (".conllu", ".conll")  # Endings of treebanks.
+TREEBANKS = (".conllu", ".conll", ".conllup")  # Endings of treebanks.
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

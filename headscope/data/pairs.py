@@ -33,7 +33,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
 from headscope.data.corpus import AlignedPair, Corpus, Links, Spans, open_pairs
-from headscope.data.files import Edge, Sentence, read_lines
+from headscope.data.files import Edge, Sentence, Written, read_lines
 from headscope.data.pieces import EncodedSentence, TextModel, tokenise
 from headscope.data.tables import Columns, read_records
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
@@ -66,9 +66,11 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
     unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
     sentences = []
     for group in _grouped(rows):
-        words = tuple(unit.findall(group[0].text))
+        found = list(unit.finditer(group[0].text))
+        words = tuple(match[0] for match in found)
+        written = Written(group[0].text, tuple(match.span() for match in found))
         pairs = dict.fromkeys(_pair(path, row, words) for row in group if row.label)
-        sentences.append(Sentence(words, pairs=tuple(pairs)))
+        sentences.append(Sentence(words, pairs=tuple(pairs), written=written))
     labels = dict.fromkeys(row.label for row in rows if row.label)
     if not labels:
         raise CorpusError(
@@ -238,8 +240,8 @@ def encode_aligned(
 ) -> Iterator[AlignedRow | None]:
     """Tokenise pairs as :func:`.token_rows.encode_pairs` does, and find the words of their tokens.
 
-    None also for a pair in which a word yields no piece. Raises :class:`CorpusError` where a piece
-    stands for several characters that are counted as words.
+    A word that yields no piece is left out, with its links. Raises :class:`CorpusError` where a
+    piece stands for several characters that are counted as words.
     """
     pairs, first, second = tee(pairs, 3)
     sources, targets = (pair.source for pair in first), (pair.target for pair in second)
@@ -257,11 +259,17 @@ def encode_aligned(
             strict=True,
         )
         of_source, of_target = (_words_of(model, *side) for side in sides)
-        counts = [len({*of_side} - {-1}) for of_side in (of_source, of_target)]
-        if counts != [len(side) for side in pair.words]:
-            yield None
-            continue
-        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=pair)
+        read = pair._replace(
+            links=_known(pair.links, of_source, of_target),
+            swapped=_known(pair.swapped, of_source, of_target),
+        )
+        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=read)
+
+
+def _known(links: Links, of_source: Sequence[int], of_target: Sequence[int]) -> Links:
+    """Return the links between words that have a piece."""
+    sources, targets = set(of_source), set(of_target)
+    return tuple(link for link in links if link[0] in sources and link[1] in targets)
 
 
 def _words_of(
@@ -288,12 +296,11 @@ def _refuse_characters(model: TextModel, piece: str) -> NoReturn:
 
 def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
     """Raise unless a model reads texts whose characters are counted one character a piece."""
-    texts = [("".join(s.sentence.words), s.ids) for s in sentences]
-    encodings = tokenise(model, [text for text, _ in texts], check=False)
-    for (text, ids), encoding in zip(texts, encodings, strict=True):
-        if encoding.ids != ids.tolist():
-            spans = (text[slice(*span)] for span in encoding.offsets)
-            _refuse_characters(model, next((span for span in spans if len(span) > 1), text))
+    texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
+    for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
+        for begin, end in encoding.offsets:
+            if end > begin + 1:
+                _refuse_characters(model, text[begin:end])
 
 
 def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
@@ -320,7 +327,7 @@ def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
         of_target=torch.from_numpy(of_target).float(),
         of_source=torch.from_numpy(of_source).float(),
         pieces=torch.from_numpy(pieces),
-        queries=torch.arange(n_target) < torch.from_numpy(sizes[:, 1:]),
+        queries=torch.from_numpy(of_target.any(axis=2)),
         sure=torch.from_numpy(sure),
         possible=torch.from_numpy(possible),
         distance=torch.from_numpy(distance),

@@ -36,6 +36,7 @@ class Row:
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
+    second: int | None = None  # Of two texts: the position where the second begins
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,7 +94,11 @@ def encode_rows(
             yield None
             continue
         types = tuple(encoding.type_ids) if typed else None
-        yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
+        content, begin = _content(encoding.special_tokens_mask), None
+        if second is not None:
+            sides = encoding.sequence_ids
+            begin = sides.index(1) if 1 in sides else len(sides)
+        yield Row(i, tuple(encoding.ids), types, content, second=begin)
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -278,11 +283,11 @@ def sentences_of(row: Row) -> Iterator[Hashable]:
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):
         ids[position] = token
-    start = 0
-    for i, position in enumerate(row.content):
-        if i + 1 == len(row.content) or row.content[i + 1] != position + 1:
-            yield tuple(ids[row.content[start] : position + 1])
-            start = i + 1
+    end = len(ids)
+    for first, behind in ((0, row.second or end), (row.second or end, end)):
+        places = [position for position in row.content if first <= position < behind]
+        if places:  # special tokens that are written inside the text belong to it
+            yield tuple(ids[places[0] : places[-1] + 1])
     if isinstance(row, PairRow):
         yield "target", row.labels
 

@@ -1,22 +1,31 @@
 """Treebanks in CoNLL-U, read strictly: a tree that is not one is refused, with its line.
 
-Words are the rows with integer ids; multiword ranges (``3-4``) and empty nodes (``5.1``) are passed
-over.
+Words are the rows with integer ids; empty nodes (``5.1``) are passed over. What a model reads is
+the text: the comment ``# text = ...`` where the words stand in it in order, else the words, joined
+as ``SpaceAfter=No`` says. Where several words are written as one (``3-4 zum``, for ``zu`` and
+``dem``), the text has the written one. Columns may have another order, which CoNLL-U Plus states
+in its first line (``# global.columns = ID FORM ...``).
 
 References
 ----------
-https://universaldependencies.org/format.html
+https://universaldependencies.org/format.html, https://universaldependencies.org/ext-format.html
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
-from headscope.data.files import Sentence, read_blocks
+from headscope.data.files import Sentence, Span, Written, has_word, is_punctuation, read_blocks
+
+_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+_PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")
+_TEXT = re.compile(r"#\s*text\s*=(.*)")
+_WITHHELD = "_"  # What stands in place of a word that may not be published.
 
 
 class TreeRow(NamedTuple):
@@ -29,13 +38,38 @@ class TreeRow(NamedTuple):
     relation: str
 
 
+class Token(NamedTuple):
+    """A word as it is written: one word of a tree, or several (``zum``)."""
+
+    form: str
+    first: int  # The words of the tree that it stands for, from zero
+    behind: int
+    space: bool  # Whether a space follows
+
+
+class TreeBlock(NamedTuple):
+    """The words of a sentence, and how they are written."""
+
+    rows: list[TreeRow]
+    written: Written
+
+
 def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
     """Yield the words of each sentence of a CoNLL-U file; whether they are a tree is not asked."""
-    begun = False
+    return (block.rows for block in treebank_blocks(path))
+
+
+def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
+    """Yield the words of each sentence with its text; refuse one whose words are withheld."""
+    begun, columns = False, _numbered(_COLUMNS)
     for block in read_blocks(path):
-        rows: list[TreeRow] = []
+        rows, tokens, stated = list[TreeRow](), list[Token](), ""
         for number, line in block:
             if line.startswith("#"):
+                if (named := _PLUS.fullmatch(line)) and not begun:
+                    columns = _plus_columns(path, number, named[1])
+                if text := _TEXT.fullmatch(line):
+                    stated = text[1].strip()
                 continue
             if not begun and "\t" not in line:
                 raise CorpusError(
@@ -43,14 +77,40 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
                     "CoNLL-U; give plain text as text, or mend the treebank."
                 )
             begun = True
-            row = _read_row(path, number, line, expected=len(rows) + 1)
-            if row is not None:
-                rows.append(row)
-        if rows:
-            yield rows
+            cells = _cells(path, number, line, columns)
+            row_id = _row_id(path, number, cells["ID"])
+            if row_id is None:
+                continue
+            first, last = row_id
+            if first != len(rows) + 1:
+                what = f"row id {cells['ID']} where {len(rows) + 1} should follow"
+                raise _mend(path, number, what)
+            if not cells["FORM"].strip():
+                raise _mend(path, number, "the word's form is empty")
+            space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
+            token = Token(cells["FORM"], first - 1, last, space)
+            if "-" in cells["ID"]:
+                if tokens and tokens[-1].behind >= first:
+                    raise _mend(path, number, f"{cells['ID']} begins inside another such row")
+                tokens.append(token)
+                continue
+            rows.append(_tree_row(number, cells))
+            if not tokens or tokens[-1].behind < first:
+                tokens.append(token)
+        if not rows:
+            continue
+        if tokens[-1].behind > len(rows):
+            what = f"a row reaches to word {tokens[-1].behind}, and the sentence has {len(rows)}"
+            raise _mend(path, block[-1][0], what)
+        _refuse_withheld(path, rows)
+        yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated))
 
 
-_ROW_ID = re.compile(r"([1-9][0-9]*)|[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
+# --- one row ---
+
+
+_ROW_ID = re.compile(r"([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
+_EMPTY_NODE = re.compile(r"[0-9]+\.[1-9][0-9]*")
 _HEAD = re.compile(r"[0-9]+")
 
 
@@ -58,27 +118,129 @@ def _mend(path: Path, line: int, what: str) -> CorpusError:
     return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
 
 
-def _read_row(path: Path, number: int, line: str, *, expected: int) -> TreeRow | None:
-    """Read one row; None for multiword ranges and empty nodes."""
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def _plus_columns(path: Path, number: int, stated: str) -> dict[str, int]:
+    """Return the place of each column of a file in CoNLL-U Plus."""
+    columns = _numbered(stated.split())
+    missing = [name for name in ("ID", "FORM") if name not in columns]
+    if missing:
+        raise CorpusError(
+            f"{path}, line {number}: the columns have no {missing[0]} ({stated.strip()}); give a "
+            "treebank with ID and FORM, and for trees HEAD and DEPREL."
+        )
+    return columns
+
+
+def _cells(path: Path, number: int, line: str, columns: Mapping[str, int]) -> dict[str, str]:
+    """Return the cells of a row by the names of their columns."""
     cells = line.split("\t")
-    if len(cells) != 10:
-        what = f"{len(cells)} columns instead of 10 (they are split by tabs)"
+    if len(cells) != len(columns):
+        what = f"{len(cells)} columns instead of {len(columns)} (they are split by tabs)"
         raise _mend(path, number, what)
-    row_id = _ROW_ID.fullmatch(cells[0])
-    if row_id is None:
-        raise _mend(path, number, f"{cells[0]!r} is not a row id (such as 3, 3-4 or 3.1)")
-    if row_id[1] is None:
+    return {name: cells[place] for name, place in columns.items()}
+
+
+def _row_id(path: Path, number: int, cell: str) -> tuple[int, int] | None:
+    """Return the first and the last word that a row is about; None of an empty node."""
+    if _EMPTY_NODE.fullmatch(cell):
         return None
-    if row_id[1] != str(expected):
-        raise _mend(path, number, f"row id {row_id[1]} where {expected} should follow")
-    if not cells[1].strip():
-        raise _mend(path, number, "the word's form is empty")
-    return TreeRow(number, cells[1], cells[3], cells[6], cells[7].partition(":")[0])
+    match = _ROW_ID.fullmatch(cell)
+    if match is None:
+        raise _mend(path, number, f"{cell!r} is not a row id (such as 3, 3-4 or 3.1)")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise _mend(path, number, f"the row id {cell} ends before it begins")
+    return first, last
+
+
+def _tree_row(number: int, cells: Mapping[str, str]) -> TreeRow:
+    return TreeRow(
+        line=number,
+        form=cells["FORM"],
+        tag=cells.get("UPOS", "_"),
+        head=cells.get("HEAD", "_"),
+        relation=cells.get("DEPREL", "_").partition(":")[0],
+    )
+
+
+def _refuse_withheld(path: Path, rows: Sequence[TreeRow]) -> None:
+    """Raise where words are withheld: several, and beside them there is only punctuation.
+
+    A single ``_`` is an underscore that somebody wrote.
+    """
+    others = [row.form for row in rows if row.form != _WITHHELD]
+    if len(rows) - len(others) > 1 and all(map(is_punctuation, others)):
+        raise CorpusError(
+            f"{path}, line {rows[0].line}: the treebank's words are withheld (the form of each "
+            "word is _); merge the text in, as the treebank's README says."
+        )
+
+
+# --- the text ---
+
+
+def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Written:
+    """Find the words in the text that is stated, or in the text that they make."""
+    spaced = [token.form + " " * token.space for token in tokens]
+    joined = "".join(spaced).strip()
+    for text in (stated, joined):
+        places = _places(text, tokens)
+        if places is not None:
+            break
+    assert places is not None  # every word stands in the text that the words make
+    spans: list[Span] = []
+    for token, (begin, end) in zip(tokens, places, strict=True):
+        parts = forms[token.first : token.behind]
+        if "".join(parts).lower() == token.form.lower() == text[begin:end].lower():
+            for part in parts:  # "don't", for "do" and "n't"
+                spans.append((begin, begin + len(part)))
+                begin += len(part)
+        else:
+            spans += [(begin, end)] * len(parts)
+    return Written(text, tuple(spans))
+
+
+def _places(text: str, tokens: Sequence[Token]) -> list[Span] | None:
+    """Return where the written words stand in a text; None where other words lie between them."""
+    places, end = list[Span](), 0
+    for token in tokens:
+        begin = text.find(token.form, end)
+        if begin < 0 or has_word(text[end:begin]):
+            return None
+        end = begin + len(token.form)
+        places.append((begin, end))
+    return None if has_word(text[end:]) else places
+
+
+def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
+    """Return how many sentences there are, and what is to be said of words written as one."""
+    n = n_written = n_words = 0
+    example = ""
+    for sentence in sentences:
+        n += 1
+        numbered = zip(sentence.spans, sentence.words, strict=True)
+        for (begin, end), group in groupby(numbered, key=lambda item: item[0]):
+            parts = [word for _, word in group]
+            if len(parts) > 1:
+                n_written, n_words = n_written + 1, n_words + len(parts)
+                example = example or f"{sentence.text[begin:end]}: {' + '.join(parts)}"
+    note = (
+        f"{n_written:,} written words are {n_words:,} words of the trees (multiword tokens, such "
+        f"as {example}). The model reads what is written; its pieces count for the first of these "
+        "words, and the others are left out."
+    )
+    return n, note if n_written else ""
+
+
+# --- the tree ---
 
 
 def read_treebank(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file with their trees."""
-    for rows in treebank_rows(path):
+    for rows, written in treebank_blocks(path):
         heads, n, roots = list[int](), len(rows), 0
         for row_id, row in enumerate(rows, start=1):
             if not _HEAD.fullmatch(row.head):
@@ -103,4 +265,5 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
                 word = heads[word]
             safe.update(trail)
         relations = tuple(row.relation for row in rows)
-        yield Sentence(tuple(row.form for row in rows), tuple(heads), relations)
+        forms = tuple(row.form for row in rows)
+        yield Sentence(forms, tuple(heads), relations, written=written)

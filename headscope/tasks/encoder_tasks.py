@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -18,7 +18,7 @@ from headscope.core.rounding import above
 from headscope.data.annotated import has_entities
 from headscope.data.examples import Examples, class_ids
 from headscope.data.files import Sentence
-from headscope.data.pieces import encode_words, placed
+from headscope.data.pieces import EncodedSentence, encode_words, placed, tokenise
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
@@ -281,22 +281,15 @@ class TokenClassification(TokenTask):
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
         gold = _tag_ids(examples, names, loaded.name)
         words = examples.words or ()
-        encoded = (
-            None
-            if item is None
-            else Row(
-                i,
-                tuple(item.ids.tolist()),
-                None,
-                content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
-                masked=tuple(item.first.tolist()),
-                gold=gold[i],
-            )
-            for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
-        )
-        rows, fitting = numbered(encoded)
-        self.notes = examples.notes
-        self._words = [words[i] for i in fitting]
+        sentences = list(map(Sentence, words))
+        encoded = list(encode_words(loaded, placed(sentences)))
+        left_out = sum(item.left_out for item in encoded if item is not None)
+        # What is not encoded is too long, unless the tokenizer makes nothing of it.
+        too_long = [i for i, item in enumerate(encoded) if item is None]
+        unread = tokenise(loaded, [sentences[i].text for i in too_long], check=False)
+        empty = sum(all(encoding.special_tokens_mask) for encoding in unread)
+        rows, _ = numbered(_row(i, item, gold[i]) for i, item in enumerate(encoded))
+        self.notes = (*examples.notes, *_notes_on_words(left_out, empty))
         self._names = names
         self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
         self._entities = has_entities(tag for row in examples.tags or () for tag in row)
@@ -307,7 +300,7 @@ class TokenClassification(TokenTask):
                     "install headscope with the extra [tags]."
                 )
             self.table = {"entity_f1": CountedF1(*_ENTITIES), **self.table}
-        return rows, len(rows), len(words)
+        return rows, len(rows), len(words) - empty
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)
@@ -321,6 +314,32 @@ class TokenClassification(TokenTask):
             for pair in zip(guess, right, strict=True)
         ]
         return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
+
+
+def _row(index: int, item: EncodedSentence | None, gold: Sequence[int]) -> Row | None:
+    """Ask for the tag of each word that has a piece, at its first one."""
+    if item is None:
+        return None
+    kept = range(len(gold)) if item.kept is None else item.kept.tolist()
+    return Row(
+        index=index,
+        ids=tuple(item.ids.tolist()),
+        types=None,
+        content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
+        masked=tuple(item.first.tolist()),
+        gold=tuple(gold[word] for word in kept),
+    )
+
+
+def _notes_on_words(left_out: int, empty: int) -> Iterator[str]:
+    """Say which words, and which sentences, the tokenizer makes nothing of."""
+    if left_out:
+        yield (
+            f"The tokenizer makes no piece of {left_out:,} words; they and their tags are left "
+            "out, and their sentences are kept."
+        )
+    if empty:
+        yield f"The tokenizer makes no piece of any word of {empty:,} sentences; they are left out."
 
 
 def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:

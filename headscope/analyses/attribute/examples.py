@@ -22,6 +22,7 @@ from headscope.data.examples import (
     read_translations,
     without_shared,
 )
+from headscope.data.pieces import readable_pieces
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel, ends_of
@@ -238,7 +239,7 @@ def labelled(
 def _label_name(loaded: LoadedModel, kind: str, number: int) -> str:
     if kind == "class":
         return str(loaded.network.config.id2label[number])
-    return str(loaded.tokenizer.convert_ids_to_tokens(number))
+    return readable_pieces(loaded.tokenizer, [number])[0]
 
 
 # --- targets of an encoder-decoder ----------------------------------------------------------------
