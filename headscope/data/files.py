@@ -13,7 +13,8 @@ import regex
 
 from headscope.core.errors import CorpusError
 
-#: Joiners, spaces of no width, hyphens that show only where a line ends, and marks of direction
+#: What may stand inside a word: joiners, spaces of no width, marks of direction, and hyphens that
+#: show only where a line ends.
 _INSIDE = r"[\u00ad\u061c\u200b-\u200f\u2060\ufeff]"
 _LETTER = rf"(?:{_INSIDE}*[\p{{L}}\p{{M}}\p{{N}}])"
 #: An emoji may have a shade of skin, a form (U+FE0F), or be joined of several.

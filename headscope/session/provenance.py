@@ -136,8 +136,12 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
 
 def special_warnings(loaded: LoadedModel, data: Source) -> Iterator[str]:
     """Say where texts hold special tokens that somebody has written out."""
-    names = loaded.tokenizer.convert_ids_to_tokens(sorted(special_ids(loaded.tokenizer)))
-    spelled = re.compile("|".join(map(re.escape, filter(None, names))) or "$^")
+    known = loaded.tokenizer.convert_ids_to_tokens(sorted(special_ids(loaded.tokenizer)))
+    names = [name for name in known if name]
+    if not names:
+        return
+    begins = "".join({re.escape(name[0]) for name in names})  # looked for first, as it is faster
+    spelled = re.compile(f"(?=[{begins}])(?:{'|'.join(map(re.escape, names))})")
     n_texts = n_special = 0
     example = ""
     for kind in _texts(data):
