@@ -186,31 +186,31 @@ def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Writ
     """Find the words in the text that is stated, or in the text that they make."""
     spaced = [token.form + " " * token.space for token in tokens]
     joined = "".join(spaced).strip()
+    written = [token.form for token in tokens]
     for text in (stated, joined):
-        places = _places(text, tokens)
+        places = _places(text, written)
         if places is not None:
             break
     assert places is not None  # every word stands in the text that the words make
     spans: list[Span] = []
     for token, (begin, end) in zip(tokens, places, strict=True):
         parts = forms[token.first : token.behind]
-        if "".join(parts).lower() == token.form.lower() == text[begin:end].lower():
-            for part in parts:  # "don't", for "do" and "n't"
-                spans.append((begin, begin + len(part)))
-                begin += len(part)
-        else:
+        inside = _places(token.form, parts)  # "do" and "n't" stand in "don't"
+        if inside is None:
             spans += [(begin, end)] * len(parts)
+        else:
+            spans += [(begin + first, begin + behind) for first, behind in inside]
     return Written(text, tuple(spans))
 
 
-def _places(text: str, tokens: Sequence[Token]) -> list[Span] | None:
-    """Return where the written words stand in a text; None where other words lie between them."""
+def _places(text: str, words: Sequence[str]) -> list[Span] | None:
+    """Return where words stand in a text; None where they do not, or others lie between them."""
     places, end = list[Span](), 0
-    for token in tokens:
-        begin = text.find(token.form, end)
+    for word in words:
+        begin = text.find(word, end)
         if begin < 0 or has_word(text[end:begin]):
             return None
-        end = begin + len(token.form)
+        end = begin + len(word)
         places.append((begin, end))
     return None if has_word(text[end:]) else places
 
