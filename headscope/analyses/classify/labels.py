@@ -366,12 +366,12 @@ def untestable(
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
-        unspaced, with_rare = int(sums.rare.unspaced), int(sums.rare.units)
         no_rare = "fewer than two sentences have a rarest word outside the 500 most frequent"
-        if unspaced:
+        unspaced, sentences = int(sums.rare.unspaced), int(profile.units)
+        if 2 * unspaced > sentences:
             no_rare = (
-                f"{unspaced:,} sentences are in a script that puts no space between words, so "
-                "plain text does not say where words end; give a treebank"
+                f"{unspaced:,} of {sentences:,} sentences are in a script that puts no space "
+                "between words, so plain text does not say where words end; give a treebank"
             )
         no_special_token = "the model adds no special tokens"
         if stack == "decoder":
@@ -380,7 +380,7 @@ def untestable(
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
             "syntactic": (not asked, no_relation if edges is not None else no_trees),
-            "rare": (with_rare < 2 or with_rare < unspaced, no_rare),
+            "rare": (int(sums.rare.units) < 2 or 2 * unspaced > sentences, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),
