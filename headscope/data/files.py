@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -42,8 +42,8 @@ class Written(NamedTuple):
 
     text: str
     spans: tuple[Span, ...]  # Of each word, in order; words of one written word have the same
-    #: Whether the words were found in plain text, so that where they begin and end is a guess
-    found: bool = False
+    #: Whether the words were looked for in plain text, so that where they begin is a guess
+    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,41 +79,46 @@ class Sentence:
         if self.written is not None:
             return self.written.spans
         lengths = [len(word) for word in self.words]
-        ends = accumulate(lengths, lambda end, length: end + 1 + length)
-        return tuple((end - n, end) for end, n in zip(ends, lengths, strict=True))
+        stops = accumulate(lengths, lambda stop, length: stop + 1 + length)
+        return tuple((stop - n, stop) for stop, n in zip(stops, lengths, strict=True))
+
+    @property
+    def guessed(self) -> bool:
+        """Whether it is plain text, of which nobody has said where words begin and end."""
+        return self.written is not None and self.written.guessed
 
     @property
     def unspaced(self) -> bool:
-        """Whether its words were found in a script that puts no space between words."""
-        found = self.written is not None and self.written.found
-        return found and _UNSPACED.search(self.text) is not None
+        """Whether it is plain text in a script that puts no space between words."""
+        return self.guessed and _UNSPACED.search(self.text) is not None
 
     def keep(self, words: Sequence[int]) -> Sentence:
         """Return the sentence with some of its words alone, and the edges between these."""
         new_index = {word: new for new, word in enumerate(words)}
-        heads, relations, pairs, written = self.heads, self.relations, self.pairs, self.written
-        if heads is not None:
+        shorter = Sentence(tuple(self.words[word] for word in words))
+        if self.heads is not None:
             new_heads = {ROOT: ROOT, **new_index}
-            heads = tuple(new_heads.get(heads[word], NO_HEAD) for word in words)
-        if relations is not None:
-            relations = tuple(relations[word] for word in words)
-        if pairs is not None:
+            heads = tuple(new_heads.get(self.heads[word], NO_HEAD) for word in words)
+            shorter = replace(shorter, heads=heads)
+        if self.relations is not None:
+            relations = tuple(self.relations[word] for word in words)
+            shorter = replace(shorter, relations=relations)
+        if self.pairs is not None:
             pairs = tuple(
                 (new_index[word], new_index[other], label)
-                for word, other, label in pairs
+                for word, other, label in self.pairs
                 if word in new_index and other in new_index
             )
-        if written is not None:
-            written = written._replace(spans=tuple(written.spans[word] for word in words))
-        forms = tuple(self.words[word] for word in words)
-        return Sentence(forms, heads, relations, pairs, written)
+            shorter = replace(shorter, pairs=pairs)
+        spans = tuple(self.spans[word] for word in words)
+        return replace(shorter, written=Written(self.text, spans, self.guessed))
 
     def join(self, groups: Sequence[tuple[int, int]]) -> Sentence:
         """Return plain text with its words joined: a word for each (first, behind the last)."""
         assert self.written is not None
-        spans, text = self.written.spans, self.written.text
+        spans = self.written.spans
         joined = tuple((spans[first][0], spans[behind - 1][1]) for first, behind in groups)
-        words = tuple(text[begin:end] for begin, end in joined)
+        words = tuple(self.text[begin:stop] for begin, stop in joined)
         return Sentence(words, written=self.written._replace(spans=joined))
 
 
@@ -128,9 +133,10 @@ def split_words(line: str) -> tuple[str, ...]:
 
 def sentence_of(line: str) -> Sentence:
     """Find the words of a line of plain text, as :func:`split_words` does."""
-    found = list(_WORD.finditer(line))
-    spans = tuple(word.span() for word in found)
-    return Sentence(tuple(word[0] for word in found), written=Written(line, spans, found=True))
+    matches = list(_WORD.finditer(line))
+    spans = tuple(match.span() for match in matches)
+    words = tuple(match[0] for match in matches)
+    return Sentence(words, written=Written(line, spans, guessed=True))
 
 
 def has_word(line: str) -> bool:

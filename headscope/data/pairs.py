@@ -66,9 +66,9 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
     unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
     sentences = []
     for group in _grouped(rows):
-        found = list(unit.finditer(group[0].text))
-        words = tuple(match[0] for match in found)
-        written = Written(group[0].text, tuple(match.span() for match in found))
+        matches = list(unit.finditer(group[0].text))
+        words = tuple(match[0] for match in matches)
+        written = Written(group[0].text, tuple(match.span() for match in matches))
         pairs = dict.fromkeys(_pair(path, row, words) for row in group if row.label)
         sentences.append(Sentence(words, pairs=tuple(pairs), written=written))
     labels = dict.fromkeys(row.label for row in rows if row.label)

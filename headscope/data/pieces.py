@@ -63,7 +63,8 @@ class Encoding:
     __slots__ = ("_raw", "_special", "ids")
 
     def __init__(self, raw: RawEncoding, special: frozenset[int]) -> None:
-        self._raw, self._special = raw, special
+        self._raw = raw
+        self._special = special
         self.ids: list[int] = raw.ids
 
     @property
@@ -101,8 +102,8 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
     """
     ids = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     ids |= set(tokenizer.all_special_ids)
-    ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-    around = {getattr(tokenizer, name, None) for name in ends}
+    names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+    around = {getattr(tokenizer, name, None) for name in names}
     words = {getattr(tokenizer, name, None) for name in ("unk_token_id", "mask_token_id")}
     return frozenset(ids - (words - around))
 
@@ -129,8 +130,8 @@ def tokenise(
         if targets:
             encodings = encodings_of(model, text_target=chunk)
         else:
-            others = None if seconds is None else list(islice(seconds, len(chunk)))
-            encodings = encodings_of(model, chunk, others, add_special_tokens=special)
+            second = None if seconds is None else list(islice(seconds, len(chunk)))
+            encodings = encodings_of(model, chunk, second, add_special_tokens=special)
         if check:
             check = False
             counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
@@ -240,7 +241,7 @@ class EncodedSentence:
     #: The last sentence before it in the corpus with as many words; its tree serves as a control
     swapped: Sentence | None = None
     #: (words,): Which of the words that were given these are; None: all of them
-    kept: IntArray | None = None
+    with_piece: IntArray | None = None
     left_out: int = 0  # Words that were given and have no piece
 
     def __len__(self) -> int:
@@ -294,28 +295,28 @@ def encode_words(
             yield None
             continue
         sentence, word_of = _aligned(sentence, encoding)
-        kept, first = np.unique(word_of, return_index=True)
-        first = first[kept >= 0]
-        kept = kept[kept >= 0]
+        numbers, positions = np.unique(word_of, return_index=True)
+        n_special = int(np.searchsorted(numbers, 0))  # -1 comes first, if it is there
+        with_piece = numbers[n_special:]
         n_words = len(sentence.words)
-        if not len(kept):
+        if not len(with_piece):
             yield None
             continue
-        if len(kept) < n_words:
-            sentence = sentence.keep(kept.tolist())
+        if len(with_piece) < n_words:
+            sentence = sentence.keep(with_piece.tolist())
             # As many words as that sentence had before pieces were counted.
-            swapped = None if swapped is None else swapped.keep(kept.tolist())
-            word_of = np.where(word_of < 0, -1, np.searchsorted(kept, word_of))
+            swapped = None if swapped is None else swapped.keep(with_piece.tolist())
+            word_of = np.where(word_of < 0, -1, np.searchsorted(with_piece, word_of))
         yield EncodedSentence(
             ids=np.asarray(encoding.ids, dtype=np.int64),
             word_of=word_of,
-            first=first,
+            first=positions[n_special:],
             sentence=sentence,
             rarity=None if frequencies is None else _rarity(sentence, frequencies),
             half=half,
             swapped=swapped,
-            kept=kept,
-            left_out=n_words - len(kept),
+            with_piece=with_piece,
+            left_out=n_words - len(with_piece),
         )
 
 
@@ -323,34 +324,34 @@ def _aligned(sentence: Sentence, encoding: Encoding) -> tuple[Sentence, IntArray
     """Return the sentence and the word of each token, -1 for special tokens.
 
     A piece belongs to the word in which it begins; one that begins between two words (a space, a
-    mark that no word has) to the next. Where words were only found in the text, a piece that
-    reaches into other words makes one word of all, and no word is found in a special token.
+    mark that no word has) to the next. In plain text a piece that reaches into other words makes
+    one word of all, and a special token holds no word.
     """
     begins, stops = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
     special = np.array(encoding.special_tokens_mask, dtype=bool)
     word_of = np.full(len(special), -1, dtype=np.int64)
-    found = sentence.written is not None and sentence.written.found
     spans = np.array(sentence.spans, dtype=np.int64).reshape(-1, 2)
     known = np.arange(len(spans))
     if encoding.written_out:
         outside = [not _covered(span, begins[special], stops[special]) for span in sentence.spans]
         known = np.flatnonzero(outside)
-        if found:
+        if sentence.guessed:
             sentence = sentence.keep(known.tolist())
-            spans, known = spans[known], np.arange(len(known))
+            spans = spans[known]
+            known = np.arange(len(spans))
     if not len(known) or special.all():
         return sentence, word_of
-    starts, ends = spans[known].T
-    words = np.searchsorted(ends, begins[~special], side="right").clip(max=len(ends) - 1)
+    word_starts, word_stops = spans[known].T
+    last_word = len(known) - 1
+    words = np.searchsorted(word_stops, begins[~special], side="right").clip(max=last_word)
     words = np.maximum.accumulate(words)  # a tokenizer may exchange marks that stand on one letter
-    if found:
-        last = np.searchsorted(starts, stops[~special], side="left") - 1
-        reaching = last > words
-        if reaching.any():
-            begins_word = np.ones(len(ends), dtype=bool)
-            for begin, end in zip(words[reaching].tolist(), last[reaching].tolist(), strict=True):
-                begins_word[begin + 1 : end + 1] = False
-            bounds = [*np.flatnonzero(begins_word).tolist(), len(ends)]
+    if sentence.guessed:
+        reached = np.searchsorted(word_starts, stops[~special], side="left") - 1
+        begins_word = np.ones(len(known), dtype=bool)
+        for piece in np.flatnonzero(reached > words).tolist():
+            begins_word[words[piece] + 1 : reached[piece] + 1] = False
+        if not begins_word.all():
+            bounds = [*np.flatnonzero(begins_word).tolist(), len(known)]
             sentence = sentence.join(list(pairwise(bounds)))
             words = (np.cumsum(begins_word) - 1)[words]
             known = np.arange(len(bounds) - 1)
@@ -373,14 +374,15 @@ def _keep_together(word_of: IntArray, starts: IntArray, begins: IntArray) -> Non
     no word. ``starts`` are those of words, ``begins`` those of tokens.
     """
     for position in np.flatnonzero(word_of < 0).tolist():
-        before, after = word_of[:position], word_of[position + 1 :]
-        if (before < 0).all() or (after < 0).all() or before.max() != after[after >= 0][0]:
+        word = word_of[:position].max(initial=-1)
+        later = np.flatnonzero(word_of[position:] >= 0)
+        if word < 0 or not len(later) or word_of[position + later[0]] != word:
             continue
-        word = before.max()
         if starts[word] <= begins[position]:
             word_of[position] = word
         else:
-            before[before == word] = -1
+            pieces = np.flatnonzero(word_of[:position] == word)
+            word_of[pieces] = -1
 
 
 def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
@@ -390,7 +392,7 @@ def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
     if not candidates or len(words) < 2 or sentence.unspaced:
         return None
     names = {i: words[i].lower() for i in candidates}
-    if sentence.written is not None and sentence.written.found:
+    if sentence.guessed:
         # A piece may have joined a word and the mark beside it.
         names = {i: _without_marks(name) for i, name in names.items()}
     frequency = {i: frequencies.frequency(name) for i, name in names.items()}
@@ -441,16 +443,17 @@ def readable_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
 
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_CONTINUED, _SPACE = "…", "␣"
+_CONTINUED = "…"
+_SPACE = "␣"
 
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
     """Return the byte that each letter of a byte-level vocabulary stands for (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
+    shifted = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain}
-    return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
+    return letters | {chr(256 + i): byte for i, byte in enumerate(shifted)}
 
 
 def _bytes_of(piece: str) -> bytes | None:
@@ -460,17 +463,18 @@ def _bytes_of(piece: str) -> bytes | None:
 
 def _characters(pieces: Sequence[bytes]) -> list[str]:
     """Spell the pieces of one run of bytes."""
-    joined, ends = b"".join(pieces), list(accumulate(map(len, pieces)))
+    joined = b"".join(pieces)
+    stops = list(accumulate(map(len, pieces)))
     shown = [""] * len(pieces)
     begin = 0
     while begin < len(joined):
         size = next((n for n in range(1, 5) if _is_character(joined[begin : begin + n])), 0)
         char = joined[begin : begin + size].decode() if size else f"<0x{joined[begin]:02X}>"
-        first = bisect_right(ends, begin)
+        first = bisect_right(stops, begin)
         shown[first] += _SPACE if char == " " else char
         size = size or 1
-        for other in range(first + 1, bisect_right(ends, begin + size - 1) + 1):
-            shown[other] = _CONTINUED
+        for later in range(first + 1, bisect_right(stops, begin + size - 1) + 1):
+            shown[later] = _CONTINUED
         begin += size
     return shown
 

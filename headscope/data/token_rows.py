@@ -94,10 +94,11 @@ def encode_rows(
             yield None
             continue
         types = tuple(encoding.type_ids) if typed else None
-        content, begin = _content(encoding.special_tokens_mask), None
+        content = _content(encoding.special_tokens_mask)
+        begin = None
         if second is not None:
-            sides = encoding.sequence_ids
-            begin = sides.index(1) if 1 in sides else len(sides)
+            texts = encoding.sequence_ids
+            begin = texts.index(1) if 1 in texts else len(texts)
         yield Row(i, tuple(encoding.ids), types, content, second=begin)
 
 
@@ -283,11 +284,12 @@ def sentences_of(row: Row) -> Iterator[Hashable]:
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):
         ids[position] = token
-    end = len(ids)
-    for first, behind in ((0, row.second or end), (row.second or end, end)):
-        places = [position for position in row.content if first <= position < behind]
-        if places:  # special tokens that are written inside the text belong to it
-            yield tuple(ids[places[0] : places[-1] + 1])
+    border = len(ids) if row.second is None else row.second
+    first = [position for position in row.content if position < border]
+    second = [position for position in row.content if position >= border]
+    for text in (first, second):
+        if text:  # special tokens that are written inside a text belong to it
+            yield tuple(ids[text[0] : text[-1] + 1])
     if isinstance(row, PairRow):
         yield "target", row.labels
 

@@ -61,15 +61,19 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
 
 def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
     """Yield the words of each sentence with its text; refuse one whose words are withheld."""
-    begun, columns = False, _numbered(_COLUMNS)
+    columns = _numbered(_COLUMNS)
+    begun = False
     for block in read_blocks(path):
-        rows, tokens, stated = list[TreeRow](), list[Token](), ""
+        rows: list[TreeRow] = []
+        tokens: list[Token] = []
+        stated = ""
         for number, line in block:
             if line.startswith("#"):
-                if (named := _PLUS.fullmatch(line)) and not begun:
-                    columns = _plus_columns(path, number, named[1])
-                if text := _TEXT.fullmatch(line):
-                    stated = text[1].strip()
+                names = None if begun else _PLUS.fullmatch(line)
+                if names is not None:
+                    columns = _plus_columns(path, number, names[1])
+                text = _TEXT.fullmatch(line)
+                stated = stated if text is None else text[1].strip()
                 continue
             if not begun and "\t" not in line:
                 raise CorpusError(
@@ -77,33 +81,35 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
                     "CoNLL-U; give plain text as text, or mend the treebank."
                 )
             begun = True
-            cells = _cells(path, number, line, columns)
-            row_id = _row_id(path, number, cells["ID"])
-            if row_id is None:
-                continue
-            first, last = row_id
-            if first != len(rows) + 1:
-                what = f"row id {cells['ID']} where {len(rows) + 1} should follow"
-                raise _mend(path, number, what)
-            if not cells["FORM"].strip():
-                raise _mend(path, number, "the word's form is empty")
-            space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
-            token = Token(cells["FORM"], first - 1, last, space)
-            if "-" in cells["ID"]:
-                if tokens and tokens[-1].behind >= first:
-                    raise _mend(path, number, f"{cells['ID']} begins inside another such row")
-                tokens.append(token)
-                continue
-            rows.append(_tree_row(number, cells))
-            if not tokens or tokens[-1].behind < first:
-                tokens.append(token)
-        if not rows:
-            continue
-        if tokens[-1].behind > len(rows):
-            what = f"a row reaches to word {tokens[-1].behind}, and the sentence has {len(rows)}"
-            raise _mend(path, block[-1][0], what)
-        _refuse_withheld(path, rows)
-        yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated))
+            _add_row(path, number, _cells(path, number, line, columns), rows, tokens)
+        if rows:
+            if tokens[-1].behind > len(rows):
+                reach = f"a row reaches to word {tokens[-1].behind} of {len(rows)}"
+                raise _mend(path, block[-1][0], reach)
+            _refuse_withheld(path, rows)
+            yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated))
+
+
+def _add_row(
+    path: Path, number: int, cells: Mapping[str, str], rows: list[TreeRow], tokens: list[Token]
+) -> None:
+    """Add what a row holds to the words of its sentence, and to the words as they are written."""
+    row_id = _row_id(path, number, cells["ID"])
+    if row_id is None:
+        return
+    first, last = row_id
+    if first != len(rows) + 1:
+        raise _mend(path, number, f"row id {cells['ID']} where {len(rows) + 1} should follow")
+    if not cells["FORM"].strip():
+        raise _mend(path, number, "the word's form is empty")
+    inside = bool(tokens) and tokens[-1].behind >= first
+    if "-" in cells["ID"] and inside:
+        raise _mend(path, number, f"{cells['ID']} begins inside another such row")
+    if not inside:
+        space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
+        tokens.append(Token(cells["FORM"], first - 1, last, space))
+    if "-" not in cells["ID"]:
+        rows.append(_tree_row(number, cells))
 
 
 # --- one row ---
@@ -114,12 +120,12 @@ _EMPTY_NODE = re.compile(r"[0-9]+\.[1-9][0-9]*")
 _HEAD = re.compile(r"[0-9]+")
 
 
-def _mend(path: Path, line: int, what: str) -> CorpusError:
-    return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
+def _mend(path: Path, line: int, fault: str) -> CorpusError:
+    return CorpusError(f"{path}, line {line}: {fault}; mend the treebank there.")
 
 
 def _numbered(names: Sequence[str]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
+    return {name: number for number, name in enumerate(names)}
 
 
 def _plus_columns(path: Path, number: int, stated: str) -> dict[str, int]:
@@ -138,9 +144,9 @@ def _cells(path: Path, number: int, line: str, columns: Mapping[str, int]) -> di
     """Return the cells of a row by the names of their columns."""
     cells = line.split("\t")
     if len(cells) != len(columns):
-        what = f"{len(cells)} columns instead of {len(columns)} (they are split by tabs)"
-        raise _mend(path, number, what)
-    return {name: cells[place] for name, place in columns.items()}
+        widths = f"{len(cells)} columns instead of {len(columns)} (they are split by tabs)"
+        raise _mend(path, number, widths)
+    return {name: cells[column] for name, column in columns.items()}
 
 
 def _row_id(path: Path, number: int, cell: str) -> tuple[int, int] | None:
@@ -150,7 +156,8 @@ def _row_id(path: Path, number: int, cell: str) -> tuple[int, int] | None:
     match = _ROW_ID.fullmatch(cell)
     if match is None:
         raise _mend(path, number, f"{cell!r} is not a row id (such as 3, 3-4 or 3.1)")
-    first, last = int(match[1]), int(match[2] or match[1])
+    first = int(match[1])
+    last = int(match[2] or match[1])
     if last < first:
         raise _mend(path, number, f"the row id {cell} ends before it begins")
     return first, last
@@ -171,8 +178,8 @@ def _refuse_withheld(path: Path, rows: Sequence[TreeRow]) -> None:
 
     A single ``_`` is an underscore that somebody wrote.
     """
-    others = [row.form for row in rows if row.form != _WITHHELD]
-    if len(rows) - len(others) > 1 and all(map(is_punctuation, others)):
+    forms = [row.form for row in rows if row.form != _WITHHELD]
+    if len(rows) - len(forms) > 1 and all(map(is_punctuation, forms)):
         raise CorpusError(
             f"{path}, line {rows[0].line}: the treebank's words are withheld (the form of each "
             "word is _); merge the text in, as the treebank's README says."
@@ -193,11 +200,11 @@ def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Writ
             break
     assert places is not None  # every word stands in the text that the words make
     spans: list[Span] = []
-    for token, (begin, end) in zip(tokens, places, strict=True):
-        parts = forms[token.first : token.behind]
-        inside = _places(token.form, parts)  # "do" and "n't" stand in "don't"
+    for token, (begin, stop) in zip(tokens, places, strict=True):
+        words = forms[token.first : token.behind]
+        inside = _places(token.form, words)  # "do" and "n't" stand in "don't"
         if inside is None:
-            spans += [(begin, end)] * len(parts)
+            spans += [(begin, stop)] * len(words)
         else:
             spans += [(begin + first, begin + behind) for first, behind in inside]
     return Written(text, tuple(spans))
@@ -205,14 +212,15 @@ def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Writ
 
 def _places(text: str, words: Sequence[str]) -> list[Span] | None:
     """Return where words stand in a text; None where they do not, or others lie between them."""
-    places, end = list[Span](), 0
+    places: list[Span] = []
+    stop = 0
     for word in words:
-        begin = text.find(word, end)
-        if begin < 0 or has_word(text[end:begin]):
+        begin = text.find(word, stop)
+        if begin < 0 or has_word(text[stop:begin]):
             return None
-        end = begin + len(word)
-        places.append((begin, end))
-    return None if has_word(text[end:]) else places
+        stop = begin + len(word)
+        places.append((begin, stop))
+    return None if has_word(text[stop:]) else places
 
 
 def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
@@ -222,11 +230,12 @@ def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
     for sentence in sentences:
         n += 1
         numbered = zip(sentence.spans, sentence.words, strict=True)
-        for (begin, end), group in groupby(numbered, key=lambda item: item[0]):
-            parts = [word for _, word in group]
-            if len(parts) > 1:
-                n_written, n_words = n_written + 1, n_words + len(parts)
-                example = example or f"{sentence.text[begin:end]}: {' + '.join(parts)}"
+        for (begin, stop), group in groupby(numbered, key=lambda item: item[0]):
+            words = [word for _, word in group]
+            if len(words) > 1:
+                n_written += 1
+                n_words += len(words)
+                example = example or f"{sentence.text[begin:stop]}: {' + '.join(words)}"
     note = (
         f"{n_written:,} written words are {n_words:,} words of the trees (multiword tokens, such "
         f"as {example}). The model reads what is written; its pieces count for the first of these "

@@ -320,14 +320,14 @@ def _row(index: int, item: EncodedSentence | None, gold: Sequence[int]) -> Row |
     """Ask for the tag of each word that has a piece, at its first one."""
     if item is None:
         return None
-    kept = range(len(gold)) if item.kept is None else item.kept.tolist()
+    words = range(len(gold)) if item.with_piece is None else item.with_piece.tolist()
     return Row(
         index=index,
         ids=tuple(item.ids.tolist()),
         types=None,
         content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
         masked=tuple(item.first.tolist()),
-        gold=tuple(gold[word] for word in kept),
+        gold=tuple(gold[word] for word in words),
     )
 
 

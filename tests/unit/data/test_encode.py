@@ -59,7 +59,7 @@ def test_a_word_without_a_piece_is_left_out_and_its_sentence_is_kept():
             *(("the", "cat"), ("the", "cat"), ("a",), ("cat", "the", "cat"), None),
         ]
         assert [item.left_out for item in found if item] == [0, 1, 0, 0]
-        assert [item.kept.tolist() for item in found[:2] if item] == [[0, 1], [0, 2]]
+        assert [item.with_piece.tolist() for item in found[:2] if item] == [[0, 1], [0, 2]]
         # What has an empty word counts for the halves, and lends its tree.
         assert [(item.half, item.swapped) for item in found if item] == [
             *((0, None), (1, None), (0, None), (1, sentences[1])),

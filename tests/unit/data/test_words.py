@@ -240,7 +240,7 @@ def test_words_of_a_treebank_share_the_text():
     first, second = read(whole, [other, sentence])
     assert first.left_out == 0, "joined by spaces, can and not are two"
     assert second.sentence.words == ("the", "house", "s", "can", "go")
-    assert (second.kept.tolist(), second.left_out) == ([0, 1, 2, 3, 5], 1)
+    assert (second.with_piece.tolist(), second.left_out) == ([0, 1, 2, 3, 5], 1)
     assert second.sentence.edges == (
         *((0, 1, "det"), (1, 4, "nsubj"), (2, 1, "case"), (3, 4, "aux")),
     )
