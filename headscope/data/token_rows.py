@@ -18,6 +18,7 @@ from headscope.data.pieces import (
     Encoding,
     TextModel,
     frame,
+    special_ids,
     token_stream,
     tokenise,
 )
@@ -111,13 +112,15 @@ def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: i
     :func:`~headscope.data.pieces.tokenise`.
     """
     around = frame(model, length)
-    content = tuple(range(len(around.before), len(around.before) + around.width))
+    special = special_ids(model.tokenizer)
     stream = token_stream(model, lines)
     rows: list[Row] = []
     while len(rows) < count:
         window = tuple(islice(stream, around.width))
         if len(window) < around.width:
             break
+        positions = enumerate(window, start=len(around.before))
+        content = tuple(position for position, token in positions if token not in special)
         rows.append(Row(len(rows), (*around.before, *window, *around.after), None, content))
     return rows
 

@@ -22,7 +22,7 @@ from headscope.data.examples import (
     read_translations,
     without_shared,
 )
-from headscope.data.pieces import readable_pieces
+from headscope.data.pieces import readable_pieces, special_ids
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel, ends_of
@@ -295,7 +295,8 @@ def target_of(row: PairRow) -> Example:
 
 def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]:
     """Yield each source that is not too long, with the target that greedy decoding gives it."""
-    special, ends = set(loaded.tokenizer.all_special_ids), ends_of(loaded)
+    special = special_ids(loaded.tokenizer)
+    ends = ends_of(loaded)
     for row in encode_rows(loaded, sources, None):
         if row is None or not row.ids:
             continue
