@@ -16,12 +16,13 @@ from headscope.core.errors import CorpusError
 #: What may stand inside a word: joiners, spaces of no width, marks of direction, and hyphens that
 #: show only where a line ends.
 _INSIDE = r"[\u00ad\u061c\u200b-\u200f\u2060\ufeff]"
-_LETTER = rf"(?:{_INSIDE}*[\p{{L}}\p{{M}}\p{{N}}])"
+_LETTERS = r"[\p{L}\p{M}\p{N}]+"
+_LETTERS_AND_LINES = r"[\p{L}\p{M}\p{N}_]+"  # "snake_case" is one word
 #: An emoji may have a shade of skin, a form (U+FE0F), or be joined of several.
 _SYMBOL = r"[\p{P}\p{S}][\p{M}\U0001f3fb-\U0001f3ff]*"
 _WORD = regex.compile(
-    rf"[\p{{L}}\p{{M}}\p{{N}}_](?:{_INSIDE}*[\p{{L}}\p{{M}}\p{{N}}_])*"
-    rf"(?:['\u2019]{_LETTER}+)*"
+    rf"{_LETTERS_AND_LINES}(?:{_INSIDE}+{_LETTERS_AND_LINES})*"
+    rf"(?:['\u2019]{_INSIDE}*{_LETTERS}(?:{_INSIDE}+{_LETTERS})*)*"
     r"|[\U0001f1e6-\U0001f1ff]{2}"  # the two letters of a flag
     rf"|{_SYMBOL}(?:\u200d{_SYMBOL})*"
 )
