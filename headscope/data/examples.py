@@ -15,16 +15,9 @@ from typing import Any
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of_file
+from headscope.data.columns import PAIRS, SINGLE, Columns
 from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.tables import (
-    FIRST,
-    SECOND,
-    TRANSLATIONS,
-    Columns,
-    Record,
-    number_in,
-    read_records,
-)
+from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
 
 #: Tasks that the built-in sample cannot show, and what their file holds.
 TASK_FILES = {
@@ -33,17 +26,23 @@ TASK_FILES = {
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
-_LABEL = ("label", "labels", "gold_label", "class", "target")
-_SCORE = ("score", "similarity", "similarity_score", "label", "gold")
+_LABEL = ("label", "labels", "goldlabel", "class", "target")
+_SCORE = ("score", "similarity", "similarityscore", "label", "gold")
 _LABELLED = Columns(
-    names={"sentence": FIRST, "sentence2": SECOND, "label": _LABEL},
+    names={"label": _LABEL},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
+    text_columns=("sentence", "sentence2"),
+    tables=(*SINGLE, *PAIRS),
+    may_be_empty=("label",),
 )
-_PAIRS = Columns(
-    names={"sentence1": FIRST, "sentence2": SECOND, "score": _SCORE},
+#: Sentences of a pair with their similarity.
+SCORED = Columns(
+    names={"score": _SCORE},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
+    text_columns=("sentence1", "sentence2"),
+    tables=PAIRS,
 )
 
 
@@ -136,7 +135,7 @@ class Examples:
 def read_labelled(path: str | Path) -> Examples:
     """Read sentences (or pairs) with a class: columns sentence[, sentence2], label."""
     examples, rows = _read(path, _LABELLED, "sentence")
-    labels = tuple(cells["label"].strip() for _, cells in rows)
+    labels = tuple(cells.get("label", "").strip() for _, cells in rows)
     if len(set(labels)) == 1:
         raise CorpusError(
             f"{path}: all {len(labels)} examples have the label {labels[0]!r}, so nothing can be "
@@ -152,7 +151,7 @@ def read_labelled(path: str | Path) -> Examples:
 
 def read_pairs(path: str | Path) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
-    examples, rows = _read(path, _PAIRS, "sentence1", "sentence2")
+    examples, rows = _read(path, SCORED, "sentence1", "sentence2")
     scores = [number_in(Path(path), line, "score", cells["score"]) for line, cells in rows]
     if len(set(scores)) == 1:
         raise CorpusError(
@@ -185,6 +184,7 @@ def _read(
         first=tuple(cells[first] for _, cells in rows),
         second=None if second is None else tuple(cells[second] for _, cells in rows),
         lines=tuple(line for line, _ in rows),
+        notes=notes_on(path, columns),
     )
     return examples, rows
 

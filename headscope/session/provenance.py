@@ -42,7 +42,9 @@ def provenance(
     ``warnings`` are those of the results that this one was made of; it has its own besides.
     """
     fit = fit_of(loaded, data)
-    own_warnings = fit_warnings(fit, loaded.name, "" if data is None else data.name)
+    own_warnings = [*fit_warnings(fit, loaded.name, "" if data is None else data.name)]
+    if isinstance(data, Corpus):
+        own_warnings += data.notes
     sha256, all_stacks = loaded.weights_sha256, loaded.whole or loaded
     weights = "in memory" if loaded.file is None else "in memory, changed since loading"
     removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
