@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
 from headscope.data.columns import PAIRS, SINGLE, Columns
 from headscope.data.corpus import Corpus, as_corpus
@@ -63,6 +63,8 @@ class Examples:
     first: tuple[str, ...]
     second: tuple[str, ...] | None = None  # The other sentence of each pair, or the translation
     labels: tuple[str, ...] | None = None  # Class names or numbers, as the file spells them
+    #: Every different label, or tag, of the whole file, where only some examples are here
+    all_labels: tuple[str, ...] = ()
     scores: tuple[float, ...] | None = None  # Gold similarities
     lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
     ids: tuple[str, ...] | None = None  # What the file calls each query or question
@@ -104,7 +106,13 @@ class Examples:
             for name in _OF_EACH_EXAMPLE
             if (column := getattr(self, name))
         }
-        return replace(self, **columns)
+        return replace(self, **columns, all_labels=self.labels_of_file)
+
+    @property
+    def labels_of_file(self) -> tuple[str, ...]:
+        """Every different label, or tag, of the file that these examples were taken from."""
+        tags = chain.from_iterable(self.tags or ())
+        return self.all_labels or tuple(dict.fromkeys((*(self.labels or ()), *tags)))
 
     def with_documents(self, indices: Sequence[int]) -> Examples:
         """Keep some documents, renumbered, with what is judged of them."""
@@ -196,34 +204,13 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
     """
     text = as_corpus(path)
     check_size(text.name, min(text.n_sentences, limit or text.n_sentences))
-    return Examples(text.name, text.sha256, first=tuple(text.lines())).draw(limit, seed)
+    lines = tuple(text.lines())
+    return Examples(text.name, text.sha256, first=lines, notes=text.notes).draw(limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
     """Return the sentences of the built-in sample, or some of them, chosen at random."""
     return read_texts(None, limit, seed)
-
-
-def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
-    """Map labels to the model's class numbers: by name (any case), or as numbers (``1.0`` is 1)."""
-    numbers = {str(number): number for number in id2label}
-    numbers |= {name.lower(): number for number, name in id2label.items()}
-    ids = []
-    for i, label in enumerate(examples.labels or ()):
-        number = numbers.get(label.lower())
-        with suppress(ValueError):
-            if number is None and float(label).is_integer():
-                number = int(float(label))
-        if number is None or number not in id2label:
-            header = examples.lines[i : i + 1] == (1,)
-            raise InputError(
-                f"{examples.where(i)}: the model has no class {label!r}; it knows "
-                f"{', '.join(f'{n} ({name})' for n, name in sorted(id2label.items()))}."
-                + " If line 1 is a header, call its columns sentence and label."
-                * header
-            )
-        ids.append(number)
-    return tuple(ids)
 
 
 def check_size(name: str | Path, n: int) -> None:

@@ -51,6 +51,11 @@ class Opened:
     calibration: dict[str, Any]
     data: Examples | None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the data is not read."""
+        return () if self.data is None else self.data.notes
+
 
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
     """Read texts or data; return the view of the model that they run, and what to run."""

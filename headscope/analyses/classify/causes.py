@@ -125,6 +125,7 @@ def with_causes(
         tests = role_tests(_losses(by_head), has_role, layers, size=abs(task.value(full)), seed=0)
     if problem := task.degenerate(full):
         notes.insert(0, f"The whole model {problem}, so these losses mean nothing.")
+    notes += task.doubts(full)
     causes = Causes(
         task=source.task,
         metric=task.metric,
