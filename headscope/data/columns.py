@@ -88,12 +88,15 @@ SINGLE = (
 #: Translations, where text without labels is wanted: the sources.
 SOURCES = (Texts("source", passed_over=("target",)),)
 #: Columns that hold text for some reader or in some table.
-COULD_BE_TEXT = frozenset().union(
+COULD_BE_TEXT: frozenset[str] = frozenset().union(
     *(texts.texts for texts in (*PAIRS, *SINGLE, *SOURCES)),
     {"title", "subject", "headline", "summary", "abstract", "description", "body", "content"},
     {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
     {"utterance", "negative", "sentence3", "text3"},
 )
+#: What labels and scores may be called, as :func:`plain` writes it.
+LABELS = ("label", "labels", "goldlabel", "class", "target")
+SCORES = ("score", "similarity", "similarityscore", "label", "gold")
 #: Names of columns that no reader reads.
 _NUMBERING = frozenset(
     {"id", "idx", "index", "guid", "uid", "qid", "pid", "pairid", "genre", "split", "lang"}
@@ -114,6 +117,7 @@ class Columns:
     #: are; the tables that are known
     text_columns: tuple[str, ...] = ()
     tables: tuple[Texts, ...] = ()
+    passed_over: tuple[str, ...] = ()  # Plain names that show a header, and that are not read
     may_be_empty: tuple[str, ...] = ()  # Columns of ``needed`` that a row may have nothing in
     text_alone: bool = False  # Whether a row may be its first cell alone
 
@@ -121,7 +125,7 @@ class Columns:
     def known(self) -> frozenset[str]:
         """Every name that this reader has a use for."""
         named = [name for names in self.names.values() for name in names]
-        return frozenset(named).union(*(texts.names for texts in self.tables))
+        return frozenset(named).union(self.passed_over, *(texts.names for texts in self.tables))
 
     def name_in(self, cells: Sequence[str]) -> bool:
         """Whether a row has a known name, so that it is a header."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
-from headscope.data.columns import PAIRS, SINGLE, Columns
+from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
 
@@ -26,10 +26,8 @@ TASK_FILES = {
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
-_LABEL = ("label", "labels", "goldlabel", "class", "target")
-_SCORE = ("score", "similarity", "similarityscore", "label", "gold")
 _LABELLED = Columns(
-    names={"label": _LABEL},
+    names={"label": LABELS},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
     text_columns=("sentence", "sentence2"),
@@ -38,7 +36,7 @@ _LABELLED = Columns(
 )
 #: Sentences of a pair with their similarity.
 SCORED = Columns(
-    names={"score": _SCORE},
+    names={"score": SCORES},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
     text_columns=("sentence1", "sentence2"),

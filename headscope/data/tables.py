@@ -19,7 +19,9 @@ from typing import Any
 
 from headscope.core.errors import CorpusError
 from headscope.data.columns import (
+    LABELS,
     PAIRS,
+    SCORES,
     SINGLE,
     SOURCES,
     Columns,
@@ -43,6 +45,7 @@ SENTENCES = Columns(
     needed=("sentence",),
     text_columns=("sentence", "sentence2"),
     tables=(*SINGLE, *PAIRS, *SOURCES),
+    passed_over=(*LABELS, *SCORES),
 )
 #: Pairs of source and target.
 TRANSLATIONS = Columns(
@@ -189,8 +192,8 @@ def _separator(path: Path, columns: Columns) -> str:
             return 0
         return len([cell for cell in cells if columns.name_in([cell])])
 
-    best = max(_SEPARATED, key=lambda separator: (names(separator), separator == usual))
-    if names(best) < 2 or best == usual:
+    best = max(_SEPARATED, key=names)
+    if names(usual) > 0 or names(best) < (1 if is_csv else 2):
         return usual
     if not is_csv:
         raise CorpusError(
