@@ -14,7 +14,14 @@ from typing import NamedTuple
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, split_words
-from headscope.data.tables import SENTENCES, TABLES, TRANSLATIONS, notes_on, read_records
+from headscope.data.tables import (
+    SENTENCES,
+    TABLES,
+    TRANSLATIONS,
+    notes_on,
+    read_records,
+    refuse_table,
+)
 from headscope.data.treebanks import read_treebank
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
@@ -118,6 +125,7 @@ def open_text(path: str | Path) -> Corpus:
     """
     path = Path(path)
     if path.suffix.lower() not in TABLES:
+        refuse_table(path)
         return _opened(path, lambda: (line for _, line in read_prose(path) if has_word(line)))
 
     def read() -> Iterator[str]:

@@ -48,17 +48,10 @@ def read_labels(
     """
     different = tuple(dict.fromkeys((*labels, *examples.all_labels)))
     different = tuple(x for x in different if kind == "tag" or not is_missing(x, names))
+    numbers = _numbers(different, names, f"{examples.name}: ", kind, model)
+    if numbers is not None:
+        return numbers
     by_name, by_number = _by_name(different, names), _by_number(different, names)
-    if len(by_name) == len(by_number) == len(different) and by_name != by_number:
-        raise InputError(
-            f"{examples.name}: the labels {_listed(different)} are names of a {kind} of {model} "
-            f"({_pairs(by_name)}) and numbers of others; write numbers as 1.0, or give {model} "
-            "names (id2label in its config.json) that are no numbers."
-        )
-    if len(by_name) == len(different):
-        return by_name
-    if len(by_number) == len(different):
-        return by_number
     unknown = [label for label in different if label not in by_name and label not in by_number]
     if unknown:
         raise InputError(
@@ -73,18 +66,45 @@ def read_labels(
     )
 
 
+def class_number(label: str, names: Mapping[int, str], model: str) -> int:
+    """Return the number of the one class that a user names, by its name or number."""
+    numbers = _numbers((label,), names, "", "class", model)
+    if numbers is None:
+        raise InputError(f"{model} has no class {label!r}; it knows {_known(names)}.")
+    return numbers[label]
+
+
+def _numbers(
+    labels: tuple[str, ...], names: Mapping[int, str], where: str, kind: str, model: str
+) -> dict[str, int] | None:
+    """Return the number of each label if all are names or all are numbers, else None.
+
+    Raises :class:`InputError` where both fit and disagree; ``where`` begins the sentence.
+    """
+    by_name, by_number = _by_name(labels, names), _by_number(labels, names)
+    are_names, are_numbers = len(by_name) == len(labels), len(by_number) == len(labels)
+    if are_names and are_numbers and by_name != by_number:
+        raise InputError(
+            f"{where}{_listed(labels)} may be names of a {kind} of {model} ({_pairs(by_name)}) or "
+            f"numbers of others; write numbers as 1.0, or give {model} names (id2label in its "
+            "config.json) that are no numbers."
+        )
+    if are_names:
+        return by_name
+    return by_number if are_numbers else None
+
+
 def _by_name(labels: Iterable[str], names: Mapping[int, str]) -> dict[str, int]:
-    """Return the number of each label that is a name."""
-    exact = {name: number for number, name in names.items()}
+    """Return the number of each label that is the name of one class, or of one but for case."""
+    exact: dict[str, list[int]] = {}
     folded: dict[str, list[int]] = {}
     for number, name in names.items():
+        exact.setdefault(name, []).append(number)
         folded.setdefault(name.casefold(), []).append(number)
     found = {}
     for label in labels:
-        alike = folded.get(label.casefold(), [])
-        if label in exact:
-            found[label] = exact[label]
-        elif len(alike) == 1:
+        alike = exact.get(label) or folded.get(label.casefold(), [])
+        if len(alike) == 1:
             found[label] = alike[0]
     return found
 
@@ -176,4 +196,4 @@ def _listed(labels: Iterable[str]) -> str:
 
 
 def _pairs(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{label} is {number}" for label, number in sorted(numbers.items())[:3])
+    return ", ".join(f"{label} for number {n}" for label, n in sorted(numbers.items())[:3])

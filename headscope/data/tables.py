@@ -173,6 +173,24 @@ def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def refuse_table(path: Path) -> None:
+    """Refuse a file of plain text that begins as a table: with a header, or a JSON object."""
+    line = next((line for _, line in read_filled(path)), "")
+    if line.startswith("{") and line.rstrip().endswith("}"):
+        with suppress(ValueError, RecursionError):
+            json.loads(line)
+            raise CorpusError(
+                f"{path}, line 1: this is JSON, not a sentence; name the file .jsonl."
+            )
+    for separator, kind in _SEPARATED.items():
+        cells = line.split(separator)
+        if len(cells) > 1 and all(SENTENCES.name_in([cell]) for cell in cells):
+            raise CorpusError(
+                f"{path}, line 1: this is the header of a table ({kind} between its names), not a "
+                "sentence; name the file .csv or .tsv."
+            )
+
+
 def _are_texts(values: Sequence[Any]) -> bool:
     """Whether values are texts of three words or more on average."""
     counts = [len(value.split()) for value in values if isinstance(value, str)]

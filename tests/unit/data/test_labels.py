@@ -46,7 +46,7 @@ def test_all_labels_have_one_reading(names, labels, numbers):
 @pytest.mark.parametrize(
     ("names", "labels", "says"),
     [
-        (STARS, list("1234"), "labels 1, 2, 3, 4 are names .*1 is 0.* and numbers of others"),
+        (STARS, list("1234"), "1, 2, 3, 4 may be names .*1 for number 0.* or numbers of others"),
         (MOODS, ["1", "negative"], "line 2: '1' is the number .* 'negative' .*line 3. the name"),
         (MOODS, ["negative", "2"], r"line 3: the model has no class '2'; it knows 0 \(negative\)"),
         (MOODS, ["true", "false"], "line 2: the model has no class 'true'"),
@@ -113,7 +113,7 @@ def test_tags_are_read_as_labels_are():
     assert tag_ids(tagged("noun -", "NOUN noun"), {0: "NOUN", 1: "-"}, "m") == [(0, 1), (0, 0)]
     with pytest.raises(InputError, match=r"t.txt, line 4: m has no tag 'X'; it knows 0 .NOUN., "):
         tag_ids(tagged("NOUN VERB", "X VERB"), {0: "NOUN", 1: "VERB"}, "m")
-    with pytest.raises(InputError, match="labels 0, 1, 2 are names of a tag"):
+    with pytest.raises(InputError, match="0, 1, 2 may be names of a tag"):
         tag_ids(tagged("0 1", "2 0"), {0: "1", 1: "2", 2: "0"}, "m")
 
 
