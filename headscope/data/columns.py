@@ -94,6 +94,8 @@ COULD_BE_TEXT: frozenset[str] = frozenset().union(
     {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
     {"utterance", "negative", "sentence3", "text3"},
 )
+#: Names of texts that are usual labels, too.
+_ALSO_LABELS = frozenset({"positive", "negative"})
 #: What labels and scores may be called, as :func:`plain` writes it.
 LABELS = ("label", "labels", "goldlabel", "class", "target")
 SCORES = ("score", "similarity", "similarityscore", "label", "gold")
@@ -123,18 +125,28 @@ class Columns:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """Every name that this reader has a use for."""
+        """Every name that this reader has a use for, second texts aside."""
         named = [name for names in self.names.values() for name in names]
-        return frozenset(named).union(self.passed_over, *(texts.names for texts in self.tables))
+        first = [plain(texts.first) for texts in self.tables]
+        return frozenset((*named, *first, *self.passed_over))
 
     def name_in(self, cells: Sequence[str]) -> bool:
-        """Whether a row has a known name, so that it is a header."""
+        """Whether some cells are known names of columns."""
         return not self.known.isdisjoint(map(plain, cells))
+
+    def is_header(self, cells: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+        """Whether the first row has a known name that is no value of the rows below, too."""
+        for i, cell in enumerate(cells):
+            below = (row[i] for row in others if i < len(row))
+            if self.name_in([cell]) and cell not in below:
+                return True
+        return False
 
     def passes_over(self, name: str) -> bool:
         """Whether a column is known to be no text that a reader might miss: a parse, a title."""
         name = plain(name)
-        return name.endswith("parse") or name in self.known
+        in_tables = any(name in texts.names for texts in self.tables)
+        return name.endswith("parse") or in_tables or name in self.known
 
     def find(self, where: str, header: Sequence[str]) -> dict[str, int]:
         """Return which cell of a header names each column, by the column.
@@ -240,7 +252,7 @@ def looks_like_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> 
             return True
         elif len(cell.split()) >= _LONG or _END.search(cell):
             is_data = True
-        elif plain(cell) in COULD_BE_TEXT | _NUMBERING:
+        elif plain(cell) in COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING:
             is_name = True
         elif len(values) > 1:
             repeats = 2 * len(set(values)) <= len(values)

@@ -64,6 +64,7 @@ _TEXT_COLUMNS = (
     "document",
 )
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # A cell in quotes with quotes in it, as CSV has them
+_SEPARATOR_LINE = re.compile("sep=.", re.IGNORECASE)  # What spreadsheets put above a table
 _COMMA = re.compile(r"\s*(?:,\s*|(?=\]))")
 _SEMICOLONS = re.compile(r"\S;\S")
 _FEW = 4  # Rows from which on values that repeat are noticed
@@ -96,6 +97,8 @@ def number_in(path: Path, line: int, column: str, text: str) -> float:
     hint = ""
     if line == 1 and path.suffix.lower() not in JSON:
         hint = f" If line 1 is a header, call this column {column}."
+    elif "," in text:
+        hint = " Write decimals with a point."
     raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.{hint}")
 
 
@@ -109,36 +112,47 @@ def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
     first = next(rows, None)
     if first is None:
         return
+    seen = list(islice(rows, _SEEN))
+    others = [cells for _, cells in seen]
     line, cells = first
-    if columns.name_in(cells) or _quoted_header(path, columns, cells):
+    rows = chain(seen, rows)
+    if columns.is_header(cells, others):
         places = columns.find(f"{path}, line {line}", cells)
     else:
-        seen = list(islice(rows, _SEEN))
-        places = _unnamed(path, columns, first, [row for _, row in seen])
-        rows = chain([first], seen, rows)
+        _refuse_json(path)
+        _refuse_quoted(path, columns, cells)
+        places = _unnamed(path, columns, first, others)
+        rows = chain([first], rows)
     for line, cells in rows:
         yield line, {column: cells[i] for column, i in places.items() if i < len(cells)}
 
 
-def _quoted_header(path: Path, columns: Columns, cells: Sequence[str]) -> bool:
-    """Refuse a header with quotes where quotes are part of the text; False of anything else."""
+def _refuse_quoted(path: Path, columns: Columns, cells: Sequence[str]) -> None:
+    """Refuse a header in quotes where quotes are part of the text."""
     if path.suffix.lower() != ".csv" and columns.name_in([cell.strip('"') for cell in cells]):
         raise CorpusError(
             f"{path}, line 1: the names stand in quotes, which are part of the text in this kind "
             "of file; name it .csv (tabs may stay), or save it without quotes."
         )
-    return False
+
+
+def _refuse_json(path: Path) -> None:
+    """Refuse a file of another ending that begins with a JSON object."""
+    line = next((line for _, line in read_filled(path)), "").strip()
+    if line.startswith("{") and line.endswith("}"):
+        with suppress(ValueError, RecursionError):
+            json.loads(line)
+            raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
 
 
 def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
-    """Return the cells or keys of a table's first row, where one of them is a known name."""
+    """Return the names of a table's columns, of JSON the first object's; None without a header."""
     if path.suffix.lower() in JSON:
-        first = next(_json_objects(path), None)
-        names = () if first is None else tuple(first[1])
-    else:
-        row = next(_split(path, _separator(path, columns)), None)
-        names = () if row is None else tuple(row[1])
-    return names if columns.name_in(names) else None
+        _, item = next(_json_objects(path), (0, {}))
+        return tuple(item) if columns.name_in(tuple(item)) else None
+    rows = islice(_split(path, _separator(path, columns)), _SEEN + 1)
+    first, *others = [cells for _, cells in rows] or [[]]
+    return tuple(first) if columns.is_header(first, others) else None
 
 
 def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -175,13 +189,8 @@ def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
 
 def refuse_table(path: Path) -> None:
     """Refuse a file of plain text that begins as a table: with a header, or a JSON object."""
+    _refuse_json(path)
     line = next((line for _, line in read_filled(path)), "")
-    if line.startswith("{") and line.rstrip().endswith("}"):
-        with suppress(ValueError, RecursionError):
-            json.loads(line)
-            raise CorpusError(
-                f"{path}, line 1: this is JSON, not a sentence; name the file .jsonl."
-            )
     for separator, kind in _SEPARATED.items():
         cells = line.split(separator)
         if len(cells) > 1 and all(SENTENCES.name_in([cell]) for cell in cells):
@@ -202,6 +211,8 @@ def _separator(path: Path, columns: Columns) -> str:
     is_csv = path.suffix.lower() == ".csv"
     usual = "," if is_csv else "\t"
     line = next((line for _, line in read_filled(path)), "")
+    if is_csv and _SEPARATOR_LINE.fullmatch(line):
+        raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
 
     def names(separator: str) -> int:
         try:
@@ -326,6 +337,8 @@ def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
                     f"{where}: {names[i]!r} holds several values; give every object one "
                     f"{column}, a string or a number."
                 )
+            if isinstance(value, bool) and column in _TEXT_COLUMNS:
+                raise CorpusError(f"{where}: {names[i]!r} is true or false; give it a text.")
             cells[column] = value if isinstance(value, str) else json.dumps(value)
         yield line, cells
 

@@ -200,11 +200,13 @@ NUMBERED = [f"{100 + i}|the cat sat on the mat {i}|en" for i in range(12)]
         ("one.csv", "tweet\nthe cat sat\na dog ran\nit rained\n"),
         ("commas.csv", "Hello, world\nIt rains, and it pours\nA dog, a cat\n"),
         ("semicolons.csv", "the cat sat;1\na dog ran;0\n"),
+        ("sheet.csv", "sep=;\nsentence;label\nthe cat sat;1\na dog ran;0\n"),
+        ("table.txt", "sentence\tlabel\nthe cat sat\t1\n"),
+        ("json.txt", '{"text": "the cat sat"}\n{"text": "a dog ran"}\n'),
     ],
 )
 def test_a_first_row_that_may_be_a_header_is_never_text(name, text, tmp_path):
-    """What is read as text, or refused in one sentence; here always refused, or as a whole."""
-    with pytest.raises(CorpusError, match=f"{name}, line [12]: .*name the columns|whole"):
+    with pytest.raises(CorpusError, match=f"{name}, line [12]: .*(name the |name it|take)"):
         open_text(written(tmp_path, name, text))
 
 
@@ -217,6 +219,12 @@ def test_rows_without_a_header_are_read_where_they_are_clear(tmp_path):
         "good\tpos\nbad acting and a worse script\tneg\nso nice to watch\tpos\nno good film\tneg\n"
     )
     assert read_labelled(written(tmp_path, "w.tsv", words)).first[0] == "good"
+    for rows in (
+        "Hi\tpositive\na b c\tnegative\nd e f\tpositive\n",
+        "a b\tpositive\nc d\tnegative\n",
+    ):
+        labels = read_labelled(written(tmp_path, "moods.tsv", rows)).labels or ()
+        assert labels[:2] == ("positive", "negative")  # which are names of columns elsewhere
     lines = "It rained.\nThe sun shines again\nno wind\n"
     assert list(open_text(written(tmp_path, "l.csv", lines)).lines()) == lines.split("\n")[:3]
 
