@@ -14,7 +14,14 @@ from typing import NamedTuple
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, sentence_of
-from headscope.data.tables import SENTENCES, TABLES, TRANSLATIONS, read_records
+from headscope.data.tables import (
+    SENTENCES,
+    TABLES,
+    TRANSLATIONS,
+    notes_on,
+    read_records,
+    refuse_table,
+)
 from headscope.data.treebanks import note_of_multiword, read_treebank
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
@@ -56,6 +63,7 @@ class Corpus:
     has_trees: bool = False  # Whether sentences carry gold dependency trees
     language: str | None = None  # ISO code, where the corpus states it
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
+    notes: tuple[str, ...] = ()  # Sentences about what of a table is not read
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
@@ -125,13 +133,15 @@ def open_text(path: str | Path) -> Corpus:
     """
     path = Path(path)
     if path.suffix.lower() not in TABLES:
+        refuse_table(path)
         return _opened(path, lambda: (line for _, line in read_prose(path) if has_word(line)))
 
     def read() -> Iterator[str]:
         for _, row in read_records(path, SENTENCES):
             yield from filter(has_word, (row["sentence"], row.get("sentence2", "")))
 
-    return dataclasses.replace(_opened(path, read), table=path)
+    corpus = _opened(path, read)
+    return dataclasses.replace(corpus, table=path, notes=notes_on(path, SENTENCES))
 
 
 def _opened(path: Path, read: Callable[[], Iterator[str | Sentence]]) -> Corpus:

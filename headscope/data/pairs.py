@@ -32,10 +32,11 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
+from headscope.data.columns import Columns
 from headscope.data.corpus import AlignedPair, Corpus, Links, Spans, open_pairs
 from headscope.data.files import Edge, Sentence, Written, read_lines
 from headscope.data.pieces import EncodedSentence, TextModel, tokenise
-from headscope.data.tables import Columns, read_records
+from headscope.data.tables import read_records
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 
 ALIGNED = "aligned"  # The label of all links of an alignment.
@@ -44,6 +45,7 @@ _COLUMNS = Columns(
     names={"text": ("text", "sentence"), "from": ("from",), "to": ("to",), "label": ("label",)},
     order={4: _FIELDS, 1: ("text",)},
     needed=("text",),
+    text_alone=True,
 )
 _POSITION = re.compile("[0-9]{1,9}")
 _LINK = re.compile("([0-9]{1,9})([-?p])([0-9]{1,9})")

@@ -44,6 +44,8 @@ def provenance(
     """
     fit = fit_of(loaded, data)
     own_warnings = [*fit_warnings(fit, loaded.name, "" if data is None else data.name)]
+    if isinstance(data, Corpus):
+        own_warnings += data.notes
     if data is not None and loaded.tokenizer is not None:
         own_warnings += special_warnings(loaded, data)
     sha256, all_stacks = loaded.weights_sha256, loaded.whole or loaded

@@ -16,8 +16,9 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
 from headscope.data.annotated import has_entities
-from headscope.data.examples import Examples, class_ids
+from headscope.data.examples import Examples
 from headscope.data.files import Sentence
+from headscope.data.labels import class_ids, tag_ids, with_labels
 from headscope.data.pieces import EncodedSentence, encode_words, placed, tokenise
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
@@ -35,7 +36,7 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered
+from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered, order_doubt
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
@@ -177,6 +178,7 @@ class Classification(Task):
                 "needs one that does."
             )
         names = {int(number): str(name) for number, name in config.id2label.items()}
+        self.data = examples = with_labels(examples, names)
         labels = class_ids(examples, names)
         rows, fitting = tokenised(loaded, examples.first, examples.second)
         self._labels = np.array([labels[i] for i in fitting])
@@ -192,6 +194,14 @@ class Classification(Task):
         """Say so where one class is predicted whatever is read."""
         same = np.ptp(outputs["predicted"]) == 0
         return "predicts one class for every example" if same else None
+
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say so where fewer classes are right than by chance."""
+        predicted, gold = outputs["predicted"], outputs["label"]
+        size = 1 + int(max(predicted.max(), gold.max()))
+        guessed, true = (np.bincount(numbers, minlength=size) for numbers in (predicted, gold))
+        right = (predicted == gold).sum()
+        return order_doubt(self.data.name, right, guessed, true, "classes")
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         scores = wide(need_logits(logits))
@@ -279,7 +289,7 @@ class TokenClassification(TokenTask):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
-        gold = _tag_ids(examples, names, loaded.name)
+        gold = tag_ids(examples, names, loaded.name)
         words = examples.words or ()
         sentences = list(map(Sentence, words))
         encoded = list(encode_words(loaded, placed(sentences)))
@@ -304,6 +314,7 @@ class TokenClassification(TokenTask):
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)
+        outputs |= self._tag_counts(batch, need_logits(logits)[0])
         if not self._entities:
             return outputs
         sizes = torch.bincount(batch.masked[0], minlength=len(batch.index)).tolist()
@@ -314,6 +325,22 @@ class TokenClassification(TokenTask):
             for pair in zip(guess, right, strict=True)
         ]
         return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
+
+    def _tag_counts(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
+        """Count how often each tag is guessed, and right, in each row: (rows, tags)."""
+        rows = batch.masked[0]
+        none = logits.new_zeros(len(batch.index), logits.shape[-1], dtype=torch.float32)
+        ones = torch.ones_like(batch.gold, dtype=none.dtype)
+        tags = {"guessed_tags": logits.argmax(dim=-1), "right_tags": batch.gold}
+        return {
+            name: none.index_put((rows, numbers), ones, accumulate=True)
+            for name, numbers in tags.items()
+        }
+
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say so where fewer tags are right than by chance."""
+        guessed, true = (outputs[name].sum(axis=0) for name in ("guessed_tags", "right_tags"))
+        return order_doubt(self.data.name, outputs["correct"].sum(), guessed, true, "tags")
 
 
 def _row(index: int, item: EncodedSentence | None, gold: Sequence[int]) -> Row | None:
@@ -350,20 +377,3 @@ def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, 
         warnings.simplefilter("ignore")
         ours, theirs = set(get_entities(list(predicted))), set(get_entities(list(right)))
     return len(ours & theirs), len(ours), len(theirs)
-
-
-def _tag_ids(examples: Examples, names: dict[int, str], model: str) -> list[tuple[int, ...]]:
-    """Map tags to the model's numbers: by name (any case), or as numbers."""
-    numbers = {str(number): number for number in names}
-    numbers |= {name.lower(): number for number, name in names.items()}
-    rows = []
-    for i, tags in enumerate(examples.tags or ()):
-        unknown = next((tag for tag in tags if tag.lower() not in numbers), None)
-        if unknown is not None:
-            few = [*names.values()][:20]
-            raise InputError(
-                f"{examples.where(i)}: {model} has no tag {unknown!r}; it has {', '.join(few)}"
-                f"{', ...' if len(names) > len(few) else ''}."
-            )
-        rows.append(tuple(numbers[tag.lower()] for tag in tags))
-    return rows

@@ -130,7 +130,7 @@ def test_files_and_models_that_do_not_tag(loaded, tagger, tagged, tmp_path, monk
         read_tagged(prose)
     prose.write_text("cat B-ORG\nran O\n\nhe O\n")
     with pytest.raises(
-        InputError, match=r"prose.txt, line 1: .* has no tag 'B-ORG'; it has O, B-P"
+        InputError, match=r"prose.txt, line 1: .* has no tag 'B-ORG'; it knows 0 .O., 1 .B-P"
     ):
         make_task("token-classification", read_tagged(prose), tagger)
     prose.write_text("cat O\nran O\n\nhe O\n")

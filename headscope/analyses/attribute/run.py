@@ -156,7 +156,9 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     return AttributeResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=opened.data),
+        provenance=provenance(
+            loaded, command=options.command, seed=seed, data=opened.data, warnings=opened.notes
+        ),
         validation=validation,
         kind=opened.kind,
         texts=opened.texts,

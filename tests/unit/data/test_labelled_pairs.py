@@ -56,7 +56,7 @@ def test_headers_json_and_characters(tmp_path: Path) -> None:
         (TWO + f"a b c\t{'9' * 5000}\t1\tx\n", r"line 3: from is '999"),
         (TWO + "a b c\t2\t2\tx\n", r"line 3: both ends of the pair are 'c', word 2; .* pieces"),
         (TWO + "a b c\t2\t1\t\n", r"line 3: no label"),
-        (TWO + "a b c\t1\tx\n", r"line 3: 3 columns where 4 or 1"),
+        (TWO + "a b c\t1\tx\n", r"line 3: 3 columns where .* has 4"),
         (TWO + "a b c\t0\t1\tx\x07\n", r"line 3: the label .* cannot be shown"),
         ("a b c\t0\t1\tx\na b c\t1\t2\ty\n", r"line 2: .* none of those has a pair"),
         ("0-0 1-1\n0-0\n", "holds no pair; .* table of source and target"),
