@@ -16,6 +16,7 @@ from typing import Any
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.files import text_key
 from headscope.data.tables import (
     FIRST,
     SECOND,
@@ -245,7 +246,7 @@ def check_size(name: str | Path, n: int) -> None:
 
 def normalised(sentences: Iterable[str]) -> set[str]:
     """Return the different sentences, without spaces and in one case: corpora differ in these."""
-    return {"".join(text.casefold().split()) for text in sentences} - {""}
+    return {text_key(text) for text in sentences} - {""}
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import regex
 
@@ -54,6 +55,29 @@ def split_words(line: str) -> tuple[str, ...]:
 def has_word(line: str) -> bool:
     """Whether :func:`split_words` finds a word."""
     return _WORD.search(line) is not None
+
+
+def text_key(text: str) -> str:
+    """Return a text without spaces and in one case: corpora differ in these."""
+    return "".join(text.casefold().split())
+
+
+Item = TypeVar("Item")
+
+
+class LastOther(Generic[Item]):
+    """Finds for each item of a corpus the last one before it of its size, with another text."""
+
+    def __init__(self) -> None:
+        #: By size: the latest item with its text, and the latest before it with another text
+        self._latest: dict[Hashable, list[tuple[Hashable, Item]]] = {}
+
+    def before(self, item: Item, size: Hashable, text: Hashable) -> Item | None:
+        """Return that other item, None if there is none, and remember this one."""
+        latest = self._latest.get(size, [])
+        others = [earlier for earlier in latest if earlier[0] != text]
+        self._latest[size] = [(text, item), *others[:1]]
+        return others[0][1] if others else None
 
 
 def is_punctuation(word: str) -> bool:
