@@ -56,9 +56,7 @@ _BEFORE = (
 )
 _BEHIND = (re.compile(r"(?P<type>.+)[-_](?P<mark>[^\W\d_])"),)
 #: Words for a place in an entity, which no known scheme writes out.
-_PLACE = re.compile(
-    "b|beg|begin|start|first|i|in|inside|inner|mid|middle|cont|e|end|last|l|s|single|unit|u"
-)
+_PLACE = re.compile("beg|begin|start|first|in|inside|inner|mid|middle|cont|end|last|single|unit")
 #: Labels of models that are no tags: padding, special tokens, later pieces of a word, no name.
 _NO_TAG = re.compile(r"\W*(x|pad|cls|sep|unk|mask|ignored?|none|null|label_\d+)?\W*", re.I)
 
@@ -150,8 +148,8 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
             return replace(scheme, name=_numbered(scheme, sentences))
         if outside or letters & {"B", "I"}:
             raise _unknown(CorpusError, name, others)
-    before = _marks(others, _BEFORE)
-    marked = any(letter in "BI" for letter, _ in before.values())
+    some = [*_marks(others, _BEFORE).values(), *_marks(others, _BEHIND).values()]
+    marked = any(letter in "BI" for letter, _ in some)
     if marked or (outside and any(_names_a_place(tag) for tag in others)):
         raise _unknown(CorpusError, name, others)
     commonest = max(counts, key=lambda tag: counts[tag], default="")

@@ -120,15 +120,16 @@ def _rows(path: Path) -> Iterator[list[_Row]]:
     if not sure:
         return
     width = len(sure[0].cells)
-    tags = {row.cells[-1] for row in sure}
+    tags = {"O", *(row.cells[-1] for row in sure)}
     is_counted = _are_numbers(row.cells[0] for row in sure)
 
     def is_comment(row: _Row, is_first: bool) -> bool:
         if not row.cells[0].startswith("#"):
             return False
-        tag = row.cells[-1]
-        if len(row.cells) == width and not is_counted and (tag in tags or _MARKED.fullmatch(tag)):
-            return False
+        if len(row.cells) == width and not is_counted:
+            tag = row.cells[-1]
+            if (has_tabs and width == 2) or tag in tags or _MARKED.fullmatch(tag):
+                return False
         return is_first or is_counted or (has_tabs and len(row.cells) == 1)
 
     for rows in sentences:

@@ -344,10 +344,10 @@ def why_untested(sums: Syntactic, name: tuple[str, str], thresholds: Thresholds)
         known = sums.relations.known([(half, relation, direction)])
         trials.append(int(sums.trials[known].sum()))
         texts.append(int(sums.texts[known].sum()))
-    if min(trials) < thresholds.min_trials:
-        return f"fewer than {thresholds.min_trials} trials in one half of the texts"
     if direction not in TREE_WAYS and min(texts) < FEWEST_TEXTS:
         return f"fewer than {FEWEST_TEXTS} different texts with such pairs in one half"
+    if min(trials) < thresholds.min_trials:
+        return f"fewer than {thresholds.min_trials} trials in one half of the texts"
     return ""
 
 
