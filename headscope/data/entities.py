@@ -25,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.data.examples import Examples
@@ -33,11 +34,8 @@ _OUTSIDE = {"O", "o"}  # What tags call a word outside of all entities.
 Entity = tuple[str, int, int]  # Its type, its first word and its last.
 Mark = tuple[str, str]  # One of the letters below, and the type.
 
-_BEGIN, _END, _SINGLE = (
-    "BSUW",
-    "ELSUW",
-    "SUW",
-)  # Marks at which an entity begins; ends; is one word.
+_BEGINS = "BSUW"  # Marks at which an entity begins.
+_ENDS = "ELSUW"  # Marks at which one ends.
 #: The marks of each scheme. Some fit several, which read them alike: the first counts.
 _SCHEMES = {
     "IO": "I",
@@ -72,22 +70,22 @@ class Scheme:
     def entities(self, tags: Sequence[str]) -> set[Entity]:
         """Read the entities of a sentence."""
         found: set[Entity] = set()
-        kind, first = "", -1  # Of the entity that goes on; none does before the first word
+        open_kind = ""  # The type of the entity that goes on, and its first word.
+        open_at: int | None = None
         for i, tag in enumerate(tags):
-            mark, its_kind = self.marks.get(tag, ("", ""))
-            goes_on = first >= 0 and mark not in ("", *_BEGIN) and its_kind == kind
-            if first >= 0 and not goes_on:
-                found.add((kind, first, i - 1))
-                first = -1
-            if not mark:
-                continue
-            if not goes_on:
-                kind, first = its_kind, i
-            if mark in _END:
-                found.add((kind, first, i))
-                first = -1
-        if first >= 0:
-            found.add((kind, first, len(tags) - 1))
+            mark, kind = self.marks.get(tag, ("", ""))
+            continues = bool(mark) and mark not in _BEGINS and kind == open_kind
+            if open_at is not None and not continues:
+                found.add((open_kind, open_at, i - 1))
+                open_at = None
+            if mark and open_at is None:
+                open_kind = kind
+                open_at = i
+            if open_at is not None and mark in _ENDS:
+                found.add((open_kind, open_at, i))
+                open_at = None
+        if open_at is not None:
+            found.add((open_kind, open_at, len(tags) - 1))
         return found
 
     @property
@@ -123,8 +121,10 @@ class Scheme:
             return next((letter for letter in choice if letter in self.letters), otherwise)
 
         inside = first_of("IM", "I")
-        begin, end = first_of("B", inside), first_of("EL", inside)
-        return begin, inside, end, first_of("SUW", begin if begin != inside else end)
+        begin = first_of("B", inside)
+        end = first_of("EL", inside)
+        single = first_of("SUW", end if begin == inside else begin)
+        return begin, inside, end, single
 
 
 def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
@@ -133,7 +133,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     Types alone (PER, O, LOC) are read as IO where most words are outside.
     """
     sentences = list(tags)
-    counts = Counter(tag for sentence in sentences for tag in sentence)
+    counts = Counter(chain(*sentences))
     outside = _OUTSIDE & {*counts}
     others = [tag for tag in counts if tag not in outside]
     if not others:
@@ -244,9 +244,10 @@ def in_labels_of(
     are. None in place of a scheme where the tags mark no entities.
     """
     tags = examples.tags or ()
-    are_numbers = all(tag.isdecimal() for sentence in tags for tag in sentence)
+    are_numbers = all(tag.isdecimal() for tag in chain(*tags))
     if are_numbers:
-        tags = tuple(tuple(labels.get(int(tag), tag) for tag in sentence) for sentence in tags)
+        name_of = {str(number): name for number, name in labels.items()}
+        tags = tuple(tuple(name_of.get(tag, tag) for tag in sentence) for sentence in tags)
     theirs = scheme_of_file(examples.name, tags)
     ours = None if theirs is None else scheme_of_model(model, labels.values())
     if theirs is None or ours is None:

@@ -174,10 +174,10 @@ def with_alignments(corpus: Corpus, path: str | Path, limit: int | None = None) 
         seen: set[tuple[str, str]] = set()
         earlier = LastOther[Links]()
         for (source, target), (number, line) in zip(pairs(), read_lines(path), strict=True):
-            words = _spans(units[0], source), _spans(units[1], target)
-            size = len(words[0]), len(words[1])
+            words = (_spans(units[0], source), _spans(units[1], target))
+            size = (len(words[0]), len(words[1]))
             links = tuple(dict.fromkeys(_links(path, number, line, size)))
-            texts = text_key(source), text_key(target)
+            texts = (text_key(source), text_key(target))
             if texts in seen:
                 continue
             seen.add(texts)

@@ -219,7 +219,8 @@ def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
     halves: dict[str, int] = {}
     earlier = LastOther[Sentence]()
     for index, sentence in enumerate(sentences):
-        text, half = text_key(sentence.text), index % 2
+        text = text_key(sentence.text)
+        half = index % 2
         if sentence.pairs is not None:
             half = halves.setdefault(text, len(halves) % 2)
         yield Placed(sentence, half, earlier.before(sentence, len(sentence.words), text))

@@ -23,10 +23,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headscope.core.errors import CorpusError
+from headscope.data.entities import scheme_of_file
 from headscope.data.files import read_blocks, read_filled
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")  # Endings of files that have an object a line.
@@ -40,7 +42,7 @@ _TAGS = (
     ("upos", "upos_tags", "pos_tags", "pos_tag", "pos"),
 )
 _SPACES = re.compile("[ \t]+")
-_MARKED = re.compile("[BIELMSUW][-_](.+)")
+_MARKED = re.compile("[BIELMSUW][-_].+")
 _LANGUAGE = re.compile("([a-z]{2,3}(?:-[a-z-]+)?):(.+)")
 #: What phrases are called in the chunk column of CoNLL-2000 and CoNLL-2003.
 _CHUNKS = {"NP", "VP", "PP", "ADJP", "ADVP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"}
@@ -90,7 +92,8 @@ def read_columns(path: Path) -> Tagged:
     for rows in sentences:
         words = []
         for line, cells in rows:
-            word, tag = cells[word_column].removeprefix(f"{language}:"), cells[tag_column]
+            word = cells[word_column].removeprefix(f"{language}:")
+            tag = cells[tag_column]
             if not word or not tag or " " in tag:
                 raise CorpusError(
                     f"{path}, line {line}: the word is {word!r} and its tag {tag!r}; give every "
@@ -112,11 +115,12 @@ def _rows(path: Path) -> Iterator[list[_Row]]:
                     "whose fourth column is the word; give a word a line with its tag behind it."
                 )
         blocks.append([(n, line) for n, line in block if not line.startswith(_DOCUMENT)])
-    has_tabs = any("\t" in line for block in blocks for _, line in block if line[0] != "#")
+    lines = list(chain(*blocks))
+    has_tabs = any("\t" in line for _, line in lines if not line.startswith("#"))
     split = _split_tabs if has_tabs else _split_spaces
     sentences = [[_Row(number, split(line)) for number, line in block] for block in blocks]
-    sure = [row for rows in sentences for row in rows if not row.cells[0].startswith("#")]
-    sure = sure or [row for rows in sentences for row in rows]
+    rows_of_words = [row for row in chain(*sentences) if not row.cells[0].startswith("#")]
+    sure = rows_of_words or list(chain(*sentences))
     if not sure:
         return
     width = len(sure[0].cells)
@@ -138,7 +142,7 @@ def _rows(path: Path) -> Iterator[list[_Row]]:
             if is_comment(row, is_first=not words):
                 continue
             if len(row.cells) != width or width < 2:
-                raise _of_another_width(path, row, width)
+                raise _of_another_width(path, row, width, has_tabs)
             words.append(row)
         if words:
             yield words
@@ -153,15 +157,17 @@ def _split_spaces(line: str) -> list[str]:
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:
-    return all(cell.isdecimal() for cell in cells)
+    return all(cell.isdecimal() and len(cell) < 10 for cell in cells)
 
 
-def _of_another_width(path: Path, row: _Row, width: int) -> CorpusError:
+def _of_another_width(path: Path, row: _Row, width: int, has_tabs: bool) -> CorpusError:
     n_columns = len(row.cells)
     found = "1 column" if n_columns == 1 else f"{n_columns} columns"
     if width > 1:
         found += f" where the first row has {width}"
-    if "," in row.cells[0]:
+    if has_tabs and n_columns == 1:
+        found += " (tabs split the columns of this file)"
+    elif "," in row.cells[0]:
         found += " (tabs or white space split columns, commas do not)"
     return CorpusError(
         f"{path}, line {row.line}: {found}; give a word a line with its tag in the last column, "
@@ -184,8 +190,8 @@ def _named(names: Sequence[str]) -> tuple[int, int] | None:
 
 def _header(path: Path, cells: Sequence[str]) -> tuple[int, int] | None:
     """Return the columns that a header names; None where the row is none."""
-    known = {name for names in (_WORDS, *_TAGS) for name in names}
-    if sum(cell.lower() in known for cell in cells) < 2:
+    known = {*_WORDS, *chain(*_TAGS)}
+    if len([cell for cell in cells if cell.lower() in known]) < 2:
         return None
     found = _named(cells)
     if found is None:
@@ -217,15 +223,16 @@ def _places(
             f"({columns[first][0]!r}), so it holds no words; give a word a line, its tag behind "
             "it, and nothing before it."
         )
-    words, tags, before = columns[first], columns[-1], columns[-2]
-    of_words, of_tags, of_before = map(_types, (words, tags, before))
-    if of_words or (of_tags is None and len({*words}) < len({*tags})):
+    n_words = len({*columns[first]})
+    n_tags = len({*columns[-1]})
+    tag_types = _types(columns[-1])
+    if _types(columns[first]) or (tag_types is None and n_words < n_tags):
         raise CorpusError(
-            f"{path}: the tags seem to stand before the words (column {first + 1} has "
-            f"{len({*words})} different entries, the last one {len({*tags})}); put the word first "
-            "and its tag last."
+            f"{path}: the tags seem to stand before the words (column {first + 1} has {n_words} "
+            f"different entries, the last one {n_tags}); put the word first and its tag last."
         )
-    if n_columns < 3 or not of_before or of_tags is None or of_before <= _CHUNKS:
+    other_types = _types(columns[-2]) if n_columns > 2 else None
+    if not other_types or other_types <= _CHUNKS or tag_types is None:
         return first, len(columns) - 1, ()
     if first and n_columns == 3:
         note = (
@@ -233,13 +240,11 @@ def _places(
             "ones, in the fourth, are not read."
         )
         return first, len(columns) - 2, (note,)
-    if of_before & of_tags:
-        raise CorpusError(
-            f"{path}: the last two columns both have tags of entities ({_few(of_before)}; "
-            f"{_few(of_tags)}), such as outer and inner ones, or right and predicted ones; leave "
-            "the column of tags that is meant."
-        )
-    return first, len(columns) - 1, ()
+    raise CorpusError(
+        f"{path}: the last two columns both have tags of entities ({_few(other_types)}; "
+        f"{_few(tag_types)}), such as outer and inner ones, or right and predicted ones; leave "
+        "only the column of tags that is meant."
+    )
 
 
 def _check_count(path: Path, sentences: Sequence[Sequence[_Row]]) -> None:
@@ -264,15 +269,15 @@ def _same_throughout(sentences: Iterable[Sequence[_Row]], column: int) -> bool:
     return bool(different) and max(different) == 1
 
 
-def _types(column: Iterable[str]) -> set[str] | None:
-    """Return the types in a column of entity tags, none where all are O; None if it is another."""
-    types = set()
-    for cell in {*column} - {"O"}:
-        match = _MARKED.fullmatch(cell)
-        if match is None:
-            return None
-        types.add(match[1])
-    return types
+def _types(column: Sequence[str]) -> set[str] | None:
+    """Return the types of entities in a column of their tags; None where it holds others."""
+    if {*column} <= {"O", "o"}:
+        return set()
+    try:
+        scheme = scheme_of_file("", [column])
+    except CorpusError:
+        return None
+    return None if scheme is None else {kind for _, kind in scheme.marks.values()}
 
 
 def _few(names: Iterable[str]) -> str:
@@ -291,7 +296,8 @@ def _language(words: Sequence[str]) -> str:
 def read_json_lines(path: Path) -> Tagged:
     """Read an object a line with a list of words and a list of tags, as data sets are exported."""
     sentences = []
-    notes: dict[str, None] = {}
+    notes: set[str] = set()
+    known_tags = {*chain(*_TAGS)}
     for line, text in read_filled(path):
         try:
             item = json.loads(text)
@@ -309,18 +315,19 @@ def read_json_lines(path: Path) -> Tagged:
                 f"{path}, line {line}: no list of words and one list of tags by name (it has "
                 f"{', '.join(names[:8])}); call them tokens and ner_tags."
             )
-        words, tags = (item[names[place]] for place in places)
+        word_name = names[places[0]]
+        tag_name = names[places[1]]
+        words = item[word_name]
+        tags = item[tag_name]
         if not _are_tagged(words, tags):
             raise CorpusError(
-                f"{path}, line {line}: {names[places[0]]} and {names[places[1]]} are no lists of "
-                "as many words and tags (names or whole numbers), none of them empty."
+                f"{path}, line {line}: {word_name} and {tag_name} are no lists of as many words "
+                "and tags (names or whole numbers), none of them empty."
             )
-        if any(name.lower() in known for known in _TAGS for name in {*names} - {names[places[1]]}):
-            notes[f"Tags are those named {names[places[1]]}; others of the file are not read."] = (
-                None
-            )
+        if any(name != tag_name and name.lower() in known_tags for name in names):
+            notes.add(f"Tags are those named {tag_name}; others of the file are not read.")
         sentences.append([TaggedWord(line, w, str(t)) for w, t in zip(words, tags, strict=True)])
-    return [sentence for sentence in sentences if sentence], tuple(notes)
+    return [sentence for sentence in sentences if sentence], tuple(sorted(notes))
 
 
 def _are_tagged(words: Any, tags: Any) -> bool:
