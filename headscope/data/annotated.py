@@ -129,10 +129,8 @@ def _sentences(path: Path) -> Tagged:
     cells = lead.split("\t")
     ten_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
     if ten_columns or path.suffix.lower() == ".conllu":
-        words_of = (
-            [TaggedWord(r.line, r.form, r.tag) for r in rows] for rows in treebank_rows(path)
-        )
-        return list(words_of), ()
+        tagged = ([TaggedWord(r.line, r.form, r.tag) for r in rows] for rows in treebank_rows(path))
+        return list(tagged), ()
     if path.suffix.lower() in JSON_LINES or lead.startswith('{"'):
         return read_json_lines(path)
     return read_columns(path)

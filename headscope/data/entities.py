@@ -54,7 +54,7 @@ _BEFORE = (
 )
 _BEHIND = (re.compile(r"(?P<type>.+)[-_](?P<mark>[^\W\d_])"),)
 #: Words for a place in an entity, which no known scheme writes out.
-_PLACE = re.compile("beg|begin|start|first|in|inside|inner|mid|middle|cont|end|last|single|unit")
+_PLACE = re.compile("beg|begin|start|in|inside|mid|middle|cont|end")
 #: Labels of models that are no tags: padding, special tokens, later pieces of a word, no name.
 _NO_TAG = re.compile(r"\W*(x|pad|cls|sep|unk|mask|ignored?|none|null|label_\d+)?\W*", re.I)
 
@@ -148,9 +148,12 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
             return replace(scheme, name=_numbered(scheme, sentences))
         if outside or letters & {"B", "I"}:
             raise _unknown(CorpusError, name, others)
-    some = [*_marks(others, _BEFORE).values(), *_marks(others, _BEHIND).values()]
-    marked = any(letter in "BI" for letter, _ in some)
-    if marked or (outside and any(_names_a_place(tag) for tag in others)):
+    # Some tags are marked and others are not, or in words.
+    some = list(_marks(others, _BEFORE).values())
+    if outside:
+        some += _marks(others, _BEHIND).values()
+    in_words = outside and any(_names_a_place(tag) for tag in others)
+    if in_words or any(letter in "BI" for letter, _ in some):
         raise _unknown(CorpusError, name, others)
     commonest = max(counts, key=lambda tag: counts[tag], default="")
     if commonest in outside:

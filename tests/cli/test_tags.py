@@ -34,7 +34,7 @@ def test_outer_entities_of_germeval_in_the_scheme_of_the_model(
     path = tmp_path / "test.tsv"
     path.write_text(GERMEVAL * 4)
     options = ("--task", "token-classification", "--data", path, "--method", "magnitude")
-    ended = run("prune", tagger, *options, "--fraction", "0.5")
+    ended = run("prune", tagger, *options, "--fraction", "0.5", "--limit", "6")
     assert ended.code == 0, ended
     said = ended.flat
     assert "Tags are those of the third column, the outer entities of GermEval 2014" in said

@@ -103,6 +103,7 @@ def test_iob1_marks_only_what_touches_its_type() -> None:
         ("PER-U PER-U O O", "BILOU", {("PER", 0, 0), ("PER", 1, 1)}),
         ("b-per i-per o o", "IOB2", {("per", 0, 1)}),
         ("art-film art-film O O O", "IO", {("art-film", 0, 1)}),
+        ("FIRST_NAME LAST_NAME O O O", "IO", {("FIRST_NAME", 0, 0), ("LAST_NAME", 1, 1)}),
         ("E-mail url O O O", "IO", {("E-mail", 0, 0), ("url", 1, 1)}),
     ],
 )
@@ -112,7 +113,9 @@ def test_schemes_are_told_by_their_marks(tags: str, name: str, entities: set[Ent
     assert (found.name, found.entities(tags.split())) == (name, entities)
 
 
-@pytest.mark.parametrize("tags", ["NOUN VERB X", "N V O S L M U E", "S-NOM S-ACC V-FIN", "0 1 2"])
+@pytest.mark.parametrize(
+    "tags", ["NOUN VERB X", "Pi3-i Ncms-b Vm", "N V O S L M U E", "S-NOM S-ACC V-FIN", "0 1 2"]
+)
 def test_tags_of_words_mark_no_entities(tags: str) -> None:
     assert scheme_of_file("f.txt", [tags.split()]) is None
 
