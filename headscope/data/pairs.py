@@ -197,12 +197,21 @@ def with_alignments(corpus: Corpus, path: str | Path, limit: int | None = None) 
     if n_pairs < n_lines:
         repeats = f"{n_lines - n_pairs:,} of {n_lines:,}"
         note = f"{note} Rows that repeat an earlier pair of texts are left out: {repeats}."
-    together = corpus_of_pairs(
-        f"{corpus.name}, {path}",
-        sha256_of(f"{corpus.sha256} {sha256_of_file(path)}"),
-        lambda: ((pair.source, pair.target) for pair in aligned()),
+    name = f"{corpus.name}, {path}"
+    digest = sha256_of(f"{corpus.sha256} {sha256_of_file(path)}")
+    different = corpus_of_pairs(name, digest, lambda: ((p.source, p.target) for p in aligned()))
+    return dataclasses.replace(
+        corpus,
+        name=name,
+        sha256=digest,
+        n_sentences=different.n_sentences,
+        read=different.read,
+        pairs=different.pairs,
+        n_pairs=different.n_pairs,
+        note=note.strip(),
+        labels=(ALIGNED,),
+        aligned=aligned,
     )
-    return dataclasses.replace(together, note=note.strip(), labels=(ALIGNED,), aligned=aligned)
 
 
 def _spans(unit: re.Pattern[str], text: str) -> Spans:
