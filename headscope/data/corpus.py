@@ -43,8 +43,9 @@ class AlignedPair(NamedTuple):
     target: str
     words: tuple[Spans, Spans]  # Of the source, of the target
     links: Links
-    half: int  # 0 or 1, as of sentences
-    swapped: Links  # Of the last pair before it with as many words on both sides: a control
+    half: int  # 0 or 1; pairs that share a text lie in one half
+    #: Of the last pair before it with as many words on both sides and other texts: a control
+    swapped: Links
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
 from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns
 from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.files import text_key
 from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
 
 #: Tasks that the built-in sample cannot show, and what their file holds.
@@ -230,7 +231,7 @@ def check_size(name: str | Path, n: int) -> None:
 
 def normalised(sentences: Iterable[str]) -> set[str]:
     """Return the different sentences, without spaces and in one case: corpora differ in these."""
-    return {"".join(text.casefold().split()) for text in sentences} - {""}
+    return {text_key(text) for text in sentences} - {""}
 
 
 @dataclass(frozen=True)

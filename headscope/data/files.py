@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Generic, NamedTuple, TextIO, TypeVar
 
 import regex
 
@@ -144,6 +144,29 @@ def sentence_of(line: str) -> Sentence:
 def has_word(line: str) -> bool:
     """Whether :func:`split_words` finds a word."""
     return _WORD.search(line) is not None
+
+
+def text_key(text: str) -> str:
+    """Return a text without spaces and in one case: corpora differ in these."""
+    return "".join(text.casefold().split())
+
+
+Item = TypeVar("Item")
+
+
+class LastOther(Generic[Item]):
+    """Finds for each item of a corpus the last one before it of its size, with another text."""
+
+    def __init__(self) -> None:
+        #: By size: the latest item with its text, and the latest before it with another text
+        self._latest: dict[Hashable, list[tuple[Hashable, Item]]] = {}
+
+    def before(self, item: Item, size: Hashable, text: Hashable) -> Item | None:
+        """Return that other item, None if there is none, and remember this one."""
+        latest = self._latest.get(size, [])
+        others = [earlier for earlier in latest if earlier[0] != text]
+        self._latest[size] = [(text, item), *others[:1]]
+        return others[0][1] if others else None
 
 
 def is_punctuation(word: str) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding as RawEncoding
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.files import Sentence, Span, is_punctuation
+from headscope.data.files import LastOther, Sentence, Span, is_punctuation, text_key
 from headscope.data.frequencies import Frequencies
 
 _AT_ONCE = 256  # Texts handed to the tokenizer at a time.
@@ -237,8 +237,8 @@ class EncodedSentence:
     first: IntArray  # (words,): Position of each word's first piece
     sentence: Sentence  # Its words that have a piece, and the tree between them
     rarity: Rarity | None  # None where the rare-word score skips the sentence
-    half: int = 0  # 0 or 1: whether the sentence's zero-based index in the corpus is even or odd
-    #: The last sentence before it in the corpus with as many words; its tree serves as a control
+    half: int = 0  # 0 or 1: the half of the corpus, as :func:`placed` deals them
+    #: The last sentence before it with as many words and another text: its tree is a control
     swapped: Sentence | None = None
     #: (words,): Which of the words that were given these are; None: all of them
     with_piece: IntArray | None = None
@@ -264,15 +264,20 @@ class Placed(NamedTuple):
 def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
     """Give each sentence of a corpus its half and the sentence whose tree it is scored against.
 
-    Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
-    As a control each sentence is scored against the tree of the sentence before it that has as many
-    words; the first of each length has none. Sentences that a model cannot read count for both.
+    Labels are chosen on one half of a corpus and confirmed on the other. Sentences of a treebank
+    are halved by their zero-based index, those with a user's own pairs by their text, so that equal
+    texts lie in one half. As a control each sentence is scored against the tree or the pairs of the
+    last sentence before it that has as many words and another text. Sentences that a model cannot
+    read count for both.
     """
-    before: dict[int, Sentence] = {}
+    halves: dict[str, int] = {}
+    earlier = LastOther[Sentence]()
     for index, sentence in enumerate(sentences):
-        length = len(sentence.words)
-        yield Placed(sentence, index % 2, before.get(length))
-        before[length] = sentence
+        text = text_key(sentence.text)
+        half = index % 2
+        if sentence.pairs is not None:
+            half = halves.setdefault(text, len(halves) % 2)
+        yield Placed(sentence, half, earlier.before(sentence, len(sentence.words), text))
 
 
 def encode_words(

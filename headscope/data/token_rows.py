@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, Keys
-from headscope.data.files import punctuation_spans
+from headscope.data.files import LastOther, punctuation_spans
 from headscope.data.pieces import (
     Encoding,
     TextModel,
@@ -266,17 +266,13 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
     """
-    # Of each length the latest source, and the latest before it that differs.
-    before: dict[int, tuple[PairRow, ...]] = {}
+    earlier = LastOther[PairRow]()
     for row in rows:
-        if row is None:
+        other = None if row is None else earlier.before(row, len(row.content), row.ids)
+        if row is None or other is None:
             yield None
-            continue
-        latest = before.get(len(row.content), ())
-        other = next((item for item in latest if item.ids != row.ids), None)
-        yield other and replace(row, ids=other.ids, content=other.content)
-        if not latest or latest[0].ids != row.ids:
-            before[len(row.content)] = (row, *latest[:1])
+        else:
+            yield replace(row, ids=other.ids, content=other.content)
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -15,7 +13,7 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
-from headscope.data.annotated import has_entities
+from headscope.data.entities import in_labels_of
 from headscope.data.examples import Examples
 from headscope.data.files import Sentence
 from headscope.data.labels import class_ids, tag_ids, with_labels
@@ -276,8 +274,8 @@ class Similarity(Task):
 class TokenClassification(TokenTask):
     """F1 of entities, or accuracy over words, times 100; a word's tag stands at its first piece.
 
-    * ``entity_f1``: where the tags mark how entities begin and go on (B-, I-), micro F1 of whole
-      entities, as seqeval reads them (IOB2 and its kin, not strict); then it is the task's value.
+    * ``entity_f1``: where the tags mark entities (``data/entities.py``), micro F1 of whole ones;
+      then it is the task's value.
     * ``word_accuracy``: share of words with the right tag.
 
     An example is a sentence.
@@ -289,6 +287,7 @@ class TokenClassification(TokenTask):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
+        examples, self._scheme = in_labels_of(examples, names, loaded.name)
         gold = tag_ids(examples, names, loaded.name)
         words = examples.words or ()
         sentences = list(map(Sentence, words))
@@ -302,28 +301,23 @@ class TokenClassification(TokenTask):
         self.notes = (*examples.notes, *_notes_on_words(left_out, empty))
         self._names = names
         self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
-        self._entities = has_entities(tag for row in examples.tags or () for tag in row)
-        if self._entities:
-            if find_spec("seqeval") is None:
-                raise InputError(
-                    "F1 of entities is counted by the package seqeval, which is not installed; "
-                    "install headscope with the extra [tags]."
-                )
+        if self._scheme is not None:
             self.table = {"entity_f1": CountedF1(*_ENTITIES), **self.table}
         return rows, len(rows), len(words) - empty
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)
         outputs |= self._tag_counts(batch, need_logits(logits)[0])
-        if not self._entities:
+        if self._scheme is None:
             return outputs
         sizes = torch.bincount(batch.masked[0], minlength=len(batch.index)).tolist()
         guess = torch.split(need_logits(logits)[0].argmax(dim=-1).cpu(), sizes)
         right = torch.split(batch.gold.cpu(), sizes)
-        counts = [
-            entity_counts(*([self._names[tag] for tag in tags.tolist()] for tags in pair))
-            for pair in zip(guess, right, strict=True)
-        ]
+        counts = []
+        for ids, gold_ids in zip(guess, right, strict=True):
+            found = self._scheme.entities([self._names[tag] for tag in ids.tolist()])
+            gold = self._scheme.entities([self._names[tag] for tag in gold_ids.tolist()])
+            counts.append((len(found & gold), len(found), len(gold)))
         return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
 
     def _tag_counts(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
@@ -367,13 +361,3 @@ def _notes_on_words(left_out: int, empty: int) -> Iterator[str]:
         )
     if empty:
         yield f"The tokenizer makes no piece of any word of {empty:,} sentences; they are left out."
-
-
-def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:
-    """Count a sentence's entities that are predicted and right, predicted, and right."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    with warnings.catch_warnings():  # of tags that are no entity's
-        warnings.simplefilter("ignore")
-        ours, theirs = set(get_entities(list(predicted))), set(get_entities(list(right)))
-    return len(ours & theirs), len(ours), len(theirs)

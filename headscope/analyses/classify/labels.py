@@ -32,7 +32,12 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import FEWEST, LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import NEVER, Syntactic, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import (
+    Syntactic,
+    SyntacticTest,
+    judge_syntactic,
+    why_untested,
+)
 from headscope.core.accumulator import Array
 from headscope.core.roles import NO_ROLE, PAIR, Thresholds, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
@@ -389,12 +394,8 @@ def untestable(
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
     for label in labels:
-        most = max((min(n) for (name, _), n in trials.items() if name == label), default=0)
-        few = f"fewer than {thresholds.min_trials} trials in one half of the texts"
-        named = "scored, but never a label, as in a treebank"
-        reasons[PAIR + label] = (
-            most < thresholds.min_trials or label in NEVER,
-            named if label in NEVER else few,
-        )
+        names = [name for name in trials if name[0] == label] or [(label, "")]
+        why = [why_untested(edges, name, thresholds) for name in names] if edges else [""]
+        reasons[PAIR + label] = all(why), why[0]
     applying = {role.key for role in roles_of(stack, labels=labels)}
     return {role: why for role, (none, why) in reasons.items() if none and role in applying}

@@ -310,7 +310,11 @@ def test_json_that_holds_no_rows_is_refused(text, says, tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("x.tsv.gz", gzip.compress(b"sentence\tlabel\n"), "is compressed .gzip., not text; unpack"),
+        (
+            "x.tsv.gz",
+            gzip.compress(b"sentence\tlabel\n", mtime=0),
+            "is compressed .gzip., not text; unpack",
+        ),
         ("x.xlsx", b"PK\x03\x04\x14\x00", "is a spreadsheet or a zip archive, not text; save"),
         ("x.parquet", b"PAR1\x15\x04\x15", "is a Parquet table, not text; save its rows as JSON"),
         ("x.txt", "a b\nc d\n".encode("utf-16-le"), "is not UTF-8: .* UTF-16 without a byte order"),
