@@ -233,7 +233,8 @@ def test_words_of_a_treebank_share_the_text():
         **{"can": ["c", "##a", "##n", "##n", "##o", "##t"][:3], "not": ["##n", "##o", "##t"]},
         "go": ["g", "##o"],
     }
-    other = Sentence(words, (ROOT, 0, 4, 4, 0, 4), names)
+    other_words = ("the", "mat", "s", "can", "not", "go")
+    other = Sentence(other_words, (ROOT, 0, 4, 4, 0, 4), names)
     whole = TextOnly(tiny_tokenizer())
     whole.tokenizer.add_tokens(["cannot"])
     whole.vocab_size += 1
