@@ -1,0 +1,415 @@
+"""Open the tokenizer of a folder so that it reads texts as the folder's tokenizer.json says.
+
+transformers 5 builds the tokenizer of a named class, such as BertTokenizer, anew from its
+vocabulary: the normaliser, the pre-tokenizer, lower case and the special tokens around a text are
+then those of the class, whatever tokenizer.json says. Only PreTrainedTokenizerFast follows the
+file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import transformers
+from tokenizers import normalizers
+from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS
+
+from headscope.core.errors import CheckpointError, reason
+from headscope.core.safe_text import listed, visible
+from headscope.models.load.checkpoint import TOKENIZER_FILES, read_json, refuse_pointer
+from headscope.models.load.network import SAFE, explained
+from headscope.models.load.source import Source
+
+FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+#: The class whose tokenizer is the file's; transformers 4 knows it by this name too.
+FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
+FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
+_REMEDY = "save it again with tokenizer.save_pretrained."
+
+#: Texts that normalisers, pre-tokenizers and frames of special tokens read in different ways.
+_TEXTS = (
+    *("Foxes", "x-ray", "don't", " the cat", "the  cat", "the cat ", "the\tcat sat.", "a"),
+    *("self_attention", "e.g. U.S.A.", "1,234.50", "50% off", "a/b", "``quoted''", "WAIT"),
+    *("Z\u00fcrich", "na\u00efve", "e\u0301", "\u00df \u1e9e", "\u0130stanbul", "\u2026\u2014\u201c"),
+    *("\ufb01rst \u2167 \u00bd \uff12", "so\u00adft", "a\u200bb\u00a0c", "\U0001f44d\U0001f3fd ok"),
+    *("\u6771\u4eac\u30bf\u30ef\u30fc", "\u4e2d\u6587abc", "\u041f\u0440\u0438\u0432\u0435\u0442"),
+    *("\u0928\u092e\u0938\u094d\u0924\u0947", "\u0e2a\u0e27\u0e31\u0e2a", "\u0645\u0631\u062d\u0628\u0627"),
+    "The quick brown fox jumps over the lazy dog",
+    "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
+)
+_PAIRS = (("the cat", "a dog"), ("a", "b"))
+_MOST_PIECES, _MOST_TOKENS = 200, 256  # Pieces and added tokens that further probes are made of.
+_UNREAD = {"truncation": False, "padding": False, "verbose": False}
+#: What a piece for a byte, and a token with brackets around it, look like.
+_NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
+
+
+class OpenedTokenizer(NamedTuple):
+    """A tokenizer, and what its user has to know about how it reads texts."""
+
+    tokenizer: Any
+    #: Whether AutoTokenizer and SentenceTransformer read some texts of the folder otherwise.
+    class_differs: bool
+    remarks: tuple[str, ...]
+
+
+class Difference(NamedTuple):
+    """A text that two tokenizers read in two ways, and what each of them makes of it."""
+
+    text: str
+    first: str
+    second: str
+
+
+def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
+    """Open the fast tokenizer of a folder, or say what is wrong with it.
+
+    Where there is a tokenizer.json, texts are read as it says, whatever class the folder names.
+    ``lower``: sentence-transformers is to read every text of the folder in lower case.
+    """
+    for name in TOKENIZER_FILES:
+        if (source.folder / name).is_file():
+            refuse_pointer(source.folder / name)
+    by_class, problem = _opened_by_class(source)
+    remarks = list[str]()
+    difference = None
+    tokenizer = by_class
+    if (source.folder / FILE).is_file() and type(by_class) is not FOLLOWS_FILE:
+        by_file = _opened_by_file(source, by_class, problem)
+        if lower:
+            lower_case(by_file)
+        if problem is not None:
+            tokenizer = by_file
+            remarks.append(_class_fails(source, problem))
+        else:
+            if lower and by_class.is_fast:
+                lower_case(by_class)
+            languages = _knows_languages(by_class, by_file)
+            difference = first_difference(by_file, by_class, framed=not languages)
+            tokenizer = _following_file(by_class, by_file, languages)
+    elif problem is not None:
+        raise problem
+    if not tokenizer.is_fast:
+        raise CheckpointError(_no_fast_class(source.folder, type(tokenizer).__name__))
+    _check_length(source, tokenizer)
+    if lower:
+        lower_case(tokenizer)
+    if difference is not None:
+        remarks.append(_class_reads_otherwise(source, type(by_class).__name__, difference))
+    remarks += _without_dropout(source, tokenizer)
+    remarks += _cased_pieces(source, tokenizer, lower)
+    return OpenedTokenizer(tokenizer, difference is not None or by_class is None, tuple(remarks))
+
+
+def refuse_without_tokenizer(folder: Path) -> CheckpointError:
+    """Return the error for a folder that has no file a tokenizer can be read from."""
+    name = _stated_class(folder)
+    kind = None if name is None else getattr(transformers, name.removesuffix("Fast"), None)
+    if kind is not None and not issubclass(kind, FOLLOWS_FILE):
+        return CheckpointError(_no_fast_class(folder, kind.__name__))
+    return CheckpointError(
+        f"{folder} has no tokenizer ({FILE}); save the model's fast tokenizer beside it with "
+        "tokenizer.save_pretrained."
+    )
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer read every text in lower case, in place."""
+    backend = tokenizer.backend_tokenizer
+    if not _lowers(backend):
+        parts = [normalizers.Lowercase()]
+        if backend.normalizer is not None:
+            parts.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(parts)
+
+
+def _lowers(backend: Any) -> bool:
+    """Whether the normaliser of a backend turns capitals into lower case."""
+    return backend.normalizer is not None and "ab" in backend.normalizer.normalize_str("AB")
+
+
+# --- by the class that the folder names, and by the file ---
+
+
+def _opened_by_class(source: Source) -> tuple[Any, CheckpointError | None]:
+    """Open what AutoTokenizer makes of a folder: the tokenizer, or None and what is wrong."""
+    try:
+        with explained(f"The tokenizer in {source.folder} cannot be read (", f"); {_REMEDY}"):
+            return transformers.AutoTokenizer.from_pretrained(source.folder, **SAFE), None
+    except CheckpointError as error:
+        return None, error
+
+
+def _opened_by_file(source: Source, by_class: Any, problem: CheckpointError | None) -> Any:
+    """Open tokenizer.json as it is; ``problem`` is what kept its class from being opened."""
+    kind = type(by_class) if by_class is not None else _class_of(source.folder)
+    inputs = {} if kind is None else {"model_input_names": list(kind.model_input_names)}
+    try:
+        with explained(f"{source.folder / FILE} cannot be read (", f"); {_REMEDY}"):
+            by_file = FOLLOWS_FILE.from_pretrained(source.folder, **SAFE, **inputs)
+    except CheckpointError:
+        if problem is not None:
+            raise problem from None
+        raise
+    return by_file
+
+
+def _following_file(by_class: Any, by_file: Any, languages: bool) -> Any:
+    """Return the tokenizer that has the class's special tokens and reads as the file says.
+
+    A fast class stays: it knows which inputs the model takes, and, for a translator of many
+    languages, what is put around a source and a target. Special tokens of the class that the
+    vocabulary does not have are dropped.
+    """
+    backend = by_file.backend_tokenizer
+    special = by_class.all_special_tokens
+    known = [token for token in special if backend.token_to_id(token) is not None]
+    backend.add_special_tokens([t for t in known if t not in by_file.added_tokens_encoder])
+    stays = by_class.is_fast and (languages or not switches_language(by_class))
+    tokenizer = by_class if stays else by_file
+    for name in by_class.SPECIAL_TOKENS_ATTRIBUTES:
+        token = getattr(by_class, name)
+        if token not in known:
+            setattr(tokenizer, name, None)
+        elif tokenizer is by_file:
+            setattr(tokenizer, name, token)
+    if tokenizer is by_class:
+        extra = by_class.extra_special_tokens
+        by_class.extra_special_tokens = [token for token in extra if token in known]
+        by_class._tokenizer = backend
+        if languages:
+            by_class._switch_to_input_mode()
+    return tokenizer
+
+
+def switches_language(tokenizer: Any) -> bool:
+    """Whether a class changes the special tokens around a text with the language."""
+    return hasattr(tokenizer, "_switch_to_target_mode")
+
+
+def _knows_languages(by_class: Any, by_file: Any) -> bool:
+    """Whether a class changes with the language, and the file has a token for its source's."""
+    if not switches_language(by_class):
+        return False
+    return by_file.backend_tokenizer.token_to_id(str(by_class.src_lang)) is not None
+
+
+def _stated_class(folder: Path) -> str | None:
+    """Return the class that tokenizer_config.json names."""
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else None
+    name = settings.get("tokenizer_class") if isinstance(settings, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _class_of(folder: Path) -> Any:
+    """Return the class of transformers that tokenizer_config.json names; None without one."""
+    name = _stated_class(folder)
+    kind = None if name is None else getattr(transformers, name.removesuffix("Fast"), None)
+    return kind if hasattr(kind, "model_input_names") else None
+
+
+def _check_length(source: Source, tokenizer: Any) -> None:
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise CheckpointError(
+            f"{source.folder / SETTINGS} has the model_max_length {str(longest)[:60]!r}, which is "
+            f"no number of tokens; {_REMEDY}"
+        )
+
+
+# --- where two tokenizers read a text in two ways ---
+
+
+def first_difference(first: Any, second: Any, *, framed: bool = True) -> Difference | None:
+    """Return a probe text that two tokenizers read in two ways; None where they agree on all.
+
+    Compared are ids, spans of pieces in the text, and token types where the model takes them.
+    ``first`` is a fast one, whose vocabulary probes are made of. ``framed``: with the special
+    tokens around a text.
+    """
+    texts = [*_TEXTS, *_texts_of_vocabulary(first)]
+    fields = ["ids"]
+    if second.is_fast:
+        fields += ["offsets"]
+        if "token_type_ids" in second.model_input_names:
+            fields += ["type_ids"]
+    for batch in (list[Any](texts), list[Any](_PAIRS)):
+        readings = [_read(tokenizer, batch, framed) for tokenizer in (first, second)]
+        for text, mine, other in zip(batch, *readings, strict=True):
+            if mine is None or other is None:
+                continue  # what cannot be read is said where a user's text is read
+            for field in fields:
+                if getattr(mine, field) != getattr(other, field):
+                    shown = " | ".join(text) if isinstance(text, tuple) else text
+                    return Difference(shown, *_shown(mine, other, field))
+    return None
+
+
+class _Reading(NamedTuple):
+    """One text as a tokenizer reads it; a slow tokenizer tells the first three alone."""
+
+    tokens: Sequence[str]
+    ids: Sequence[int]
+    special: Sequence[int]
+    type_ids: Sequence[int] = ()
+    offsets: Sequence[tuple[int, int]] = ()
+
+
+def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading | None]:
+    """Read texts, or pairs of texts; None for one that the tokenizer fails on."""
+    columns = zip(*batch, strict=True) if isinstance(batch[0], tuple) else (batch,)
+    try:
+        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNREAD)
+    except BaseException as error:
+        # A panic of Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if len(batch) == 1:
+            return [None]
+        return [_read(tokenizer, [text], framed)[0] for text in batch]
+    if not tokenizer.is_fast:
+        special = set(tokenizer.all_special_ids)
+        return [
+            _Reading(tokenizer.convert_ids_to_tokens(ids), ids, [int(i in special) for i in ids])
+            for ids in read["input_ids"]
+        ]
+    return [
+        _Reading(e.tokens, e.ids, e.special_tokens_mask, e.type_ids, e.offsets)
+        for e in read.encodings
+    ]
+
+
+def _shown(mine: _Reading, other: _Reading, field: str) -> tuple[str, str]:
+    """Show how two readings of a text differ: their pieces, or else what differs."""
+    if field != "ids":
+        return _numbers(mine, field), _numbers(other, field)
+    if list(mine.tokens) == list(other.tokens):
+        return _numbers(mine, "ids"), _numbers(other, "ids")
+    pieces = [_pieces(mine, special=False), _pieces(other, special=False)]
+    if pieces[0] == pieces[1]:
+        pieces = [_pieces(mine, special=True), _pieces(other, special=True)]
+    return pieces[0], pieces[1]
+
+
+def _pieces(reading: _Reading, *, special: bool) -> str:
+    """Write the pieces of a text, with or without the special tokens around it."""
+    marked = zip(reading.tokens, reading.special, strict=True)
+    tokens = [token for token, is_special in marked if special or not is_special]
+    return visible(" ".join(map(str, tokens))) or "nothing"
+
+
+def _numbers(reading: _Reading, field: str) -> str:
+    """Write ids, token types or spans of a text's pieces."""
+    called = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}[field]
+    values = getattr(reading, field)
+    if field == "offsets":
+        values = [f"{start}-{end}" for start, end in values]
+    return f"{called} {' '.join(map(str, values))}"
+
+
+def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
+    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
+    backend = tokenizer.backend_tokenizer
+    ids = sorted(backend.get_vocab(with_added_tokens=False).values())
+    chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
+    words = [text for i in chosen if (text := backend.decode([i]).strip())]
+    for word, following in pairwise(words):
+        yield from (word, word.upper(), word.capitalize())
+        yield from (f"{word} {following}", f"{word}  {following}", f"{word}-{following}")
+    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
+        yield from (f"the {token} cat", f"the{token}cat")
+    for part in (backend.normalizer, backend.pre_tokenizer):
+        for pattern in _patterns(None if part is None else json.loads(part.__getstate__())):
+            yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
+
+
+def _patterns(settings: object) -> Iterator[str]:
+    """Yield every text that a normaliser or pre-tokenizer looks for."""
+    pending = [settings]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pattern = value.get("pattern")
+            if isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+                yield pattern["String"]
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+# --- what is said ---
+
+
+def _class_reads_otherwise(source: Source, kind: str, difference: Difference) -> str:
+    """Say that the run follows the file, and what the class would have read."""
+    return (
+        f"Texts are read by the {FILE} of {source.name}: {visible(repr(difference.text))} is read "
+        f"as {difference.first}; {kind} of transformers {transformers.__version__}, which "
+        f"AutoTokenizer and SentenceTransformer open, would read {difference.second}."
+    )
+
+
+def _class_fails(source: Source, problem: CheckpointError) -> str:
+    """Say that the run follows the file, since transformers cannot open the class."""
+    kind = _stated_class(source.folder) or "the class of its family"
+    why = reason(problem.__cause__).rstrip(".")
+    return (
+        f"Texts are read by the {FILE} of {source.name}; AutoTokenizer and SentenceTransformer of "
+        f"transformers {transformers.__version__} fail on it, as they take {kind} ({why}): name "
+        f"{FOLLOWS_FILE_NAME} in its {SETTINGS}."
+    )
+
+
+def _no_fast_class(folder: Path, kind: str) -> str:
+    """Say that a tokenizer is a slow one, and what can be done."""
+    lacks = "no fast class" if kind in SLOW_TO_FAST_CONVERTERS else "no fast class and no converter"
+    return (
+        f"{folder} has the tokenizer {kind}, for which transformers has {lacks}, and headscope "
+        f"needs a fast one ({FILE}) to align words with pieces: build it with the package "
+        "tokenizers and put it into the folder (docs/troubleshooting.md shows how)."
+    )
+
+
+def _without_dropout(source: Source, tokenizer: Any) -> Iterator[str]:
+    """Read texts without the dropout of merges that a file may state, and say so."""
+    model = tokenizer.backend_tokenizer.model
+    if dropout := getattr(model, "dropout", None):
+        model.dropout = None
+        yield (
+            f"The {FILE} of {source.name} leaves out merges at random (dropout {dropout:g}), which "
+            "is for training; texts are read with all of them."
+        )
+
+
+def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
+    """Say how many pieces have capitals that a lower-casing tokenizer never gives."""
+    backend = tokenizer.backend_tokenizer
+    if not _lowers(backend):
+        return
+    added = tokenizer.added_tokens_encoder
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    words = [p for p in vocabulary if p not in added and not _NO_WORD.fullmatch(p)]
+    capitals = {char for char in set("".join(words)) if char != char.lower()}
+    if "ByteLevel" in repr(backend.pre_tokenizer):  # other characters stand for bytes
+        capitals = {char for char in capitals if char.isascii()}
+    normalise = backend.normalizer.normalize_str
+    given = {char for text in (*capitals, *map(str.lower, capitals)) for char in normalise(text)}
+    never = capitals - given
+    lost = sorted((p for p in words if not never.isdisjoint(p)), key=vocabulary.__getitem__)
+    if lost:
+        remedy = f"set do_lower_case to false in its {SETTINGS}"
+        if (source.folder / FILE).is_file():
+            remedy = f"take lower case out of the normalizer of its {FILE}"
+        if lower:
+            remedy = "set do_lower_case to false in its sentence_bert_config.json"
+        count = f"{len(lost):,} pieces" if len(lost) > 1 else "One piece"
+        yield (
+            f"{count} of the {len(vocabulary):,} in the vocabulary of {source.name} can never be "
+            f"given: they have capitals ({visible(listed(lost))}), and its tokenizer turns every "
+            f"text into lower case; if the model was trained on cased text, {remedy}."
+        )
