@@ -35,15 +35,26 @@ _REMEDY = "save it again with tokenizer.save_pretrained."
 _TEXTS = (
     *("Foxes", "x-ray", "don't", " the cat", "the  cat", "the cat ", "the\tcat sat.", "a"),
     *("self_attention", "e.g. U.S.A.", "1,234.50", "50% off", "a/b", "``quoted''", "WAIT"),
-    *("Z\u00fcrich", "na\u00efve", "e\u0301", "\u00df \u1e9e", "\u0130stanbul", "\u2026\u2014\u201c"),
+    *(
+        "Z\u00fcrich",
+        "na\u00efve",
+        "e\u0301",
+        "\u00df \u1e9e",
+        "\u0130stanbul",
+        "\u2026\u2014\u201c",
+    ),
     *("\ufb01rst \u2167 \u00bd \uff12", "so\u00adft", "a\u200bb\u00a0c", "\U0001f44d\U0001f3fd ok"),
     *("\u6771\u4eac\u30bf\u30ef\u30fc", "\u4e2d\u6587abc", "\u041f\u0440\u0438\u0432\u0435\u0442"),
-    *("\u0928\u092e\u0938\u094d\u0924\u0947", "\u0e2a\u0e27\u0e31\u0e2a", "\u0645\u0631\u062d\u0628\u0627"),
+    *(
+        "\u0928\u092e\u0938\u094d\u0924\u0947",
+        "\u0e2a\u0e27\u0e31\u0e2a",
+        "\u0645\u0631\u062d\u0628\u0627",
+    ),
     "The quick brown fox jumps over the lazy dog",
     "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
 )
 _PAIRS = (("the cat", "a dog"), ("a", "b"))
-_MOST_PIECES, _MOST_TOKENS = 200, 256  # Pieces and added tokens that further probes are made of.
+_MOST_PIECES, _MOST_TOKENS = 100, 256  # Pieces and added tokens that further probes are made of.
 _UNREAD = {"truncation": False, "padding": False, "verbose": False}
 #: What a piece for a byte, and a token with brackets around it, look like.
 _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
@@ -369,9 +380,9 @@ def _no_fast_class(folder: Path, kind: str) -> str:
     """Say that a tokenizer is a slow one, and what can be done."""
     lacks = "no fast class" if kind in SLOW_TO_FAST_CONVERTERS else "no fast class and no converter"
     return (
-        f"{folder} has the tokenizer {kind}, for which transformers has {lacks}, and headscope "
-        f"needs a fast one ({FILE}) to align words with pieces: build it with the package "
-        "tokenizers and put it into the folder (docs/troubleshooting.md shows how)."
+        f"{folder} has no fast tokenizer ({FILE}), which is needed to align words with pieces, and "
+        f"transformers has {lacks} for its {kind}: build {FILE} with the package tokenizers and "
+        "put it into the folder (docs/troubleshooting.md shows how)."
     )
 
 
@@ -407,9 +418,8 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
             remedy = f"take lower case out of the normalizer of its {FILE}"
         if lower:
             remedy = "set do_lower_case to false in its sentence_bert_config.json"
-        count = f"{len(lost):,} pieces" if len(lost) > 1 else "One piece"
         yield (
-            f"{count} of the {len(vocabulary):,} in the vocabulary of {source.name} can never be "
-            f"given: they have capitals ({visible(listed(lost))}), and its tokenizer turns every "
-            f"text into lower case; if the model was trained on cased text, {remedy}."
+            f"In the vocabulary of {source.name}, {len(lost):,} of {len(vocabulary):,} pieces can "
+            f"never be given because of capitals ({visible(listed(lost))}), since its tokenizer "
+            f"turns every text into lower case; if the model was trained on cased text, {remedy}."
         )
