@@ -20,9 +20,10 @@ from headscope.models.run.routing import quiet_transformers
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a fast tokenizer's files; a tokenizer.json that neither cuts nor pads a text."""
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
+    """Write a tokenizer's files, with a tokenizer.json that neither cuts nor pads a text."""
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
 
 
@@ -32,7 +33,7 @@ def name_tokenizer_class(tokenizer: Any, folder: Path) -> None:
     The folder is complete but for that: which class AutoTokenizer opens depends on config.json too.
     A translator of many languages keeps its class, which alone switches between them.
     """
-    if switches_language(tokenizer):
+    if not tokenizer.is_fast or switches_language(tokenizer):
         return
     register()
     with quiet_transformers():
@@ -46,5 +47,8 @@ def name_tokenizer_class(tokenizer: Any, folder: Path) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["tokenizer_class"] = FOLLOWS_FILE_NAME
     settings["model_input_names"] = list(tokenizer.model_input_names)
+    prefix = getattr(tokenizer.backend_tokenizer.pre_tokenizer, "add_prefix_space", None)
+    if prefix is not None:  # transformers 4 sets what is stated here, or else False
+        settings["add_prefix_space"] = prefix
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")

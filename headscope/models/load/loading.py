@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from headscope.core.errors import CheckpointError
 from headscope.core.progress import say
 from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
@@ -17,11 +16,7 @@ from headscope.models.load.manifest import kept_parts, recall_rows
 from headscope.models.load.network import check_finite, load_network, read_config
 from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
 from headscope.models.load.source import DEMO, find_source
-from headscope.models.load.tokenizer import (
-    OpenedTokenizer,
-    open_tokenizer,
-    refuse_without_tokenizer,
-)
+from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_tokenizer
 from headscope.models.run.devices import dtype_on, pick_device
 from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
 from headscope.models.run.pooling import chosen
@@ -79,7 +74,7 @@ def load(
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
-        raise refuse_without_tokenizer(source.folder)
+        raise no_tokenizer(source.folder)
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)

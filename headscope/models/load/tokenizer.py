@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import transformers
 from tokenizers import normalizers
 from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from headscope.core.errors import CheckpointError, reason
 from headscope.core.safe_text import listed, visible
@@ -25,7 +26,7 @@ from headscope.models.load.checkpoint import TOKENIZER_FILES, read_json, refuse_
 from headscope.models.load.network import SAFE, explained
 from headscope.models.load.source import Source
 
-FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+FILE, SETTINGS, _CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
 #: The class whose tokenizer is the file's; transformers 4 knows it by this name too.
 FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
@@ -87,46 +88,56 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
         if (source.folder / name).is_file():
             refuse_pointer(source.folder / name)
     by_class, problem = _opened_by_class(source)
-    remarks = list[str]()
-    difference = None
+    by_file = None
+    if (source.folder / FILE).is_file():
+        follows = type(by_class) is FOLLOWS_FILE
+        by_file = by_class if follows else _opened_by_file(source, by_class, problem)
+    if by_file is None and problem is not None:
+        raise _refusal(source.folder) or problem
+    remarks = [] if by_file is None else [*_without_dropout(source, by_file)]
+    for opened in (by_class, by_file):
+        if lower and opened is not None and opened.is_fast:
+            lower_case(opened)
     tokenizer = by_class
-    if (source.folder / FILE).is_file() and type(by_class) is not FOLLOWS_FILE:
-        by_file = _opened_by_file(source, by_class, problem)
-        if lower:
-            lower_case(by_file)
-        if problem is not None:
-            tokenizer = by_file
-            remarks.append(_class_fails(source, problem))
-        else:
-            if lower and by_class.is_fast:
-                lower_case(by_class)
-            languages = _knows_languages(by_class, by_file)
-            difference = first_difference(by_file, by_class, framed=not languages)
-            tokenizer = _following_file(by_class, by_file, languages)
-    elif problem is not None:
-        raise problem
+    otherwise: str | None = None
+    if problem is not None:
+        tokenizer = by_file
+        otherwise = _class_fails(source, problem)
+    elif by_file is not None and by_file is not by_class:
+        tokenizer, otherwise = _reconciled(source, by_class, by_file)
     if not tokenizer.is_fast:
-        raise CheckpointError(_no_fast_class(source.folder, type(tokenizer).__name__))
+        raise CheckpointError(_no_fast_class(source.folder, type(tokenizer)))
     _check_length(source, tokenizer)
-    if lower:
-        lower_case(tokenizer)
-    if difference is not None:
-        remarks.append(_class_reads_otherwise(source, type(by_class).__name__, difference))
-    remarks += _without_dropout(source, tokenizer)
+    if otherwise is not None:
+        remarks.append(otherwise)
     remarks += _cased_pieces(source, tokenizer, lower)
-    return OpenedTokenizer(tokenizer, difference is not None or by_class is None, tuple(remarks))
+    return OpenedTokenizer(tokenizer, otherwise is not None, tuple(remarks))
 
 
-def refuse_without_tokenizer(folder: Path) -> CheckpointError:
-    """Return the error for a folder that has no file a tokenizer can be read from."""
-    name = _stated_class(folder)
-    kind = None if name is None else getattr(transformers, name.removesuffix("Fast"), None)
-    if kind is not None and not issubclass(kind, FOLLOWS_FILE):
-        return CheckpointError(_no_fast_class(folder, kind.__name__))
-    return CheckpointError(
+def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
+    """Return the tokenizer that follows the file; say it where the class reads a text otherwise."""
+    languages = _knows_languages(by_class, by_file)
+    difference = first_difference(by_file, by_class, framed=not languages)
+    tokenizer = _following_file(by_class, by_file, languages)
+    if difference is None:
+        return tokenizer, None
+    return tokenizer, _class_reads_otherwise(source, type(by_class).__name__, difference)
+
+
+def no_tokenizer(folder: Path) -> CheckpointError:
+    """Return the error for a folder without a file that a tokenizer can be read from."""
+    return _refusal(folder) or CheckpointError(
         f"{folder} has no tokenizer ({FILE}); save the model's fast tokenizer beside it with "
         "tokenizer.save_pretrained."
     )
+
+
+def _refusal(folder: Path) -> CheckpointError | None:
+    """Return the error for a folder whose class is a slow one; None for any other."""
+    kind = _class_of(folder)
+    if kind is None or issubclass(kind, FOLLOWS_FILE):
+        return None
+    return CheckpointError(_no_fast_class(folder, kind))
 
 
 def lower_case(tokenizer: Any) -> None:
@@ -210,17 +221,16 @@ def _knows_languages(by_class: Any, by_file: Any) -> bool:
     return by_file.backend_tokenizer.token_to_id(str(by_class.src_lang)) is not None
 
 
-def _stated_class(folder: Path) -> str | None:
-    """Return the class that tokenizer_config.json names."""
-    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else None
-    name = settings.get("tokenizer_class") if isinstance(settings, dict) else None
-    return name if isinstance(name, str) else None
-
-
 def _class_of(folder: Path) -> Any:
-    """Return the class of transformers that tokenizer_config.json names; None without one."""
-    name = _stated_class(folder)
-    kind = None if name is None else getattr(transformers, name.removesuffix("Fast"), None)
+    """Return the class of transformers that a folder names, or else that of its family, or None."""
+    settings = [
+        read_json(folder / name) for name in (SETTINGS, _CONFIG) if (folder / name).is_file()
+    ]
+    stated = [each for each in settings if isinstance(each, dict)]
+    names = [each.get("tokenizer_class") for each in stated]
+    names += [TOKENIZER_MAPPING_NAMES.get(str(each.get("model_type"))) for each in stated]
+    known = [name.removesuffix("Fast") for name in names if isinstance(name, str) and name]
+    kind = getattr(transformers, known[0], None) if known else None
     return kind if hasattr(kind, "model_input_names") else None
 
 
@@ -367,21 +377,24 @@ def _class_reads_otherwise(source: Source, kind: str, difference: Difference) ->
 
 def _class_fails(source: Source, problem: CheckpointError) -> str:
     """Say that the run follows the file, since transformers cannot open the class."""
-    kind = _stated_class(source.folder) or "the class of its family"
+    kind = _class_of(source.folder)
+    name = "another class" if kind is None else kind.__name__
     why = reason(problem.__cause__).rstrip(".")
     return (
         f"Texts are read by the {FILE} of {source.name}; AutoTokenizer and SentenceTransformer of "
-        f"transformers {transformers.__version__} fail on it, as they take {kind} ({why}): name "
+        f"transformers {transformers.__version__} fail on it, as they take {name} ({why}): name "
         f"{FOLLOWS_FILE_NAME} in its {SETTINGS}."
     )
 
 
-def _no_fast_class(folder: Path, kind: str) -> str:
+def _no_fast_class(folder: Path, kind: type) -> str:
     """Say that a tokenizer is a slow one, and what can be done."""
-    lacks = "no fast class" if kind in SLOW_TO_FAST_CONVERTERS else "no fast class and no converter"
+    name, lacks = kind.__name__, "no fast class"
+    if name not in SLOW_TO_FAST_CONVERTERS:
+        lacks += " and no converter"
     return (
         f"{folder} has no fast tokenizer ({FILE}), which is needed to align words with pieces, and "
-        f"transformers has {lacks} for its {kind}: build {FILE} with the package tokenizers and "
+        f"transformers has {lacks} for its {name}: build {FILE} with the package tokenizers and "
         "put it into the folder (docs/troubleshooting.md shows how)."
     )
 

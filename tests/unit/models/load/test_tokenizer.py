@@ -309,7 +309,7 @@ def test_a_slow_tokenizer_is_named_with_what_can_be_done(tmp_path):
         single="<cls> $A <eos>", special_tokens=[("<cls>", 0), ("<eos>", 2)]
     )
     fast.save(str(tmp_path / "tokenizer.json"))
-    tokenizer, differs, remarks = opened(tmp_path)
+    tokenizer = opened(tmp_path).tokenizer
     slow = EsmTokenizer.from_pretrained(tmp_path)
     for protein in ("MKTL", "MK<mask>LW"):
         assert tokenizer(protein)["input_ids"] == slow(protein)["input_ids"]
