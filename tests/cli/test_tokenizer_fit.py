@@ -102,7 +102,7 @@ def test_the_file_is_read_and_the_class_is_said_by_every_command(run, model, tmp
     ]
     _edited(folder, normalizer={"type": "Sequence", "normalizers": replacing})
     text, saved = tmp_path / "lines.txt", tmp_path / "saved"
-    text.write_text("the cat sat on a mat\n" * 12, encoding="utf-8")
+    text.write_text("the cat sat on a mat\nshe ran to the house\n" * 6, encoding="utf-8")
     commands = (
         ("explain", folder, "x dog"),
         ("validate", folder),

@@ -87,6 +87,12 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
     for name in TOKENIZER_FILES:
         if (source.folder / name).is_file():
             refuse_pointer(source.folder / name)
+    with explained(f"The tokenizer in {source.folder} cannot be used (", f"); {_REMEDY}"):
+        return _opened(source, lower)
+
+
+def _opened(source: Source, lower: bool) -> OpenedTokenizer:
+    """Open a tokenizer by its class and by its file, and let it follow the file."""
     by_class, problem = _opened_by_class(source)
     by_file = None
     if (source.folder / FILE).is_file():
@@ -419,8 +425,9 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
     vocabulary = backend.get_vocab(with_added_tokens=False)
     words = [p for p in vocabulary if p not in added and not _NO_WORD.fullmatch(p)]
     capitals = {char for char in set("".join(words)) if char != char.lower()}
-    if "ByteLevel" in repr(backend.pre_tokenizer):  # other characters stand for bytes
+    if "ByteLevel" in repr(backend.pre_tokenizer):  # single characters stand for all bytes
         capitals = {char for char in capitals if char.isascii()}
+        words = [piece for piece in words if len(piece) > 1]
     normalise = backend.normalizer.normalize_str
     given = {char for text in (*capitals, *map(str.lower, capitals)) for char in normalise(text)}
     never = capitals - given
