@@ -84,10 +84,11 @@ def load(
         opened = OpenedTokenizer(None, False, ())
         if checkpoint.has_tokenizer:
             opened = open_tokenizer(source, lower=lower_cases(outer.folder))
+        tokenizer = opened.tokenizer
         network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
     check_finite(network, source)
     network = network.to(where).eval()
-    loaded = wrap(network, opened.tokenizer, name=source.name)
+    loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if parts is not None:
         loaded.origin = parts.origin
@@ -98,7 +99,7 @@ def load(
     loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
-    loaded.pooling = read_pooling(outer.folder, width, opened.tokenizer)
+    loaded.pooling = read_pooling(outer.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 

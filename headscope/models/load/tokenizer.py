@@ -26,7 +26,8 @@ from headscope.models.load.checkpoint import TOKENIZER_FILES, read_json, refuse_
 from headscope.models.load.network import SAFE, explained
 from headscope.models.load.source import Source
 
-FILE, SETTINGS, _CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
+FILE = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
 #: The class whose tokenizer is the file's; transformers 4 knows it by this name too.
 FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
@@ -34,29 +35,45 @@ _REMEDY = "save it again with tokenizer.save_pretrained."
 
 #: Texts that normalisers, pre-tokenizers and frames of special tokens read in different ways.
 _TEXTS = (
-    *("Foxes", "x-ray", "don't", " the cat", "the  cat", "the cat ", "the\tcat sat.", "a"),
-    *("self_attention", "e.g. U.S.A.", "1,234.50", "50% off", "a/b", "``quoted''", "WAIT"),
-    *(
-        "Z\u00fcrich",
-        "na\u00efve",
-        "e\u0301",
-        "\u00df \u1e9e",
-        "\u0130stanbul",
-        "\u2026\u2014\u201c",
-    ),
-    *("\ufb01rst \u2167 \u00bd \uff12", "so\u00adft", "a\u200bb\u00a0c", "\U0001f44d\U0001f3fd ok"),
-    *("\u6771\u4eac\u30bf\u30ef\u30fc", "\u4e2d\u6587abc", "\u041f\u0440\u0438\u0432\u0435\u0442"),
-    *(
-        "\u0928\u092e\u0938\u094d\u0924\u0947",
-        "\u0e2a\u0e27\u0e31\u0e2a",
-        "\u0645\u0631\u062d\u0628\u0627",
-    ),
+    "Foxes",
+    "x-ray",
+    "don't",
+    " the cat",
+    "the  cat",
+    "the cat ",
+    "the\tcat sat.",
+    "a",
+    "self_attention",
+    "e.g. U.S.A.",
+    "1,234.50",
+    "50% off",
+    "a/b",
+    "``quoted''",
+    "WAIT",
+    "Z\u00fcrich",
+    "na\u00efve",
+    "e\u0301",
+    "\u00df \u1e9e",
+    "\u0130stanbul",
+    "\u2026\u2014\u201c",
+    "\ufb01rst \u2167 \u00bd \uff12",
+    "so\u00adft",
+    "a\u200bb\u00a0c",
+    "\U0001f44d\U0001f3fd ok",
+    "\u6771\u4eac\u30bf\u30ef\u30fc",
+    "\u4e2d\u6587abc",
+    "\u041f\u0440\u0438\u0432\u0435\u0442",
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\u0e2a\u0e27\u0e31\u0e2a",
+    "\u0645\u0631\u062d\u0628\u0627",
     "The quick brown fox jumps over the lazy dog",
     "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
 )
 _PAIRS = (("the cat", "a dog"), ("a", "b"))
-_MOST_PIECES, _MOST_TOKENS = 100, 256  # Pieces and added tokens that further probes are made of.
-_UNREAD = {"truncation": False, "padding": False, "verbose": False}
+#: Most pieces, and most added tokens, that further probes are made of.
+_MOST_PIECES = 100
+_MOST_TOKENS = 256
+_UNCUT = {"truncation": False, "padding": False, "verbose": False}
 #: What a piece for a byte, and a token with brackets around it, look like.
 _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
 
@@ -229,14 +246,13 @@ def _knows_languages(by_class: Any, by_file: Any) -> bool:
 
 def _class_of(folder: Path) -> Any:
     """Return the class of transformers that a folder names, or else that of its family, or None."""
-    settings = [
-        read_json(folder / name) for name in (SETTINGS, _CONFIG) if (folder / name).is_file()
-    ]
-    stated = [each for each in settings if isinstance(each, dict)]
-    names = [each.get("tokenizer_class") for each in stated]
+    files = [folder / SETTINGS, folder / "config.json"]
+    read = [read_json(file) for file in files if file.is_file()]
+    stated = [settings for settings in read if isinstance(settings, dict)]
+    names = [settings.get("tokenizer_class") for settings in stated]
     names += [TOKENIZER_MAPPING_NAMES.get(str(each.get("model_type"))) for each in stated]
-    known = [name.removesuffix("Fast") for name in names if isinstance(name, str) and name]
-    kind = getattr(transformers, known[0], None) if known else None
+    name = next((name for name in names if isinstance(name, str)), "")
+    kind = getattr(transformers, name.removesuffix("Fast"), None)
     return kind if hasattr(kind, "model_input_names") else None
 
 
@@ -259,15 +275,16 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
     ``first`` is a fast one, whose vocabulary probes are made of. ``framed``: with the special
     tokens around a text.
     """
-    texts = [*_TEXTS, *_texts_of_vocabulary(first)]
     fields = ["ids"]
     if second.is_fast:
-        fields += ["offsets"]
+        fields.append("offsets")
         if "token_type_ids" in second.model_input_names:
-            fields += ["type_ids"]
-    for batch in (list[Any](texts), list[Any](_PAIRS)):
-        readings = [_read(tokenizer, batch, framed) for tokenizer in (first, second)]
-        for text, mine, other in zip(batch, *readings, strict=True):
+            fields.append("type_ids")
+    batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
+    for batch in batches:
+        ours = _read(first, batch, framed)
+        theirs = _read(second, batch, framed)
+        for text, mine, other in zip(batch, ours, theirs, strict=True):
             if mine is None or other is None:
                 continue  # what cannot be read is said where a user's text is read
             for field in fields:
@@ -291,7 +308,7 @@ def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading |
     """Read texts, or pairs of texts; None for one that the tokenizer fails on."""
     columns = zip(*batch, strict=True) if isinstance(batch[0], tuple) else (batch,)
     try:
-        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNREAD)
+        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNCUT)
     except BaseException as error:
         # A panic of Rust is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -317,10 +334,8 @@ def _shown(mine: _Reading, other: _Reading, field: str) -> tuple[str, str]:
         return _numbers(mine, field), _numbers(other, field)
     if list(mine.tokens) == list(other.tokens):
         return _numbers(mine, "ids"), _numbers(other, "ids")
-    pieces = [_pieces(mine, special=False), _pieces(other, special=False)]
-    if pieces[0] == pieces[1]:
-        pieces = [_pieces(mine, special=True), _pieces(other, special=True)]
-    return pieces[0], pieces[1]
+    framed = _pieces(mine, special=False) == _pieces(other, special=False)
+    return _pieces(mine, special=framed), _pieces(other, special=framed)
 
 
 def _pieces(reading: _Reading, *, special: bool) -> str:
@@ -347,7 +362,8 @@ def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
     words = [text for i in chosen if (text := backend.decode([i]).strip())]
     for word, following in pairwise(words):
         yield from (word, word.upper(), word.capitalize())
-        yield from (f"{word} {following}", f"{word}  {following}", f"{word}-{following}")
+        for between in (" ", "  ", "-"):
+            yield f"{word}{between}{following}"
     for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
         yield from (f"the {token} cat", f"the{token}cat")
     for part in (backend.normalizer, backend.pre_tokenizer):
@@ -395,7 +411,8 @@ def _class_fails(source: Source, problem: CheckpointError) -> str:
 
 def _no_fast_class(folder: Path, kind: type) -> str:
     """Say that a tokenizer is a slow one, and what can be done."""
-    name, lacks = kind.__name__, "no fast class"
+    name = kind.__name__
+    lacks = "no fast class"
     if name not in SLOW_TO_FAST_CONVERTERS:
         lacks += " and no converter"
     return (
@@ -428,9 +445,8 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
     if "ByteLevel" in repr(backend.pre_tokenizer):  # single characters stand for all bytes
         capitals = {char for char in capitals if char.isascii()}
         words = [piece for piece in words if len(piece) > 1]
-    normalise = backend.normalizer.normalize_str
-    given = {char for text in (*capitals, *map(str.lower, capitals)) for char in normalise(text)}
-    never = capitals - given
+    texts = [*capitals, *map(str.lower, capitals)]
+    never = capitals.difference(*map(backend.normalizer.normalize_str, texts))
     lost = sorted((p for p in words if not never.isdisjoint(p)), key=vocabulary.__getitem__)
     if lost:
         remedy = f"set do_lower_case to false in its {SETTINGS}"
