@@ -167,10 +167,10 @@ def lower_case(tokenizer: Any) -> None:
     """Let a fast tokenizer read every text in lower case, in place."""
     backend = tokenizer.backend_tokenizer
     if not _lowers(backend):
-        parts = [normalizers.Lowercase()]
+        steps = [normalizers.Lowercase()]
         if backend.normalizer is not None:
-            parts.append(backend.normalizer)
-        backend.normalizer = normalizers.Sequence(parts)
+            steps.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(steps)
 
 
 def _lowers(backend: Any) -> bool:
@@ -282,15 +282,16 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
             fields.append("type_ids")
     batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
     for batch in batches:
-        ours = _read(first, batch, framed)
-        theirs = _read(second, batch, framed)
-        for text, mine, other in zip(batch, ours, theirs, strict=True):
-            if mine is None or other is None:
+        readings = zip(_read(first, batch, framed), _read(second, batch, framed), strict=True)
+        for text, (reading, second_reading) in zip(batch, readings, strict=True):
+            if reading is None:
                 continue  # what cannot be read is said where a user's text is read
+            shown = " | ".join(text) if isinstance(text, tuple) else text
+            if second_reading is None:
+                return Difference(shown, _pieces(reading, special=False), "nothing, and fail")
             for field in fields:
-                if getattr(mine, field) != getattr(other, field):
-                    shown = " | ".join(text) if isinstance(text, tuple) else text
-                    return Difference(shown, *_shown(mine, other, field))
+                if getattr(reading, field) != getattr(second_reading, field):
+                    return Difference(shown, *_shown(reading, second_reading, field))
     return None
 
 
@@ -328,14 +329,14 @@ def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading |
     ]
 
 
-def _shown(mine: _Reading, other: _Reading, field: str) -> tuple[str, str]:
+def _shown(first: _Reading, second: _Reading, field: str) -> tuple[str, str]:
     """Show how two readings of a text differ: their pieces, or else what differs."""
     if field != "ids":
-        return _numbers(mine, field), _numbers(other, field)
-    if list(mine.tokens) == list(other.tokens):
-        return _numbers(mine, "ids"), _numbers(other, "ids")
-    framed = _pieces(mine, special=False) == _pieces(other, special=False)
-    return _pieces(mine, special=framed), _pieces(other, special=framed)
+        return _numbers(first, field), _numbers(second, field)
+    if list(first.tokens) == list(second.tokens):
+        return _numbers(first, "ids"), _numbers(second, "ids")
+    framed = _pieces(first, special=False) == _pieces(second, special=False)
+    return _pieces(first, special=framed), _pieces(second, special=framed)
 
 
 def _pieces(reading: _Reading, *, special: bool) -> str:
@@ -366,8 +367,8 @@ def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
             yield f"{word}{between}{following}"
     for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
         yield from (f"the {token} cat", f"the{token}cat")
-    for part in (backend.normalizer, backend.pre_tokenizer):
-        for pattern in _patterns(None if part is None else json.loads(part.__getstate__())):
+    for step in (backend.normalizer, backend.pre_tokenizer):
+        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
             yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
 
 
