@@ -26,6 +26,7 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
+from headscope.data.pieces import readable_pieces
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import Run, gate, intervene
@@ -171,12 +172,12 @@ class Answers:
     def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> dict[str, Any]:
         """Lay out one text as the model reads it, and every head's pattern on it with heads off.
 
-        ``special`` are tokens that the tokenizer added, ``target`` the same two of what a decoder
+        ``special`` are special tokens, ``target`` the same two of what a decoder
         reads, and a pattern is per cent, a byte a weight, row by row, in base64.
         """
 
         def tokens(ids: Sequence[int]) -> list[str]:
-            return list(map(visible, self.model.tokenizer.convert_ids_to_tokens(list(ids))))
+            return list(map(visible, readable_pieces(self.model.tokenizer, ids)))
 
         target: dict[str, list[Any]] = {}
         if isinstance(row, PairRow):
@@ -207,7 +208,8 @@ class Answers:
         mask = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask in rows[0].ids:
             position = rows[0].ids.index(mask)
-            return _ranked(logits[:: len(rows), position], tokenizer.convert_ids_to_tokens)
+            masked = logits[:: len(rows), position]
+            return _ranked(masked, lambda token: readable_pieces(tokenizer, [token])[0])
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
         cosines = cosine(by_model, by_model[:1])  # (models, texts)

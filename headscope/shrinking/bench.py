@@ -92,6 +92,11 @@ class Bench:
         """Say why the whole model's values mean nothing, if they do not."""
         return self.task.degenerate(self._outputs)
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Say what makes the whole model's values doubtful."""
+        return self.task.doubts(self._outputs)
+
     def value(
         self, model: LoadedModel, served: Served
     ) -> tuple[Estimate, Change, dict[str, float]]:

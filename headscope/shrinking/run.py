@@ -60,6 +60,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
             remarks = []
             if (why := bench.degenerate) is not None:
                 remarks = [f"The whole model {why}, so no value here means anything."]
+            remarks += bench.doubts
             if lacks_vnni():
                 remarks.append(
                     "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "

@@ -29,6 +29,7 @@ from headscope.models.surgery.output_maps import original_outputs
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Metric, Outputs, resampled, value_of
 from headscope.stats.paired_change import Change, interval_of, paired_change
+from headscope.stats.statistics import below_chance
 
 R = TypeVar("R", bound=Row)
 #: Rows, how many examples are measured on them, and how many examples there were.
@@ -76,6 +77,7 @@ class Task:
                 f"limit of {loaded.max_length} tokens; give two that do (nothing is ever cut)."
             )
         self.skipped = all_of_them - self.n_examples
+        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes)))
         self.distance = Distance(self.rows, loaded)
 
     @property
@@ -168,6 +170,10 @@ class Task:
         The answer continues "the unpruned model ..."; None for a model that reads its input.
         """
         raise NotImplementedError
+
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say what makes the whole model's value doubtful, though the model reads its input."""
+        return ()
 
     def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
         """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
@@ -264,6 +270,27 @@ class _Set:
 
     def __len__(self) -> int:
         return len(self.rows) * max(map(len, self.rows))
+
+
+BELOW_CHANCE = 0.01  # p below which accuracy is said to be lower than chance.
+
+
+def order_doubt(
+    name: str, right: float, predicted: Array, gold: Array, kinds: str
+) -> tuple[str, ...]:
+    """Say that classes may be in another order where fewer are right than by chance.
+
+    ``predicted`` and ``gold`` count every class of the data called ``name``.
+    """
+    chance, p = below_chance(int(right), predicted, gold)
+    if p >= BELOW_CHANCE:
+        return ()
+    accuracy = 100 * right / gold.sum()
+    return (
+        f"The whole model's accuracy, {accuracy:.1f}%, is significantly below chance "
+        f"({100 * chance:.1f}%, p = {p:.1g}): the {kinds} of {name} may be numbered in another "
+        "order than the model's.",
+    )
 
 
 def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
