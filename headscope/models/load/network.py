@@ -13,6 +13,7 @@ import transformers
 from tokenizers import normalizers
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from headscope.core.errors import CheckpointError, reason
 from headscope.core.saved_config import is_ours
@@ -149,7 +150,21 @@ def _load(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
         network.__class__ = original
+        if network.can_generate():
+            network.generation_config = _generation_config(source)
         return network, info
+
+
+def _generation_config(source: Source) -> Any:
+    """Read how a model writes, as transformers does; older folders say so in config.json."""
+    if (source.folder / GENERATION_CONFIG_NAME).is_file():
+        return transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
+    return transformers.GenerationConfig.from_pretrained(
+        source.folder,
+        config_file_name="config.json",
+        local_files_only=True,
+        _from_model_config=True,
+    )
 
 
 def _architecture(checkpoint: Checkpoint) -> str | None:
