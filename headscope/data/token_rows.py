@@ -6,6 +6,7 @@ import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from headscope.data.pieces import (
     token_stream,
     tokenise,
 )
+from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
@@ -32,7 +34,7 @@ class Row:
 
     index: int  # Its place among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
-    types: tuple[int, ...] | None  # Token types, for pairs of models that have them
+    types: tuple[int, ...] | None  # Token types; None for those that the model takes unasked
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
@@ -49,7 +51,7 @@ class Padded:
     #: input_ids, attention_mask: (batch, pos), int64: Token ids; 1 for tokens and 0 for padding
     input_ids: Tensor
     attention_mask: Tensor
-    #: (batch, pos), or None: 0 or 1 for the first or second text of a pair
+    #: (batch, pos), or None for the types that the model takes unasked
     token_type_ids: Tensor | None
     masked: Tensor  # (2, masked): Row and position of every masked token, row by row
     gold: Tensor  # (masked,): The token ids that stood there
@@ -80,19 +82,26 @@ class Padded:
         return self.attention_mask if stack == "encoder" else self.hidden_mask
 
 
+class TypedModel(TextModel, Protocol):
+    """A model that may read token types besides."""
+
+    @property
+    def token_types(self) -> TokenTypes:
+        """Which it is given."""
+
+
 def encode_rows(
-    model: TextModel, first: Sequence[str], second: Sequence[str] | None
+    model: TypedModel, first: Sequence[str], second: Sequence[str] | None
 ) -> Iterator[Row | None]:
     """Yield each text (or pair) as a row, or None where it is longer than allowed; never cut.
 
     Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors propagate.
     """
-    typed = second is not None and "token_type_ids" in model.tokenizer.model_input_names
     for i, encoding in enumerate(tokenise(model, first, pairs=second)):
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        types = tuple(encoding.type_ids) if typed else None
+        types = model.token_types.of_encoding(encoding, pair=second is not None)
         yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
 
 

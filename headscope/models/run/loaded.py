@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Ends
+from headscope.data.token_types import TokenTypes, token_types
 from headscope.models.layouts.families import refuse
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import find_sites, numbered
@@ -215,6 +217,11 @@ class LoadedModel:
         """Rows of the input embedding."""
         return int(self.model.get_input_embeddings().num_embeddings)
 
+    @cached_property
+    def token_types(self) -> TokenTypes:
+        """Which token types it is given."""
+        return token_types(self, self.model)
+
     @property
     def max_length(self) -> int:
         """Longest sequence, special tokens included, that model and tokenizer allow."""
@@ -238,6 +245,7 @@ class LoadedModel:
         inputs = _present(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            token_type_ids=self.token_types.of_texts(attention_mask),
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
@@ -260,6 +268,8 @@ class LoadedModel:
         """
         if self.encoder_decoder and decoder_input_ids is None:
             return self.forward(input_ids, attention_mask), None
+        if token_type_ids is None:
+            token_type_ids = self.token_types.of_texts(attention_mask)
         inputs = _present(
             input_ids=input_ids,
             attention_mask=attention_mask,
