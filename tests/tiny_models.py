@@ -71,6 +71,7 @@ class TextOnly:
     max_length: int = 64
     vocab_size: int = len(VOCABULARY)
     name: str = "tiny"
+    unreadable: str | None = None
     token_types: TokenTypes = field(default_factory=lambda: TokenTypes(rows=2))
 
 

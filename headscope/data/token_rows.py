@@ -184,6 +184,7 @@ class Ends:
 
     start: int  # Token id that it reads first
     stop: int  # Token id that ends every target
+    first: int | None = None  # Token id of the language code that begins every target, if any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +219,8 @@ def encode_pairs(
 
     Each side gets the special tokens that the tokenizer itself puts there, with one exception:
     special tokens after a target's text are replaced by one stop token, which some tokenizers add
-    and others do not. Nothing is ever cut. ``check`` is that of
+    and others do not. Of a model that is told its languages, a target begins with its language's
+    code and no other special token. Nothing is ever cut. ``check`` is that of
     :func:`~headscope.data.pieces.tokenise`, for the sources.
     """
     texts, targets = tee(targets)
@@ -229,7 +231,10 @@ def encode_pairs(
         size, marks = len(target.ids), target.special_tokens_mask
         while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
             size -= 1
-        labels = (*target.ids[:size], ends.stop)
+        begin, code = 0, [] if ends.first is None else [ends.first]
+        while code and begin < size and marks[begin]:
+            begin += 1
+        labels = (*code, *target.ids[begin:size], ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
             continue
@@ -240,10 +245,12 @@ def encode_pairs(
             content=_content(source.special_tokens_mask),
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
-            decoder_content=_content([1, *marks[:size]]),
-            decoder_punctuation=tuple(_punctuation(text, target)),
+            decoder_content=_content([1, *[1 for _ in code], *marks[begin:size]]),
+            decoder_punctuation=tuple(
+                position + len(code) - begin for position in _punctuation(text, target)
+            ),
             source_spans=tuple(source.offsets),
-            target_spans=tuple(target.offsets[:size]),
+            target_spans=(*[(0, 0) for _ in code], *target.offsets[begin:size]),
         )
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
+from headscope.data.languages import Languages, languages_of
 from headscope.data.token_rows import Ends
 from headscope.data.token_types import TokenTypes, token_types
 from headscope.models.layouts.families import refuse
@@ -183,6 +184,21 @@ class LoadedModel:
     def encoder_decoder(self) -> bool:
         """Whether the model has a decoder that reads an encoder's states."""
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @cached_property
+    def languages(self) -> Languages | None:
+        """The languages that it reads and writes; None unless it is told them by codes."""
+        return languages_of(self.tokenizer) if self.encoder_decoder else None
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why no text can be read, if so."""
+        if self.languages is None or self.languages.source is not None:
+            return None
+        return (
+            f"{self.name} ({self.family}) reads texts of several languages, and none of its files "
+            f"says of which these are; give source_language, {_such_as(self.languages)}."
+        )
 
     @property
     def start_id(self) -> int | None:
@@ -371,17 +387,33 @@ def ends_of(loaded: LoadedModel) -> Ends:
             f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
             "one, such as Marian, BART or T5."
         )
+    languages, first = loaded.languages, None
+    if languages is not None:
+        if languages.target is None:
+            raise InputError(
+                f"{loaded.name} ({loaded.family}) writes several languages, and none of its files "
+                f"says which one; give target_language, {_such_as(languages)}."
+            )
+        first = languages.codes[languages.target]
     network = loaded.network
     for settings in (network.config, getattr(network, "generation_config", None)):
         stop = getattr(settings, "eos_token_id", None)
         if isinstance(stop, list | tuple):
             stop = next(iter(stop), None)
         if stop is not None:
-            return Ends(loaded.start_id, int(stop))
+            # The decoder of an mBART starts with the code of the language.
+            first = None if first == loaded.start_id else first
+            return Ends(loaded.start_id, int(stop), first)
     raise InputError(
         f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
         "end; add it to config.json."
     )
+
+
+def _such_as(languages: Languages) -> str:
+    """Give examples of codes."""
+    english = [code for code in languages.codes if code.strip("_").startswith("en")]
+    return f"such as {' or '.join([*english, *languages.codes][:2])}"
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
