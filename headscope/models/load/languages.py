@@ -12,13 +12,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from headscope.core.errors import CheckpointError, InputError, nearest
 from headscope.data.languages import SOURCE, TARGET, language_codes
 from headscope.models.load.checkpoint import read_json
+from headscope.models.load.source import Source
 
 #: Families whose decoder starts with what stands last in a target; others are told by their config.
 _START_WITH_LAST = ("mbart", "plbart")
 
 
 def name_languages(
-    network: Any, tokenizer: Any, folder: Path, *, source: str | None, target: str | None
+    network: Any, tokenizer: Any, origin: Source, *, source: str | None, target: str | None
 ) -> None:
     """Let a tokenizer put the right codes beside sources and targets, in place.
 
@@ -32,13 +33,14 @@ def name_languages(
     CheckpointError
         If the folder's files name another language than the model knows, or two different ones.
     """
-    codes = language_codes(tokenizer) if network.config.is_encoder_decoder else {}
+    several = getattr(network.config, "is_encoder_decoder", False)
+    codes = language_codes(tokenizer) if several else {}
     given = {"source_language": source, "target_language": target}
     for option, language in given.items():
         if language is not None and len(codes) < 2:
             raise InputError(
-                f"{folder} holds no encoder-decoder model of several languages, so {option} has no "
-                "use; leave it out."
+                f"{origin.name} is no encoder-decoder model of several languages, so {option} has "
+                "no use; leave it out."
             )
         if language is not None and language not in codes:
             near = nearest(language, codes, "it knows")
@@ -49,8 +51,8 @@ def name_languages(
         return
     before, after = _codes_around(tokenizer, codes)
     around = next(iter((*before, *after)), None)
-    source = source or _stated_source(folder, codes, around, tokenizer)
-    target = target or _stated_target(folder, codes)
+    source = source or _stated_source(origin.folder, codes, around, tokenizer)
+    target = target or _stated_target(origin.folder, codes)
     if source is not None:
         _read_from(tokenizer, source, around, codes)
     tokenizer.init_kwargs[SOURCE] = source

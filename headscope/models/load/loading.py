@@ -102,9 +102,7 @@ def load(
         network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
     check_finite(network, source)
     network = network.to(where).eval()
-    name_languages(
-        network, tokenizer, source.folder, source=source_language, target=target_language
-    )
+    name_languages(network, tokenizer, source, source=source_language, target=target_language)
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if parts is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -195,10 +195,7 @@ class LoadedModel:
         """Why no text can be read, if so."""
         if self.languages is None or self.languages.source is not None:
             return None
-        return (
-            f"{self.name} ({self.family}) reads texts of several languages, and none of its files "
-            f"says of which these are; give source_language, {_such_as(self.languages)}."
-        )
+        return _unnamed(self, self.languages, {"source_language": self.languages.source})
 
     @property
     def start_id(self) -> int | None:
@@ -390,10 +387,8 @@ def ends_of(loaded: LoadedModel) -> Ends:
     languages, first = loaded.languages, None
     if languages is not None:
         if languages.target is None:
-            raise InputError(
-                f"{loaded.name} ({loaded.family}) writes several languages, and none of its files "
-                f"says which one; give target_language, {_such_as(languages)}."
-            )
+            named = {"source_language": languages.source, "target_language": languages.target}
+            raise InputError(_unnamed(loaded, languages, named))
         first = languages.codes[languages.target]
     network = loaded.network
     for settings in (network.config, getattr(network, "generation_config", None)):
@@ -410,10 +405,15 @@ def ends_of(loaded: LoadedModel) -> Ends:
     )
 
 
-def _such_as(languages: Languages) -> str:
-    """Give examples of codes."""
-    english = [code for code in languages.codes if code.strip("_").startswith("en")]
-    return f"such as {' or '.join([*english, *languages.codes][:2])}"
+def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]) -> str:
+    """Ask for the languages, of those that are needed, which neither files nor options name."""
+    options = " and ".join(option for option, language in named.items() if language is None)
+    usual = [code for code in languages.codes if code.strip("_").startswith(("en", "fr"))]
+    examples = " or ".join([*usual, *languages.codes][:2])
+    return (
+        f"{loaded.name} ({loaded.family}) reads and writes several languages, and its files do not "
+        f"say which; give {options}, such as {examples}."
+    )
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
