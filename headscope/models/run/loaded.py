@@ -23,7 +23,7 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.data.languages import Languages, languages_of
 from headscope.data.token_rows import Ends
 from headscope.data.token_types import TokenTypes, token_types
-from headscope.models.layouts.families import refuse
+from headscope.models.layouts.families import other_input, refuse
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import find_sites, numbered
 from headscope.models.run.pooling import Pooling, chosen
@@ -332,7 +332,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     with suppress(NotImplementedError):  # by models that also see or hear
         table = network.get_input_embeddings()
     if getattr(table, "num_embeddings", None) is None:
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
+        why = other_input(network) or "it has no embedding of tokens"
+        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
     outer = with_head if task_head else network
@@ -343,9 +344,10 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
+        why = other_input(network) or f"transformers says: {reason(error)}"
         raise UnsupportedModelError(
             f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
-            f"nothing else; transformers says: {reason(error)}"
+            f"nothing else; {why.rstrip('.')}."
         ) from error
     return loaded
 
