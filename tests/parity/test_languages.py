@@ -197,6 +197,10 @@ def test_an_old_template_of_nllb_still_writes_the_code_first(tmp_path):
 def test_a_saved_model_keeps_its_languages(kind, tmp_path):
     source, target = KINDS[kind][2]
     folder, kept = write(tmp_path / "model", kind), tmp_path / "kept"
+    # Where the files name another target, that goes too.
+    other = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(source)
+    key = "forced_bos_token_id" if kind == "nllb" else "decoder_start_token_id"
+    edit(folder / "generation_config.json", **{key: other})
     pairs = tmp_path / "pairs.tsv"
     lines = [f"{a} {b}\t{b} {a}" for a in ("abc", "bad", "cab") for b in ("da", "ab", "dad")]
     pairs.write_text("\n".join(lines) + "\n")

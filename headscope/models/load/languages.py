@@ -16,6 +16,8 @@ from headscope.models.load.source import Source
 
 #: Families whose decoder starts with what stands last in a target; others are told by their config.
 _START_WITH_LAST = ("mbart", "plbart")
+#: Settings that may name the target's language by its token id.
+_NAMING = ("forced_bos_token_id", "decoder_start_token_id")
 
 
 def name_languages(
@@ -60,6 +62,10 @@ def name_languages(
     if target is None:
         return
     tokenizer.tgt_lang = target
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        for key in _NAMING:
+            if getattr(settings, key, None) in codes.values():
+                setattr(settings, key, codes[target])
     # Such a model's decoder starts with the code; the decoder of others writes it first.
     if after and network.config.model_type in _START_WITH_LAST:
         network.config.decoder_start_token_id = codes[target]
@@ -97,7 +103,7 @@ def _stated_target(folder: Path, codes: Mapping[str, int]) -> str | None:
         stated[f"{TARGET} of {path.name}"] = _known(language, TARGET, path, codes)
     for name in (GENERATION_CONFIG_NAME, "config.json"):
         settings = _settings(folder / name)
-        for key in ("forced_bos_token_id", "decoder_start_token_id"):
+        for key in _NAMING:
             token = settings.get(key)
             if isinstance(token, int) and token in code_of:
                 stated[f"{key} of {name}"] = code_of[token]
