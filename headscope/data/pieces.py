@@ -44,6 +44,10 @@ class TextModel(Protocol):
     def vocab_size(self) -> int:
         """Rows of its input embedding."""
 
+    @property
+    def unreadable(self) -> str | None:
+        """Why no text can be read for it, if so."""
+
 
 class Frame(NamedTuple):
     """The special tokens that a tokenizer puts around a sequence, and the room between them."""
@@ -169,6 +173,8 @@ def encodings_of(
     model: TextModel, *texts: Sequence[object] | None, **options: Any
 ) -> list[Encoding]:
     """Call the tokenizer; nothing is cut and nothing padded."""
+    if model.unreadable is not None:
+        raise InputError(model.unreadable)
     fixed = {"truncation": False, "padding": False, "verbose": False}
     try:
         raw = model.tokenizer(*texts, **options, **fixed).encodings

@@ -6,6 +6,7 @@ import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from headscope.data.pieces import (
     token_stream,
     tokenise,
 )
+from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
@@ -33,7 +35,7 @@ class Row:
 
     index: int  # Its place among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
-    types: tuple[int, ...] | None  # Token types, for pairs of models that have them
+    types: tuple[int, ...] | None  # Token types; None for those that the model takes unasked
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
@@ -51,7 +53,7 @@ class Padded:
     #: input_ids, attention_mask: (batch, pos), int64: Token ids; 1 for tokens and 0 for padding
     input_ids: Tensor
     attention_mask: Tensor
-    #: (batch, pos), or None: 0 or 1 for the first or second text of a pair
+    #: (batch, pos), or None for the types that the model takes unasked
     token_type_ids: Tensor | None
     masked: Tensor  # (2, masked): Row and position of every masked token, row by row
     gold: Tensor  # (masked,): The token ids that stood there
@@ -82,19 +84,26 @@ class Padded:
         return self.attention_mask if stack == "encoder" else self.hidden_mask
 
 
+class TypedModel(TextModel, Protocol):
+    """A model that may read token types besides."""
+
+    @property
+    def token_types(self) -> TokenTypes:
+        """Which it is given."""
+
+
 def encode_rows(
-    model: TextModel, first: Sequence[str], second: Sequence[str] | None
+    model: TypedModel, first: Sequence[str], second: Sequence[str] | None
 ) -> Iterator[Row | None]:
     """Yield each text (or pair) as a row, or None where it is longer than allowed; never cut.
 
     Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors propagate.
     """
-    typed = second is not None and "token_type_ids" in model.tokenizer.model_input_names
     for i, encoding in enumerate(tokenise(model, first, pairs=second)):
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        types = tuple(encoding.type_ids) if typed else None
+        types = model.token_types.of_encoding(encoding, pair=second is not None)
         content = _content(encoding.special_tokens_mask)
         begin = None
         if second is not None:
@@ -184,6 +193,7 @@ class Ends:
 
     start: int  # Token id that it reads first
     stop: int  # Token id that ends every target
+    first: int | None = None  # Token id of the language code that begins every target, if any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +228,8 @@ def encode_pairs(
 
     Each side gets the special tokens that the tokenizer itself puts there, with one exception:
     special tokens after a target's text are replaced by one stop token, which some tokenizers add
-    and others do not. Nothing is ever cut. ``check`` is that of
+    and others do not. Of a model that is told its languages, a target begins with its language's
+    code and no other special token. Nothing is ever cut. ``check`` is that of
     :func:`~headscope.data.pieces.tokenise`, for the sources.
     """
     texts, targets = tee(targets)
@@ -229,7 +240,10 @@ def encode_pairs(
         size, marks = len(target.ids), target.special_tokens_mask
         while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
             size -= 1
-        labels = (*target.ids[:size], ends.stop)
+        begin, code = 0, [] if ends.first is None else [ends.first]
+        while code and begin < size and marks[begin]:
+            begin += 1
+        labels = (*code, *target.ids[begin:size], ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
             continue
@@ -240,10 +254,12 @@ def encode_pairs(
             content=_content(source.special_tokens_mask),
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
-            decoder_content=_content([1, *marks[:size]]),
-            decoder_punctuation=tuple(_punctuation(text, target)),
+            decoder_content=_content([1, *[1 for _ in code], *marks[begin:size]]),
+            decoder_punctuation=tuple(
+                position + len(code) - begin for position in _punctuation(text, target)
+            ),
             source_spans=tuple(source.offsets),
-            target_spans=tuple(target.offsets[:size]),
+            target_spans=(*[(0, 0) for _ in code], *target.offsets[begin:size]),
         )
 
 

@@ -295,14 +295,21 @@ def _numbers(name: str, values: Sequence[float]) -> Answer:
 
 
 def prepared(
-    model: str, roles: Path | None, *, seed: int, command: str, progress: Progress | None
+    model: str,
+    roles: Path | None,
+    *,
+    seed: int,
+    command: str,
+    progress: Progress | None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> tuple[str, Answers]:
     """Open and check a model; return the page about it and what answers the page's questions.
 
     Without ``roles``, a file or folder with the result of ``classify``, the heads are classified
     on the built-in sample. Raises InputError where that result is of another model.
     """
-    loaded = open_for_tasks(model)
+    loaded = open_for_tasks(model, source_language=source_language, target_language=target_language)
     answers = Answers(loaded, seed=seed)
     saved = None if roles is None else read_results(roles)
     if saved is not None and saved.classify is None:

@@ -400,9 +400,9 @@ def other_texts(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> l
     """Return the same output of other texts; a token's logit is read at a masked middle token."""
     if example.kind == "class":
         typed = example.rows[0].types is not None
-        return [
-            replace(example, rows=(replace(r, types=(0,) * len(r)) if typed else r,)) for r in rows
-        ]
+        if typed:
+            rows = [replace(row, types=row.types or (0,) * len(row)) for row in rows]
+        return [replace(example, rows=(row,)) for row in rows]
     mask, others = int(loaded.tokenizer.mask_token_id), []
     for row in rows:
         position = row.content[len(row.content) // 2]

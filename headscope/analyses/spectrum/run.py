@@ -36,7 +36,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.packing import LENGTH, Windows, check_length, pack, pack_pairs
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, routed
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
@@ -84,8 +84,9 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     if data.pairs is None:
         windows = pack(data, loaded, length)
     else:
-        assert loaded.start_id is not None  # only encoder-decoder models read pairs
-        windows = pack_pairs(data, loaded, length, loaded.start_id)
+        ends = ends_of(loaded)
+        begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
+        windows = pack_pairs(data, loaded, length, begin)
     precision = None
     if options.sequences is None:
         precision = options.precision or PRECISION

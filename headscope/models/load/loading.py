@@ -12,6 +12,7 @@ from headscope.core.progress import say
 from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint, check_stated
+from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts, recall_rows
 from headscope.models.load.network import check_finite, load_network, read_config
 from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
@@ -33,6 +34,8 @@ def load(
     need_tokenizer: bool = True,
     task_head: str | None = None,
     pooling: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -57,6 +60,9 @@ def load(
     pooling : str, optional
         How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
         by default what the modules.json of a sentence-transformers folder says, else the mean.
+    source_language, target_language : str, optional
+        Codes of the languages that a multilingual encoder-decoder reads and writes, such as
+        ``eng_Latn``; by default what the folder's files say.
 
     Raises
     ------
@@ -88,6 +94,7 @@ def load(
         network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
     check_finite(network, source)
     network = network.to(where).eval()
+    name_languages(network, tokenizer, source, source=source_language, target=target_language)
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if parts is not None:

@@ -12,8 +12,9 @@ import torch
 import transformers
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from headscope.core.errors import CheckpointError, reason
+from headscope.core.errors import CheckpointError, UnsupportedModelError, reason
 from headscope.core.saved_config import is_ours
 from headscope.models.load.checkpoint import Checkpoint, check_built
 from headscope.models.load.manifest import KeptParts
@@ -53,6 +54,16 @@ def load_network(
     """
     architecture = _architecture(checkpoint)
     wanted = task_head_of(architecture) if task_head == "auto" else task_head
+    if wanted is not None and not _builds(class_for(wanted), checkpoint):
+        if task_head != "auto":
+            raise missing_task_head(source.folder, wanted, architecture or "a base model")
+        wanted = None
+    if not _builds(class_for(wanted, architecture), checkpoint):
+        family = checkpoint.config["model_type"]
+        raise UnsupportedModelError(
+            f"{source.name} is a model of the family {family}, which transformers does not open as "
+            "a plain model of text (AutoModel), so headscope cannot either; give another model."
+        )
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
@@ -114,7 +125,26 @@ def _load(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
         network.__class__ = original
+        if network.can_generate():
+            network.generation_config = _generation_config(source)
         return network, info
+
+
+def _generation_config(source: Source) -> Any:
+    """Read how a model writes, as transformers does; older folders say so in config.json."""
+    if (source.folder / GENERATION_CONFIG_NAME).is_file():
+        return transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
+    return transformers.GenerationConfig.from_pretrained(
+        source.folder,
+        config_file_name="config.json",
+        local_files_only=True,
+        _from_model_config=True,
+    )
+
+
+def _builds(auto_class: Any, checkpoint: Checkpoint) -> bool:
+    """Whether an auto class of transformers builds models of the checkpoint's family."""
+    return CONFIG_MAPPING[checkpoint.config["model_type"]] in auto_class._model_mapping
 
 
 def _architecture(checkpoint: Checkpoint) -> str | None:
