@@ -20,6 +20,7 @@ from headscope.removal.card import (
     MADE_BY,
     base_model,
     card_text,
+    hub_task,
     inherited_header,
     nameless,
     table,
@@ -112,9 +113,8 @@ def _header(
         certainty["refused_heads"] = [test.heads for test in search.refusals]
         certainty["sequence_of_heads"] = list(search.sequence)
         certainty["examples_left_out"] = search.left_out
-    task = HUB_TASKS[result.task]
     evaluation = EvalResult(
-        task_type=task,
+        task_type=HUB_TASKS[result.task],
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
         dataset_split="examples without calibration sentences"
@@ -134,7 +134,7 @@ def _header(
         library_name="sentence-transformers" if sentences else "transformers",
         model_name=title,
         eval_results=[evaluation],
-        **{"pipeline_tag": task, **inherited_header(loaded)},
+        **{"pipeline_tag": hub_task(result.task, loaded), **inherited_header(loaded)},
     )
 
 

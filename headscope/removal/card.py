@@ -13,6 +13,7 @@ from huggingface_hub.repocard import metadata_load
 from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
 from headscope.models.load.source import DEMO, is_hub_id
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 
 CARD = "README.md"
@@ -28,11 +29,27 @@ HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
+#: What a model with a task head is used for, whatever task it was measured by.
+_OF_HEADS = {
+    "classification": "text-classification",
+    "mlm": "fill-mask",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+}
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: A path of the machine that the command ran on; its last part is enough.
 ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
+
+
+def hub_task(task: str, loaded: LoadedModel) -> str:
+    """Return the hub's name of what a model is used for, by its head and what it is measured by."""
+    if task == "similarity" and gives_one_score(loaded):
+        return HUB_TASKS["rerank"]
+    if task == "fidelity" and loaded.task_head in _OF_HEADS:
+        return _OF_HEADS[loaded.task_head]
+    return HUB_TASKS[task]
 
 
 def base_model(source: str) -> str | None:

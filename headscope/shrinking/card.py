@@ -9,10 +9,10 @@ from huggingface_hub import ModelCardData
 from headscope.core.safe_text import markdown, visible
 from headscope.models.run.loaded import LoadedModel
 from headscope.removal.card import (
-    HUB_TASKS,
     MADE_BY,
     base_model,
     card_text,
+    hub_task,
     inherited_header,
     nameless,
     table,
@@ -67,7 +67,7 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
         base_model=base_model(source),
         tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
         library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=HUB_TASKS.get(result.task),
+        pipeline_tag=hub_task(result.task, loaded),
         **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},
     )
     tables, texts = [], []

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from scipy.stats import entropy
 from tiny_models import WORDS, tiny_bert, write_translator
 from transformers import BertConfig, BertForSequenceClassification
@@ -18,6 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import headscope
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.token_rows import encode_rows, padded
+from headscope.models.run.head_outputs import HeadOutputs
 from headscope.models.surgery.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
@@ -68,13 +69,20 @@ def outputs(model, texts):
 
 def test_the_loss_of_each_kind_of_head():
     ours, theirs = _rng.normal(size=(2, 5, 3))
-    loss = d.loss_of(torch.tensor(ours), torch.tensor(theirs), head=True).numpy()
+    loss = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.CHOICE).numpy()
     expected = [entropy(softmax(t), softmax(o)) for o, t in zip(ours, theirs, strict=True)]
     np.testing.assert_allclose(loss, expected)
-    one = d.loss_of(torch.tensor(ours[:, :1]), torch.tensor(theirs[:, :1]), head=True)
-    np.testing.assert_allclose(one, (ours[:, 0] - theirs[:, 0]) ** 2)
+    labels = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.LABELS).numpy()
+    holds = [
+        [entropy([t, 1 - t], [o, 1 - o]) for o, t in zip(*pair, strict=True)]
+        for pair in zip(expit(ours), expit(theirs), strict=True)
+    ]
+    np.testing.assert_allclose(labels, np.sum(holds, axis=1))
+    spread = torch.tensor([0.5, 2.0, 4.0])
+    numbers = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.NUMBERS, spread)
+    np.testing.assert_allclose(numbers, (((ours - theirs) / [0.5, 2, 4]) ** 2).mean(1))
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ours, theirs)]
-    cosine = d.loss_of(*map(torch.tensor, unit), head=False)
+    cosine = d.loss_of(*map(torch.tensor, unit), None)
     np.testing.assert_allclose(cosine, 1 - np.einsum("ij,ij->i", *unit), atol=1e-12)
 
 
