@@ -23,6 +23,8 @@ from headscope.removal.card import (
     hub_task,
     inherited_header,
     nameless,
+    sentence_code,
+    sentence_tags,
     table,
     transformers_code,
 )
@@ -39,12 +41,7 @@ def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
     codes = [f"{registered}{transformers_code(loaded, opens)}"]
     if sentences:
-        codes.insert(
-            0,
-            f"{registered}from sentence_transformers import SentenceTransformer\n"
-            f'model = SentenceTransformer("FOLDER"{trust})\n'
-            'print(model.encode(["A sentence."]).shape)',
-        )
+        codes.insert(0, f"{registered}{sentence_code(loaded, trust)}")
     if registered:
         codes.append('import headscope\n\nmodel = headscope.load("FOLDER")')
     return codes
@@ -128,7 +125,7 @@ def _header(
     return ModelCardData(
         base_model=base_model(str(result.provenance["model"]["id"])),
         tags=[
-            *(["sentence-transformers", "sentence-similarity"] if sentences else []),
+            *(sentence_tags(loaded) if sentences else []),
             *("headscope", "attention-head-pruning", "pruned"),
         ],
         library_name="sentence-transformers" if sentences else "transformers",

@@ -85,6 +85,27 @@ def card_text(
     return "\n\n".join(parts) + "\n"
 
 
+def sentence_tags(loaded: LoadedModel) -> list[str]:
+    """Return the hub's tags of a model that sentence-transformers opens."""
+    crosses = loaded.task_head == "classification"
+    return ["sentence-transformers", "cross-encoder" if crosses else "sentence-similarity"]
+
+
+def sentence_code(loaded: LoadedModel, options: str = "") -> str:
+    """Return three lines that open a folder by sentence-transformers; ``options`` begin with ", ".
+
+    A sequence-classification head is that of a CrossEncoder.
+    """
+    name, use = "SentenceTransformer", 'encode(["A sentence."]).shape'
+    if loaded.task_head == "classification":
+        name, use = "CrossEncoder", 'predict([("A sentence.", "Another one.")])'
+    return (
+        f"from sentence_transformers import {name}\n"
+        f'model = {name}("FOLDER"{options})\n'
+        f"print(model.{use})"
+    )
+
+
 def transformers_code(loaded: LoadedModel, opens: str) -> str:
     """Return three lines that open a folder's weights and run a sentence through them."""
     head, name = loaded.task_head, loaded.auto_class.__name__

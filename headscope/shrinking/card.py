@@ -15,6 +15,7 @@ from headscope.removal.card import (
     hub_task,
     inherited_header,
     nameless,
+    sentence_code,
     table,
     transformers_code,
 )
@@ -24,10 +25,11 @@ from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.serving import Form
 from headscope.shrinking.view import answer, blocks, picture
 
-_SENTENCES = {
-    "torch": 'model = SentenceTransformer("FOLDER")',
-    "onnxruntime": 'model = SentenceTransformer("FOLDER", backend="onnx")',
-    "openvino": 'model = SentenceTransformer("FOLDER", backend="openvino"SETTING)',
+#: What sentence-transformers is told of each runtime.
+_BACKENDS = {
+    "torch": "",
+    "onnxruntime": ', backend="onnx"',
+    "openvino": ', backend="openvino"',
 }
 _TOKENS = """
 inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
@@ -109,11 +111,7 @@ def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = ""
     codes, exact = [], form == Form("openvino", "float32")
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-        codes.append(
-            "from sentence_transformers import SentenceTransformer\n"
-            f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
-            'print(model.encode(["A sentence."]).shape)'
-        )
+        codes.append(sentence_code(model, _BACKENDS[form.runtime] + kwargs))
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
         code = _ALONE[form.runtime].replace("SETTING", config)
