@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit, softmax
-from scipy.stats import entropy
+from scipy.stats import entropy, spearmanr
 from tiny_models import WORDS, tiny_bert, write_translator
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -26,7 +26,7 @@ from headscope.shrinking.card import snippets
 from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.result import MeasuredModel, Target
-from headscope.shrinking.view import loses_nothing
+from headscope.shrinking.view import answer, loses_nothing
 from headscope.stats.estimate import Estimate
 
 _rng = np.random.default_rng(0)
@@ -269,8 +269,11 @@ def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
 @pytest.mark.parametrize("form", serving.FORMS, ids=str)
 def test_the_snippets_of_a_card_are_python(form, bert):
     codes = snippets(form, bert, sentences=True)
+    crosses = dataclasses.replace(bert, task_head="classification")
+    codes_of_pairs = snippets(form, crosses, sentences=True)
+    assert "CrossEncoder" in codes_of_pairs[0]
     assert len(codes) == 2
-    for code in codes:
+    for code in (*codes, *codes_of_pairs):
         compile(code, str(form), "exec")
     told = "f32" in codes[0] and "f32" in codes[1]
     assert told is (str(form) == "openvino float32")  # unasked openvino computes in bfloat16
@@ -437,6 +440,55 @@ def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
     assert found.neighbours.value == pytest.approx(np.mean(share), abs=0.02)
     full, own = outputs(bert, other), outputs(small, other)
     assert found.nearness.value == pytest.approx(float((full * own).sum(-1).mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["labels", "scores"])
+def test_the_outputs_of_a_head_on_text_of_another_kind(lines, tmp_path, kind):
+    head = {"num_labels": 1}
+    if kind == "labels":
+        head = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    folder = tiny_bert(tmp_path / "model", layers=4, task_head="classification", **head)
+    model = headscope.load(str(folder), task_head="auto")
+    result = shrink(model, lines, mb=0.8 * serving.megabytes_of(model), minutes=0)
+    (found,) = result.best.elsewhere
+    small = remove_layers(model, sorted(set(range(4)) - set(result.best.layers)))
+    read = {
+        x for name in ("train", "judge") for x in (lines / f"{name}.txt").read_text().split("\n")
+    }
+    other = [x for x in (lines / "other.txt").read_text().splitlines() if x not in read]
+    full, own = (outputs(each, other).double().numpy() for each in (model, small))
+    expected = [set(a) == set(b) for a, b in zip(labels_on(full), labels_on(own), strict=True)]
+    nearness = np.mean(expected) if kind == "labels" else spearmanr(full[:, 0], own[:, 0])[0]
+    assert (found.of, found.texts) == (kind, len(other))
+    assert found.nearness.value == pytest.approx(nearness, abs=1e-6)
+    assert found.nearness.low < nearness < found.nearness.high
+    said = {"labels": "set of labels", "scores": "Spearman correlation of the scores"}
+    assert said[kind] in answer(result)
+
+
+def labels_on(logits):
+    """The labels of each text whose probability is above one half."""
+    return [[i for i, share in enumerate(expit(row)) if share > 0.5] for row in logits]
+
+
+def test_a_score_s_distance_does_not_depend_on_its_scale(tmp_path):
+    """So that the same loss ruins a model whose scores run from 0 to 1 and one of logits."""
+    folder = tiny_bert(tmp_path / "model", layers=3, task_head="classification", num_labels=1)
+    distances = []
+    for factor in (1.0, 50.0):
+        full = headscope.load(str(folder), task_head="auto")
+        for parameter in full.network.classifier.parameters():
+            parameter.data *= factor
+        full = headscope.wrap(full.network, full.tokenizer, name="scaled")
+        small, rows = remove_layers(full, [1]), rows_of(full)[0]
+        lesson = d.Lesson(small, full, (rows, rows), {})
+        distances.append(lesson.distance(range(len(rows))))
+        theirs, ours = (outputs(each, sentences(120)).numpy()[:, 0] for each in (full, small))
+        assert distances[-1] == pytest.approx(
+            np.mean((ours - theirs) ** 2) / theirs.var(), rel=1e-3
+        )
+    assert distances[0] == pytest.approx(distances[1], rel=1e-3)
+    assert distances[0] > 0.01
 
 
 def test_sentences_that_judge_neither_train_nor_calibrate(bert, lines, tmp_path):
