@@ -112,7 +112,13 @@ class Opened:
         effects = Effects(loaded, source, task, seed)
         common = {
             "schema": SCHEMA,
-            "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
+            "provenance": provenance(
+                loaded,
+                command=options.command,
+                seed=seed,
+                data=source,
+                warnings=() if task is None else task.notes,
+            ),
             "validation": validation,
             "left_out": tuple(stack for stack in all_stacks.stacks if stack not in loaded.stacks),
             "text": {

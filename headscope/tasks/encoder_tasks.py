@@ -76,8 +76,8 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
     if loaded.task_head in _UNREAD:
         notes.append(
             f"The {loaded.task_head} head of {loaded.name} is not read: what is compared are "
-            f"embeddings of single texts ({loaded.pooling}), which it may never have been trained "
-            "for."
+            f"embeddings of single texts ({loaded.pooling}), which the model may never have been "
+            "trained to make."
         )
     if prompt:
         notes.append(
