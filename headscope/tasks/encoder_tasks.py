@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -36,7 +36,7 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered
+from headscope.tasks.base import LossBatch, Taken, Task, TokenTask, need_logits, numbered
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
@@ -136,11 +136,30 @@ class Fidelity(Task):
         return "gives every text the same embedding" if self.distance.constant() else None
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        distances = self.distance.measure(batch, hidden, logits)
-        lost = 1 - distances["cosine"]
-        if (of_outputs := distances.get(self.distance.of_outputs)) is None:
-            return lost
-        return lost + of_outputs / self.distance.unit_of_outputs
+        distances = self.distance.measure(batch, hidden, logits, spread=self.distance.spread)
+        return 1 - distances["cosine"] + distances.get(self.distance.of_outputs, 0.0)
+
+    def loss_batches(
+        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+    ) -> Iterator[LossBatch]:
+        """Yield batches as every task does; the whole model's outputs are made before the first."""
+        self.distance.embeddings()
+        yield from super().loss_batches(loaded, labels=labels, of_value=of_value)
+
+    def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        return super()._embed(batch, hidden, logits)
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the unit embedding, and behind it the outputs of a sequence-classification head.
+
+        Half of its squared distance to the unpruned model's is the label-free loss, to second
+        order.
+        """
+        embedding = super()._embed(batch, hidden, logits)
+        if logits is None or self.distance.head != "classification":
+            return embedding
+        outputs = self.distance.outputs_are.coordinates(wide(logits), self.distance.spread)
+        return torch.cat([embedding, outputs.to(embedding)], dim=-1)
 
 
 class MaskedLM(TokenTask):

@@ -36,7 +36,11 @@ Open = Callable[..., tuple[LoadedModel, Task]]
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     folder = tmp_path_factory.mktemp("tasks")
     made = {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
-    kinds = {"labels": (3, "multi_label_classification"), "score": (1, None)}
+    kinds = {
+        "labels": (3, "multi_label_classification"),
+        "score": (1, None),
+        "numbers": (3, "regression"),
+    }
     for name, (n, kind) in kinds.items():
         outputs = {"num_labels": n, "problem_type": kind}
         made[name] = tiny_bert(folder / name, task_head="classification", **outputs)
@@ -164,6 +168,24 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
 def test_derivatives(task, head, labels, opened):
     loaded, made = opened(task, head)
     check_derivatives(made, loaded, labels=labels)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", [None, "classification", "labels", "score", "numbers"])
+def test_half_the_squared_distance_of_e_is_the_label_free_loss(head, opened):
+    """To second order: what fisher and surgeon measure is what gates lower."""
+    loaded, task = opened("fidelity", head)
+    for batch in task.loss_batches(loaded, labels=False):
+        full = batch.gates().detach()
+        less = full - 1e-3 * torch.rand(full.shape, generator=torch.Generator().manual_seed(0))
+        moved = (batch.embed(less) - batch.embed(full)).square().sum(-1) / 2
+        torch.testing.assert_close(moved, batch.loss(less), rtol=0.02, atol=0.0)
+    if head in ("score", "numbers"):  # the change of numbers counts in units of their spread
+        logits = task.distance.logits().numpy()
+        np.testing.assert_allclose(task.distance.spread.numpy(), logits.std(axis=0))
+    for batch in task.loss_batches(loaded, labels=False, of_value=True):
+        unit = batch.embed(batch.gates().detach())
+        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(batch.size).to(unit))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Whatever turns logits into probabilities, a distance, an agreement or a loss ask
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -50,6 +51,19 @@ class HeadOutputs(Enum):
         if self is HeadOutputs.CHOICE:
             return _divergence(reference.log_softmax(dim=-1), other.log_softmax(dim=-1))
         return _divergence(_of_label(reference), _of_label(other)).sum(dim=-1)
+
+    def coordinates(self, logits: Tensor, spread: Tensor | None = None) -> Tensor:
+        """Return vectors (..., d) whose half squared distance is :meth:`distance`, to second order.
+
+        Twice the root of every probability (a label has two: that it holds, and that it does not),
+        since KL(p || p + dp) = sum of dp^2 / 2p up to terms of third order.
+        """
+        if self is HeadOutputs.NUMBERS:
+            scaled = logits if spread is None else logits / spread
+            return scaled * math.sqrt(2 / logits.shape[-1])
+        if self is HeadOutputs.CHOICE:
+            return 2 * (logits.log_softmax(dim=-1) / 2).exp()
+        return 2 * (_of_label(logits) / 2).exp().flatten(-2)
 
 
 def _divergence(reference: Tensor, other: Tensor) -> Tensor:
