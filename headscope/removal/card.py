@@ -12,6 +12,7 @@ from huggingface_hub.repocard import metadata_load
 
 from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
+from headscope.models.load.sentence_folder import MODULES
 from headscope.models.load.source import DEMO, is_hub_id
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
@@ -87,22 +88,29 @@ def card_text(
 
 def sentence_tags(loaded: LoadedModel) -> list[str]:
     """Return the hub's tags of a model that sentence-transformers opens."""
-    crosses = loaded.task_head == "classification"
-    return ["sentence-transformers", "cross-encoder" if crosses else "sentence-similarity"]
+    kind = "cross-encoder" if _is_cross_encoder(loaded) else "sentence-similarity"
+    return ["sentence-transformers", kind]
+
+
+def _is_cross_encoder(loaded: LoadedModel) -> bool:
+    """Whether sentence-transformers reads a head of the model, and pools no states."""
+    return loaded.task_head == "classification" and loaded.pooling.origin != MODULES
 
 
 def sentence_code(loaded: LoadedModel, options: str = "") -> str:
-    """Return three lines that open a folder by sentence-transformers; ``options`` begin with ", ".
+    """Return three lines that open a folder by sentence-transformers.
 
-    A sequence-classification head is that of a CrossEncoder.
+    ``options`` of the class are appended to its first argument, with a comma before them.
     """
-    name, use = "SentenceTransformer", 'encode(["A sentence."]).shape'
-    if loaded.task_head == "classification":
-        name, use = "CrossEncoder", 'predict([("A sentence.", "Another one.")])'
+    kind = "CrossEncoder" if _is_cross_encoder(loaded) else "SentenceTransformer"
+    use = {
+        "CrossEncoder": 'predict([("A sentence.", "Another one.")])',
+        "SentenceTransformer": 'encode(["A sentence."]).shape',
+    }
     return (
-        f"from sentence_transformers import {name}\n"
-        f'model = {name}("FOLDER"{options})\n'
-        f"print(model.{use})"
+        f"from sentence_transformers import {kind}\n"
+        f'model = {kind}("FOLDER"{options})\n'
+        f"print(model.{use[kind]})"
     )
 
 
