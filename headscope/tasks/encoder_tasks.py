@@ -19,6 +19,7 @@ from headscope.data.files import Sentence
 from headscope.data.labels import class_ids, tag_ids, with_labels
 from headscope.data.pieces import EncodedSentence, encode_words, placed, tokenise
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Select
@@ -34,10 +35,20 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered, order_doubt
+from headscope.tasks.base import (
+    LossBatch,
+    Taken,
+    Task,
+    TokenTask,
+    need_logits,
+    numbered,
+    order_doubt,
+)
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
+#: Heads that mean more than the embeddings below them, which tasks of embeddings do not read.
+_UNREAD = ("classification", "token-classification", "question-answering")
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
 #: Entities of each sentence that are predicted and right, predicted, and right.
@@ -69,6 +80,12 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
     """Say where texts are read otherwise than a user of the model may expect."""
     prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
     notes = []
+    if loaded.task_head in _UNREAD:
+        notes.append(
+            f"The {loaded.task_head} head of {loaded.name} is not read: what is compared are "
+            f"embeddings of single texts ({loaded.pooling}), which the model may never have been "
+            "trained to make."
+        )
     if prompt:
         notes.append(
             f"Every text is read after the default prompt of the model's folder, {prompt!r}."
@@ -83,11 +100,12 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 class Fidelity(Task):
-    """Mean cosine of embeddings and, for a model with a head, mean KL of its outputs.
+    """Mean cosine of embeddings and, for a model with a head, mean distance of its outputs.
 
-    A masked language model reads text with 15% of the tokens masked, and its KL is taken there;
-    that of a head for tags is a mean over tokens, that of a head for answers the mean of the KL of
-    where they begin and where they end.
+    That is the KL of probabilities; labels that are independent have one each, summed; numbers have
+    their squared change. A masked language model reads text with 15% of the tokens masked, and its
+    KL is taken there; that of a head for tags is a mean over tokens, that of a head for answers the
+    mean of the KL of where they begin and where they end.
     """
 
     name = "fidelity"
@@ -107,8 +125,10 @@ class Fidelity(Task):
             ]
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
-        has_outputs = loaded.task_head is not None and not loaded.encoder_decoder
-        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
+        names = ["cosine"]
+        if loaded.task_head is not None and not loaded.encoder_decoder:
+            names.append(head_outputs(loaded).distance_name)
+        self.table = {name: mean_of(name) for name in names}
         return rows, len(rows), len(examples.texts)
 
     def _select(self, batch: Padded) -> Select | None:
@@ -123,8 +143,30 @@ class Fidelity(Task):
         return "gives every text the same embedding" if self.distance.constant() else None
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        distances = self.distance.measure(batch, hidden, logits)
-        return 1 - distances["cosine"] + distances.get("kl", 0.0)
+        distances = self.distance.measure(batch, hidden, logits, spread=self.distance.spread)
+        return 1 - distances["cosine"] + distances.get(self.distance.of_outputs, 0.0)
+
+    def loss_batches(
+        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+    ) -> Iterator[LossBatch]:
+        """Yield batches as every task does; the whole model's outputs are made before the first."""
+        self.distance.embeddings()
+        yield from super().loss_batches(loaded, labels=labels, of_value=of_value)
+
+    def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        return super()._embed(batch, hidden, logits)
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the unit embedding, and behind it the outputs of a sequence-classification head.
+
+        Half of its squared distance to the unpruned model's is the label-free loss, to second
+        order.
+        """
+        embedding = super()._embed(batch, hidden, logits)
+        if logits is None or self.distance.head != "classification":
+            return embedding
+        outputs = self.distance.outputs_are.coordinates(wide(logits), self.distance.spread)
+        return torch.cat([embedding, outputs.to(embedding)], dim=-1)
 
 
 class MaskedLM(TokenTask):
@@ -168,12 +210,12 @@ class Classification(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         config = loaded.network.config
-        kind = config.problem_type
-        if config.num_labels < 2 or kind in ("regression", "multi_label_classification"):
+        outputs = head_outputs(loaded)
+        if outputs is not HeadOutputs.CHOICE:
             raise InputError(
-                f"The head of {loaded.name} does not choose one of several classes "
-                f"({config.num_labels} outputs, {kind or 'regression'}); the task classification "
-                "needs one that does."
+                f"The head of {loaded.name} does not choose one of several classes (its outputs: "
+                f"{config.num_labels}, {outputs.value}); the task classification needs one that "
+                "does."
             )
         names = {int(number): str(name) for number, name in config.id2label.items()}
         self.data = examples = with_labels(examples, names)
@@ -231,10 +273,7 @@ class Similarity(Task):
                 pairs.append((row_of[first], row_of[second]))
                 gold.append(score)
         if len(set(gold)) < 2:
-            raise CorpusError(
-                f"{examples.name}: {len(examples) - len(pairs)} of {len(examples)} pairs are "
-                "longer than the model's limit, and the rest have no two different scores."
-            )
+            raise _one_score(examples, len(pairs))
         self.notes = notes_of(loaded, rows)
         self._pairs, self._gold = np.array(pairs), np.array(gold)
         return rows, len(pairs), len(examples)
@@ -269,6 +308,61 @@ class Similarity(Task):
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
         gold = torch.as_tensor(self._gold[sets] / float(np.abs(self._gold).max())).to(first)
         return (cosine(first, second, precise=False) - gold) ** 2
+
+
+class PairScores(Task):
+    """Spearman correlation (x100) of gold scores with a cross-encoder's score of each pair.
+
+    The head, whose one output is the score, reads both texts together. The labelled loss of a pair
+    is the squared difference of its score and the gold one, put on the whole model's scale: with
+    the mean and the standard deviation of its scores, and in units of that deviation.
+    """
+
+    name = "similarity"
+    head = "classification"
+    table = {"spearman": spearman}  # noqa: RUF012
+
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        rows, fitting = tokenised(loaded, examples.first, examples.second)
+        scores = examples.scores or ()
+        self._gold = np.array([scores[i] for i in fitting])
+        if np.ptp(self._gold) == 0:
+            raise _one_score(examples, len(rows))
+        self.notes = (
+            f"{loaded.name} is a cross-encoder, so the one output of its head, the score of two "
+            "texts read together, is correlated with the gold scores.",
+        )
+        return rows, len(rows), len(examples)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"similarity": need_logits(logits)[:, 0].float()}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        return {"similarity": by_row["similarity"].astype(float), "gold": self._gold}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where no pair has a higher score than another."""
+        if above(outputs["similarity"].max(), outputs["similarity"].min()):
+            return None
+        return "gives every pair the same score, so its correlation is set to 0"
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores, full = wide(need_logits(logits)), wide(self.distance.logits())
+        gold = torch.as_tensor(self._gold).to(full)[:, None]
+        gold = (gold - gold.mean()) / spread_of(gold)
+        score = (scores - full.mean().to(scores)) / spread_of(full).to(scores)
+        return (score - gold[batch.index].to(scores)).square()[:, 0]
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the score, (rows, 1)."""
+        return wide(need_logits(logits))
+
+
+def _one_score(examples: Examples, fitting: int) -> CorpusError:
+    return CorpusError(
+        f"{examples.name}: {len(examples) - fitting} of {len(examples)} pairs are longer than the "
+        "model's limit, and the rest have no two different scores."
+    )
 
 
 class TokenClassification(TokenTask):

@@ -26,6 +26,7 @@ from headscope.data.labels import class_number
 from headscope.data.pieces import readable_pieces, special_ids
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
 from headscope.tasks.seq2seq import decode_greedily
@@ -147,8 +148,20 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
             f"{loaded.name} is an encoder-decoder model, whose class cannot be taken apart; give "
             "two texts and of = cosine, which compares them by its encoder."
         )
-    if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
-        raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
+    if kind == "class" and head_outputs(loaded) is HeadOutputs.NUMBERS:
+        n = int(loaded.network.config.num_labels)
+        count = "one number" if n == 1 else f"{n} numbers"
+        if options.flip:
+            raise InputError(
+                f"{loaded.name} has no class: it puts out {count}, so there is no prediction to "
+                "change."
+            )
+        if n > 1 and options.label is None:
+            names = ", ".join(map(str, loaded.network.config.id2label.values()))
+            raise InputError(
+                f"{loaded.name} puts out {count}, none of which is its prediction; name one of "
+                f"them by label ({names})."
+            )
     if kind == "cosine" and (name := first_set("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 

@@ -51,6 +51,7 @@ from headscope.core.widest import widest_type
 from headscope.data.pieces import readable_pieces
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
+from headscope.models.run.head_outputs import head_outputs
 from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
@@ -163,6 +164,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         kind=opened.kind,
         texts=opened.texts,
         label=opened.label,
+        outputs=head_outputs(loaded).value if opened.kind == "class" else "",
         examples=n,
         skipped=opened.skipped,
         removals=len(chosen),
