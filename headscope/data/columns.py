@@ -209,7 +209,8 @@ class Columns:
         single = [texts.first for texts in self.tables if texts.second is None]
         pairs = [(texts.first, texts.second) for texts in self.tables if texts.second is not None]
         forms = [", ".join((*texts, *others)) for texts in (single[:1], pairs[0]) if texts]
-        known = [*single, *(f"{first} with {second}" for first, second in pairs)]
+        known = [" or ".join(single[:2])] if single else []
+        known += [f"{first} with {second}" for first, second in pairs]
         return f"name the columns {' or '.join(forms)} (known for texts: {', '.join(known)})"
 
 
