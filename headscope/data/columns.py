@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headscope.core.errors import CorpusError
+from headscope.core.safe_text import visible
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 
@@ -21,6 +22,11 @@ _SEPARATORS = re.compile(r"[\s_-]+")
 def plain(name: str) -> str:
     """Return a column's name without what spellings of it differ in."""
     return _SEPARATORS.sub("", name).lower()
+
+
+def listed(cells: Sequence[str]) -> str:
+    """Return the cells of a row as a message shows them."""
+    return ", ".join(visible(cell.strip()) or "an empty one" for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -168,9 +174,9 @@ class Columns:
                 places[column] = found[0]
         lacking = [column for column in self.needed if column not in places]
         if lacking:
-            has = ", ".join(cell.strip() or "an empty one" for cell in header)
             raise CorpusError(
-                f"{where}: the header has no column {lacking[0]} (it has {has}); {self.naming()}."
+                f"{where}: the header has no column {lacking[0]} (it has {listed(header)}); "
+                f"{self.naming()}."
             )
         return places
 
@@ -209,7 +215,8 @@ class Columns:
         single = [texts.first for texts in self.tables if texts.second is None]
         pairs = [(texts.first, texts.second) for texts in self.tables if texts.second is not None]
         forms = [", ".join((*texts, *others)) for texts in (single[:1], pairs[0]) if texts]
-        known = [*single, *(f"{first} with {second}" for first, second in pairs)]
+        known = [" or ".join(single[:2])] if single else []
+        known += [f"{first} with {second}" for first, second in pairs]
         return f"name the columns {' or '.join(forms)} (known for texts: {', '.join(known)})"
 
 

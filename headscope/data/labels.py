@@ -68,7 +68,7 @@ def read_labels(
 
 def class_number(label: str, names: Mapping[int, str], model: str) -> int:
     """Return the number of the one class that a user names, by its name or number."""
-    numbers = _numbers((label,), names, "", "class", model)
+    numbers = _numbers((label,), names, "label ", "class", model)
     if numbers is None:
         raise InputError(f"{model} has no class {label!r}; it knows {_known(names)}.")
     return numbers[label]
@@ -84,10 +84,11 @@ def _numbers(
     by_name, by_number = _by_name(labels, names), _by_number(labels, names)
     are_names, are_numbers = len(by_name) == len(labels), len(by_number) == len(labels)
     if are_names and are_numbers and by_name != by_number:
+        means = f"mean other {kind} numbers" if len(labels) > 1 else f"means another {kind} number"
         raise InputError(
-            f"{where}{_listed(labels)} may be names of a {kind} of {model} ({_pairs(by_name)}) or "
-            f"numbers of others; write numbers as 1.0, or give {model} names (id2label in its "
-            "config.json) that are no numbers."
+            f"{where}{_listed(labels)} {means} of {model} as names ({_pairs(by_name)}) than as "
+            f"numbers; write numbers as 1.0, or give {model} names (id2label in its config.json) "
+            "that are no numbers."
         )
     if are_names:
         return by_name
@@ -168,13 +169,13 @@ def read_alike(first: Examples, second: Examples) -> tuple[Examples, Examples]:
 
 
 def _where(examples: Examples, label: str) -> str:
-    """Say where a label stands first; some may stand in rows that were not drawn."""
+    """Say where a label stands first; some stand in rows that were not drawn, or in other data."""
     if examples.labels is not None:
         rows = (i for i, other in enumerate(examples.labels) if other == label)
     else:
         rows = (i for i, tags in enumerate(examples.tags or ()) if label in tags)
     row = next(rows, None)
-    return examples.name if row is None else examples.where(row)
+    return f"{examples.name} or calibration data" if row is None else examples.where(row)
 
 
 def _hint(examples: Examples, label: str) -> str:
@@ -196,4 +197,4 @@ def _listed(labels: Iterable[str]) -> str:
 
 
 def _pairs(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{label} for number {n}" for label, n in sorted(numbers.items())[:3])
+    return ", ".join(f"{label} is {n}" for label, n in sorted(numbers.items())[:3])

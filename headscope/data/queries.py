@@ -33,7 +33,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.columns import Columns, Texts, plain
 from headscope.data.examples import SCORED, Examples, check_size, read_pairs
-from headscope.data.tables import header_of, number_in, read_records
+from headscope.data.tables import header_of, notes_on, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
@@ -188,7 +188,12 @@ def _read_triples(path: Path) -> Examples:
     candidates: dict[str, dict[int, None]] = {query: {} for query in queries}
     for query, document, _ in judged:
         candidates[query][index_of[document]] = None
-    return replace(examples, candidates=tuple(map(tuple, candidates.values())), ids=None)
+    return replace(
+        examples,
+        candidates=tuple(map(tuple, candidates.values())),
+        ids=None,
+        notes=(*examples.notes, *notes_on(path, _TRIPLES)),
+    )
 
 
 def _refuse_scores(path: Path, judged: Sequence[_Judged]) -> None:
@@ -214,7 +219,8 @@ def _read_scored(path: Path) -> Examples:
         )
     documents = {text.strip(): text.strip() for text in pairs.second or ()}
     queries = {query: query for query, _, _ in judged}
-    return replace(_joined(pairs.name, pairs.sha256, queries, documents, judged), ids=None)
+    examples = _joined(pairs.name, pairs.sha256, queries, documents, judged)
+    return replace(examples, ids=None, notes=(*examples.notes, *pairs.notes))
 
 
 def _read_folder(folder: Path, qrels: Path) -> Examples:

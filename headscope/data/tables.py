@@ -27,6 +27,7 @@ from headscope.data.columns import (
     Columns,
     are_labels,
     is_number,
+    listed,
     looks_like_header,
 )
 from headscope.data.files import read_filled, read_lines
@@ -264,7 +265,7 @@ def _unnamed(
     if looks_like_header(cells, others):
         raise CorpusError(
             f"{where}: this reads like a header, and none of its names is known "
-            f"({', '.join(cell.strip() for cell in cells)}); {columns.naming()}."
+            f"({listed(cells)}); {columns.naming()}."
         )
     order = columns.order.get(len(cells))
     if order is None:

@@ -7,7 +7,7 @@ import pytest
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples, read_labelled
-from headscope.data.labels import class_ids, read_alike, tag_ids, with_labels
+from headscope.data.labels import class_ids, class_number, read_alike, tag_ids, with_labels
 
 STARS = {i: str(i + 1) for i in range(5)}
 MOODS = {0: "negative", 1: "Positive"}
@@ -46,7 +46,11 @@ def test_all_labels_have_one_reading(names, labels, numbers):
 @pytest.mark.parametrize(
     ("names", "labels", "says"),
     [
-        (STARS, list("1234"), "1, 2, 3, 4 may be names .*1 for number 0.* or numbers of others"),
+        (
+            STARS,
+            list("1234"),
+            "1, 2, 3, 4 mean other class .* as names .1 is 0, .* than as numbers",
+        ),
         (MOODS, ["1", "negative"], "line 2: '1' is the number .* 'negative' .*line 3. the name"),
         (MOODS, ["negative", "2"], r"line 3: the model has no class '2'; it knows 0 \(negative\)"),
         (MOODS, ["true", "false"], "line 2: the model has no class 'true'"),
@@ -113,7 +117,7 @@ def test_tags_are_read_as_labels_are():
     assert tag_ids(tagged("noun -", "NOUN noun"), {0: "NOUN", 1: "-"}, "m") == [(0, 1), (0, 0)]
     with pytest.raises(InputError, match=r"t.txt, line 4: m has no tag 'X'; it knows 0 .NOUN., "):
         tag_ids(tagged("NOUN VERB", "X VERB"), {0: "NOUN", 1: "VERB"}, "m")
-    with pytest.raises(InputError, match="0, 1, 2 may be names of a tag"):
+    with pytest.raises(InputError, match="0, 1, 2 mean other tag numbers of m as names"):
         tag_ids(tagged("0 1", "2 0"), {0: "1", 1: "2", 2: "0"}, "m")
 
 
@@ -140,3 +144,12 @@ def test_random_files_are_read_by_every_label_or_refused():
                 class_ids(labelled(*labels), names)
             refused += 1
     assert min(read, refused) > 50
+
+
+def test_one_label_that_a_user_names():
+    assert class_number("positive", MOODS, "m") == class_number("1", MOODS, "m") == 1
+    assert (class_number("5", STARS, "m"), class_number("0", STARS, "m")) == (4, 0)
+    with pytest.raises(InputError, match="label 2 means another class number of m as name"):
+        class_number("2", STARS, "m")
+    with pytest.raises(InputError, match=r"m has no class 'so'; it knows 0 .negative., 1 "):
+        class_number("so", MOODS, "m")
