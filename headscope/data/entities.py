@@ -319,7 +319,12 @@ def _rewritten(
             f"{joined:,} entities follow another of their type without a gap and count as one with "
             f"it, since {ours.name} cannot tell them apart."
         )
-    return replace(examples, tags=tuple(rewritten), notes=(*examples.notes, " ".join(notes)))
+    return replace(
+        examples,
+        tags=tuple(rewritten),
+        all_labels=(),  # those of the file are spelled in its scheme
+        notes=(*examples.notes, " ".join(notes)),
+    )
 
 
 def _types_of(ours: Scheme, theirs: Scheme) -> dict[str, str] | None:
