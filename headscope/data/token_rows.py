@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, Keys
-from headscope.data.files import punctuation_spans
+from headscope.data.files import LastOther, punctuation_spans
 from headscope.data.pieces import (
     Encoding,
     TextModel,
     frame,
+    special_ids,
     token_stream,
     tokenise,
 )
@@ -38,6 +39,7 @@ class Row:
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
+    second: int | None = None  # Of two texts: the position where the second begins
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -102,7 +104,12 @@ def encode_rows(
             yield None
             continue
         types = model.token_types.of_encoding(encoding, pair=second is not None)
-        yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
+        content = _content(encoding.special_tokens_mask)
+        begin = None
+        if second is not None:
+            texts = encoding.sequence_ids
+            begin = texts.index(1) if 1 in texts else len(texts)
+        yield Row(i, tuple(encoding.ids), types, content, second=begin)
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -114,13 +121,15 @@ def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: i
     :func:`~headscope.data.pieces.tokenise`.
     """
     around = frame(model, length)
-    content = tuple(range(len(around.before), len(around.before) + around.width))
+    special = special_ids(model.tokenizer)
     stream = token_stream(model, lines)
     rows: list[Row] = []
     while len(rows) < count:
         window = tuple(islice(stream, around.width))
         if len(window) < around.width:
             break
+        positions = enumerate(window, start=len(around.before))
+        content = tuple(position for position, token in positions if token not in special)
         rows.append(Row(len(rows), (*around.before, *window, *around.after), None, content))
     return rows
 
@@ -273,17 +282,13 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
     """
-    # Of each length the latest source, and the latest before it that differs.
-    before: dict[int, tuple[PairRow, ...]] = {}
+    earlier = LastOther[PairRow]()
     for row in rows:
-        if row is None:
+        other = None if row is None else earlier.before(row, len(row.content), row.ids)
+        if row is None or other is None:
             yield None
-            continue
-        latest = before.get(len(row.content), ())
-        other = next((item for item in latest if item.ids != row.ids), None)
-        yield other and replace(row, ids=other.ids, content=other.content)
-        if not latest or latest[0].ids != row.ids:
-            before[len(row.content)] = (row, *latest[:1])
+        else:
+            yield replace(row, ids=other.ids, content=other.content)
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
@@ -294,11 +299,12 @@ def sentences_of(row: Row) -> Iterator[Hashable]:
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):
         ids[position] = token
-    start = 0
-    for i, position in enumerate(row.content):
-        if i + 1 == len(row.content) or row.content[i + 1] != position + 1:
-            yield tuple(ids[row.content[start] : position + 1])
-            start = i + 1
+    border = len(ids) if row.second is None else row.second
+    first = [position for position in row.content if position < border]
+    second = [position for position in row.content if position >= border]
+    for text in (first, second):
+        if text:  # special tokens that are written inside a text belong to it
+            yield tuple(ids[text[0] : text[-1] + 1])
     if isinstance(row, PairRow):
         yield "target", row.labels
 

@@ -26,8 +26,10 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
+from headscope.data.pieces import readable_pieces
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
@@ -39,7 +41,7 @@ from headscope.tasks.seq2seq import decode_greedily
 
 RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
 LONGEST = 64  # Tokens of the longest text whose patterns are readable
-_GUESSES = 3  # Classes, or words for a masked token, that are listed
+_GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
@@ -171,12 +173,12 @@ class Answers:
     def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> dict[str, Any]:
         """Lay out one text as the model reads it, and every head's pattern on it with heads off.
 
-        ``special`` are tokens that the tokenizer added, ``target`` the same two of what a decoder
+        ``special`` are special tokens, ``target`` the same two of what a decoder
         reads, and a pattern is per cent, a byte a weight, row by row, in base64.
         """
 
         def tokens(ids: Sequence[int]) -> list[str]:
-            return list(map(visible, self.model.tokenizer.convert_ids_to_tokens(list(ids))))
+            return list(map(visible, readable_pieces(self.model.tokenizer, ids)))
 
         target: dict[str, list[Any]] = {}
         if isinstance(row, PairRow):
@@ -200,14 +202,14 @@ class Answers:
         """Return the outputs of each model of the batch for the texts."""
         head, tokenizer = self.model.task_head, self.model.tokenizer
         if logits is not None and head == "classification":
-            if logits.shape[-1] == 1:  # a reranker, a regression
-                return [_numbers("output", wide(logits)[:, 0].tolist())]
-            names = getattr(self.model.network.config, "id2label", None) or {}
-            return _ranked(logits, lambda i: names.get(i, i))
+            return self._outputs(wide(logits))
         mask = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask in rows[0].ids:
             position = rows[0].ids.index(mask)
-            return _ranked(logits[:: len(rows), position], tokenizer.convert_ids_to_tokens)
+            at_mask = wide(logits[:: len(rows), position])
+            return _ranked(
+                at_mask.softmax(dim=-1), lambda token: readable_pieces(tokenizer, [token])[0]
+            )
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
         cosines = cosine(by_model, by_model[:1])  # (models, texts)
@@ -220,6 +222,17 @@ class Answers:
             both = cosine(by_model[:, 0], by_model[:, 1])
             return [_numbers("similarity of the two sentences", both.tolist()), *answers]
         return answers
+
+    def _outputs(self, logits: Tensor) -> list[Answer]:
+        """Return the likeliest classes or labels, or the numbers, by logits (models, outputs)."""
+        outputs = head_outputs(self.model)
+        names = getattr(self.model.network.config, "id2label", None) or {}
+        if outputs is not HeadOutputs.NUMBERS:
+            return _ranked(outputs.shares(logits), lambda i: names.get(i, i))
+        if logits.shape[-1] == 1:  # of a cross-encoder, or a regression
+            return [_numbers("score", logits[:, 0].tolist())]
+        columns = enumerate(logits.T.tolist())
+        return [_numbers(visible(names.get(i, i)), column) for i, column in columns]
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
@@ -272,9 +285,11 @@ def _tokens(row: Row, stack: str) -> int:
     return len(row.decoder_ids if isinstance(row, PairRow) and stack != "encoder" else row.ids)
 
 
-def _ranked(logits: Tensor, name: Callable[[int], object]) -> list[Answer]:
-    """List the likeliest items of the full model and the one without heads, (models, items)."""
-    shares = F.softmax(wide(logits), dim=-1)
+def _ranked(shares: Tensor, name: Callable[[int], object]) -> list[Answer]:
+    """List the likeliest items of the full model and the one without heads.
+
+    ``shares`` (models, items) are probabilities.
+    """
     likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
     items = dict.fromkeys(likeliest.flatten().tolist())
     return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Row, padded
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.removal.times import Times, times
@@ -24,14 +26,15 @@ from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
 from headscope.shrinking.serving import CALIBRATION, Files, Form, Served
 from headscope.shrinking.text import Texts
 from headscope.stats.estimate import UNKNOWN, Estimate
-from headscope.stats.metrics import mean_of
+from headscope.stats.metrics import mean_of, spearman
 from headscope.stats.paired_change import Change, interval_of
 from headscope.tasks.base import Task
 
 #: Nearest neighbours of each query, queries at most, and fewest texts to find them in.
 NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
 CHOOSING = 256  # Texts by which forms and layers are chosen; none of them is in CALIBRATION
-#: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
+#: Mean loss on calibration text above which 8 bits have ruined a model: of 1 - cosine, of nats, or
+#: of the share of a score's variance.
 RUINED = 0.05
 
 
@@ -91,6 +94,11 @@ class Bench:
     def degenerate(self) -> str | None:
         """Say why the whole model's values mean nothing, if they do not."""
         return self.task.degenerate(self._outputs)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Say what makes the whole model's values doubtful."""
+        return self.task.doubts(self._outputs)
 
     def value(
         self, model: LoadedModel, served: Served
@@ -163,7 +171,8 @@ class Bench:
         """Compare a model with the full one on text of another kind; empty for the full one itself.
 
         Embeddings by their cosine and by their nearest neighbours among these texts, classes by the
-        share of equal guesses; models with other heads are not compared.
+        share of equal guesses, labels that are independent by the share of texts with the same set
+        of them, scores by their rank correlation; models with other heads are not compared.
         """
         full_model, other, head = self.full_model, self.texts.other, self.full_model.task_head
         compared = head in (None, "classification") and not full_model.encoder_decoder
@@ -175,12 +184,33 @@ class Bench:
             self._elsewhere = theirs, nearest(theirs) if head is None else None
         ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
         if near is None:
-            equal = (ours.argmax(-1) == theirs.argmax(-1)).double()
-            return (Elsewhere(other.name, len(rows), "classes", self._mean(equal), UNKNOWN),)
+            what, nearness = self._same_outputs(ours, theirs)
+            return (Elsewhere(other.name, len(rows), what, nearness, UNKNOWN),)
         same = (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
         neighbours = self._mean(same) if len(rows) >= FEWEST_TEXTS else UNKNOWN
         cosine = self._mean((ours * theirs).sum(-1))
         return (Elsewhere(other.name, len(rows), "cosine", cosine, neighbours),)
+
+    def _same_outputs(self, ours: Tensor, theirs: Tensor) -> tuple[str, Estimate]:
+        """Say what is compared of a head's logits (texts, outputs), and how alike they are."""
+        outputs = head_outputs(self.full_model)
+        if outputs is HeadOutputs.CHOICE:
+            return "classes", self._mean(ours.argmax(-1) == theirs.argmax(-1))
+        if outputs is HeadOutputs.LABELS:
+            return "labels", self._mean(((ours > 0) == (theirs > 0)).all(-1))
+        return "scores", self._rank_correlation(ours, theirs)
+
+    def _rank_correlation(self, ours: Tensor, theirs: Tensor) -> Estimate:
+        """Return Spearman's correlation; the mean over outputs, without interval, of several."""
+        pairs = zip(numpy(ours.double()).T, numpy(theirs.double()).T, strict=True)
+        each = [
+            interval_of(spearman, {"similarity": one, "gold": full}, seed=self.seed)
+            for one, full in pairs
+        ]
+        if len(each) > 1:
+            return Estimate(sum(float(one) for one in each) / (100 * len(each)))
+        ends = [end / 100 for end in each[0].interval or ()]
+        return Estimate(float(each[0]) / 100, *ends)
 
     def _mean(self, values: Tensor) -> Estimate:
         outputs = {"value": values.double().clamp(max=1.0).numpy()}

@@ -20,8 +20,10 @@ class Elsewhere:
 
     text: str
     texts: int
-    of: str  # ``cosine`` or ``classes``
-    nearness: Estimate  # Mean cosine of embeddings, or the share of equal classes
+    of: str  # ``cosine``, ``classes``, ``labels`` or ``scores``
+    #: Mean cosine of embeddings, the share of texts with an equal class or an equal set of labels,
+    #: or Spearman's correlation of scores.
+    nearness: Estimate
     #: Share of the ten nearest neighbours among these texts that the whole model finds too; the
     #: interval is of a mean over the texts that ask.
     neighbours: Estimate

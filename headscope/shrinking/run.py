@@ -11,6 +11,7 @@ import torch
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.serialise import SCHEMA
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -32,6 +33,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     need_runtimes(runtimes)
     if folder is not None:
         check_target(folder)
+    loaded = open_for_tasks(model, task=task_name, **options.loading)
     texts = read_all(
         task_name,
         options.data,
@@ -41,8 +43,8 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         seed=seed,
         trains=options.searches,
         distils=options.searches and minutes > 0,
+        reads_pairs=gives_one_score(loaded),
     )
-    loaded = open_for_tasks(model, task=task_name, **options.loading)
     need_tokenizer(loaded, "shrink")
     if loaded.encoder_decoder and task_name != "seq2seq":
         raise InputError(
@@ -60,6 +62,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
             remarks = []
             if (why := bench.degenerate) is not None:
                 remarks = [f"The whole model {why}, so no value here means anything."]
+            remarks += bench.doubts
             if lacks_vnni():
                 remarks.append(
                     "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "

@@ -102,10 +102,12 @@ def read_all(
     seed: int,
     trains: bool,
     distils: bool,
+    reads_pairs: bool = False,
 ) -> Texts:
     """Read every file, and leave out of each text the sentences of what it must not share.
 
-    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes.
+    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes,
+    ``reads_pairs`` that the model is a cross-encoder, which reads no sentence alone.
     """
     warnings = list[str]()
     sample = sample_texts()
@@ -117,6 +119,7 @@ def read_all(
     else:
         evaluation = read_examples(task, data, limit, seed)
     plain = task in _SENTENCES and (task != "classification" or evaluation.second is None)
+    plain = plain and not (task == "similarity" and reads_pairs)
     if not plain and not text and trains:
         raise InputError(
             f"The task {task} is trained on examples of its own kind; give them by text "

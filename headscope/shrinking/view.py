@@ -56,15 +56,22 @@ def _change(result: ShrinkResult, model: MeasuredModel) -> str:
     )
 
 
+#: How near a model's outputs are to the whole one's, by what is compared.
+_NEARNESS = {
+    "cosine": "the mean cosine to the whole model's embeddings is {:.3f}",
+    "classes": "{:.1%} of the classes are the whole model's",
+    "labels": "{:.1%} of the texts have the whole model's set of labels",
+    "scores": "the Spearman correlation of the scores with the whole model's is {:.3f}",
+}
+
+
 def _also(model: MeasuredModel) -> str:
     """Say in the same sentence what it does to text of another kind."""
     parts = []
     for item in model.elsewhere:
         if item.nearness.value is None:
             continue
-        text = f"{item.nearness.value:.1%} of the classes are the whole model's"
-        if item.of == "cosine":
-            text = f"the mean cosine to the whole model's embeddings is {item.nearness.value:.3f}"
+        text = _NEARNESS[item.of].format(item.nearness.value)
         if item.neighbours.value is not None:
             text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
         parts.append(f"on {item.text} {text}")

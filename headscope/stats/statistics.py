@@ -81,6 +81,20 @@ def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     return np.where(n > 0, betainc(k, n - k + 1, np.asarray(chance, dtype=float)), 1.0)
 
 
+def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[float, float]:
+    """Return the share of right guesses that chance gives, and p of as few as there are.
+
+    ``predicted`` and ``gold`` count each class. Chance guesses every class as often as the model
+    does, whatever it reads, and is right where that meets the gold share (as in Cohen's kappa). p
+    is that of the exact binomial test: the probability of at most ``right``.
+    """
+    guessed, true = np.asarray(predicted, dtype=float), np.asarray(gold, dtype=float)
+    n = float(true.sum())
+    chance = float(guessed @ true) / n**2
+    wrong = n - right
+    return chance, float(binomial_p(wrong, n, 1 - chance))
+
+
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
     """Return p of a one-sided z-test: the probability of a mean this far above ``reference``.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from torch.nn import functional as F
 
 import headscope
@@ -76,6 +76,40 @@ def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
     )
     assert [len(text["tokens"]) for text in said["texts"]] == [9, 5]
     assert all(0 < float(answer["full"]) < 1 for answer in said["answers"])
+
+
+def classifier(folder, **config):
+    """Answers of a tiny classifier, and its logits of some texts read together, by transformers."""
+    from transformers import AutoModelForSequenceClassification
+
+    tiny_bert(folder, task_head="classification", **config)
+    network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    def logits(*texts):
+        with torch.no_grad():
+            return network(**tiny_tokenizer()(*texts, return_tensors="pt")).logits[0]
+
+    return Answers(open_for_tasks(str(folder))), logits
+
+
+def test_independent_labels_have_a_probability_each(tmp_path):
+    names = {0: "joy", 1: "anger", 2: "fear"}
+    ids = {name: number for number, name in names.items()}
+    labels = {"num_labels": 3, "id2label": names, "label2id": ids}
+    problem = {"problem_type": "multi_label_classification"}
+    ask, logits = classifier(tmp_path / "m", **labels, **problem)
+    said = {answer["name"]: float(answer["full"]) for answer in ask(["the cat sat"], [])["answers"]}
+    expected = logits("the cat sat").sigmoid().tolist()
+    assert said == pytest.approx(dict(zip(ids, expected, strict=True)), abs=6e-4)
+
+
+def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
+    ask, logits = classifier(tmp_path / "m", num_labels=1)
+    for texts in (["the cat sat"], ["the cat sat", "a dog ran"]):
+        (answer,) = ask(texts, ["L0H0"])["answers"]
+        assert answer["name"] == "score"
+        assert float(answer["full"]) == pytest.approx(float(logits(*texts)), abs=6e-4)
+        assert answer["off"] != answer["full"]
 
 
 def test_as_many_random_heads_are_off_as_were_switched_off(answers):

@@ -32,7 +32,12 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import FEWEST, LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import NEVER, Syntactic, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import (
+    Syntactic,
+    SyntacticTest,
+    judge_syntactic,
+    why_untested,
+)
 from headscope.core.accumulator import Array
 from headscope.core.roles import NO_ROLE, PAIR, Thresholds, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
@@ -367,6 +372,12 @@ def untestable(
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
         no_rare = "fewer than two sentences have a rarest word outside the 500 most frequent"
+        unspaced, sentences = int(sums.rare.unspaced), int(profile.units)
+        if 2 * unspaced > sentences:
+            no_rare = (
+                f"{unspaced:,} of {sentences:,} sentences are in a script that puts no space "
+                "between words, so plain text does not say where words end; give a treebank"
+            )
         no_special_token = "the model adds no special tokens"
         if stack == "decoder":
             no_special_token = "no token sees a special one before it"
@@ -374,7 +385,7 @@ def untestable(
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
             "syntactic": (not asked, no_relation if edges is not None else no_trees),
-            "rare": (int(sums.rare.units) < 2, no_rare),
+            "rare": (int(sums.rare.units) < 2 or 2 * unspaced > sentences, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),
@@ -383,12 +394,8 @@ def untestable(
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
     for label in labels:
-        most = max((min(n) for (name, _), n in trials.items() if name == label), default=0)
-        few = f"fewer than {thresholds.min_trials} trials in one half of the texts"
-        named = "scored, but never a label, as in a treebank"
-        reasons[PAIR + label] = (
-            most < thresholds.min_trials or label in NEVER,
-            named if label in NEVER else few,
-        )
+        names = [name for name in trials if name[0] == label] or [(label, "")]
+        why = [why_untested(edges, name, thresholds) for name in names] if edges else [""]
+        reasons[PAIR + label] = all(why), why[0]
     applying = {role.key for role in roles_of(stack, labels=labels)}
     return {role: why for role, (none, why) in reasons.items() if none and role in applying}

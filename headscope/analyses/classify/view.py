@@ -171,10 +171,10 @@ def corpus_text(result: ClassifyResult) -> str:
     unit = "sentences"
     if corpus.pairs:
         unit = "sources" if result.stacks == ("encoder",) else "pairs"
-    return (
-        f"{corpus.name}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
-        f"{corpus.queries:,} tokens"
-    )
+    counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, {corpus.queries:,} tokens"
+    if corpus.words_left_out:
+        counts += f", {corpus.words_left_out:,} words without a piece left out"
+    return f"{corpus.name}: {counts}"
 
 
 def found_sentence(part: ClassifyResult) -> str:

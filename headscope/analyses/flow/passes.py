@@ -29,8 +29,8 @@ from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
-from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence, encode_words, placed
+from headscope.data.files import ROOT, Sentence
+from headscope.data.pieces import EncodedSentence, encode_words, placed, readable_pieces
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs
@@ -51,6 +51,7 @@ class Reader:
     #: Sentences of the second half that stand in the first; those that cannot be read.
     repeated: int = 0
     skipped: int = 0
+    left_out: int = 0  # Words without a piece
     _first: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
@@ -65,7 +66,7 @@ class Reader:
 
     def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
-        self.repeated, self.skipped = 0, 0
+        self.repeated = self.skipped = self.left_out = 0
         encoded = encode_words(self.loaded, placed(self._chosen()))
         return counted_batches(self._of_half(half, item) for item in encoded)
 
@@ -84,6 +85,7 @@ class Reader:
 
     def _of_half(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
         self.skipped += item is None
+        self.left_out += 0 if item is None else item.left_out
         if item is None or item.half != half:
             return None
         words = _words(item)
@@ -147,7 +149,7 @@ def _read(
     router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=few)
 
     def spell(token: int) -> str:
-        return str(loaded.tokenizer.convert_ids_to_tokens(token))
+        return readable_pieces(loaded.tokenizer, [token])[0]
 
     with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
         for seen, sentences in reader.batches(half):
@@ -197,8 +199,8 @@ def measure(
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
-            "one, from the first on) could be read: each is longer than the model's limit or has "
-            "a word that yields no piece."
+            "one, from the first on) could be read: each is longer than the model's limit, or the "
+            "tokenizer makes no piece of its words."
         )
     maps: list[LayerMaps] = []
     while layers:  # the sums of a layer are dropped as soon as its maps are fitted
@@ -222,13 +224,22 @@ def measure(
     return Sums(tokens, explained(torch.cat(errors).numpy()), chosen, hubs, search)
 
 
+def _has_tree(sentence: Sentence) -> bool:
+    """Whether words hang from a root: a single word does not, and the root may be left out."""
+    return len(sentence.words) > 1 and ROOT in (sentence.heads or ())
+
+
 def _count_trees(search: TreeSearch | None, batch: Batch) -> None:
     """Hand over the attention between the words of a batch, where trees are searched."""
-    rows = [i for i, item in enumerate(batch.sentences) if len(item.sentence.words) > 1]
-    if search is None or not rows:  # a single word is the root
+    rows = [i for i, item in enumerate(batch.sentences) if _has_tree(item.sentence)]
+    if search is None or not rows:
         return
     items, device = [batch.sentences[row] for row in rows], batch.graph.device
-    swapped = {i: item.swapped for i, item in enumerate(items) if item.swapped is not None}
+    swapped = {
+        i: item.swapped
+        for i, item in enumerate(items)
+        if item.swapped is not None and _has_tree(item.swapped)
+    }
     search.update(
         batch.nodes.between_words(batch.graph, rows),
         GoldTrees.of([item.sentence for item in items], device),

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.analyses.flow.graph import Clustered
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest, widest_type
-from headscope.data.files import Sentence
+from headscope.data.files import ROOT, Sentence
 
 DIRECTIONS = ("dep->head", "head->dep")
 #: Trees that need no attention; ``offset`` attaches words at the best distance of OFFSETS.
@@ -37,9 +37,9 @@ MOST = 8  # Heads that are added up, at most.
 class GoldTrees:
     """Gold trees of sentences of two words or more, padded to the longest."""
 
-    heads: Tensor  # (sentences, words): head of each word, -1 at the root
+    heads: Tensor  # (sentences, words): head of each word, ROOT, or NO_HEAD where it is not known
     sizes: Tensor  # (sentences,): words of each
-    #: (2, sentences, words): words that count, which is all but the root; and without punctuation.
+    #: (2, sentences, words): words that count, those with a head; and without punctuation.
     scored: Tensor
 
     @classmethod
@@ -56,7 +56,7 @@ class GoldTrees:
     @property
     def root(self) -> Tensor:
         """The word without a head, (sentences,)."""
-        return (self.heads < 0).long().argmax(1)
+        return (self.heads == ROOT).long().argmax(1)
 
     def largest(self, scores: Tensor) -> Tensor:
         """Return the trees of largest total score that have the gold roots.

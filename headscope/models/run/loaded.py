@@ -119,6 +119,9 @@ class LoadedModel:
     head_weights: HeadWeights | None = field(default=None, repr=False)
     #: Sentences about how its checkpoint was read, for every output.
     remarks: tuple[str, ...] = field(default=(), repr=False)
+    #: Whether the tokenizer follows a tokenizer.json that AutoTokenizer and SentenceTransformer
+    #: read otherwise.
+    class_reads_otherwise: bool = field(default=False, repr=False)
 
     @property
     def weights_sha256(self) -> str | None:
