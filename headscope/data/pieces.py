@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from tokenizers import Encoding as RawEncoding
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.files import LastOther, Sentence, Span, is_punctuation, text_key
+from headscope.data.files import (
+    LastOther,
+    Sentence,
+    Span,
+    is_punctuation,
+    split_words,
+    text_key,
+)
 from headscope.data.frequencies import Frequencies
 
 _AT_ONCE = 256  # Texts handed to the tokenizer at a time.
@@ -404,8 +411,7 @@ def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
         return None
     names = {i: words[i].lower() for i in candidates}
     if sentence.guessed:
-        # A piece may have joined a word and the mark beside it.
-        names = {i: _without_marks(name) for i, name in names.items()}
+        names = {i: _listed(name, frequencies) for i, name in names.items()}
     frequency = {i: frequencies.frequency(name) for i, name in names.items()}
     ordered = sorted(frequency.values())
     lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
@@ -416,10 +422,15 @@ def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
     return Rarity(rarest, two_rarest)
 
 
-def _without_marks(word: str) -> str:
-    """Return a word without the punctuation marks before and behind it."""
-    letters = [i for i, char in enumerate(word) if not is_punctuation(char)]
-    return word[letters[0] : letters[-1] + 1] if letters else word
+def _listed(word: str, frequencies: Frequencies) -> str:
+    """Return a word as a list of frequencies may know it: itself, else its rarest part.
+
+    A piece may have joined it with a mark (``-known``), or several words (``U.S.``).
+    """
+    if frequencies.frequency(word):
+        return word
+    joined = [part for part in split_words(word) if not is_punctuation(part)]
+    return min(joined, key=frequencies.frequency, default=word)
 
 
 # --- pieces, for people ---

@@ -3,12 +3,20 @@
 from pathlib import Path
 
 import pytest
+from tiny_models import TextOnly
 
 from headscope.core.errors import CorpusError
-from headscope.data.corpus import as_corpus, corpus_of_pairs, open_pairs
+from headscope.data.corpus import AlignedPair, as_corpus, corpus_of_pairs, open_pairs
 from headscope.data.files import Sentence
-from headscope.data.pairs import open_labelled, straight, with_alignments
+from headscope.data.pairs import (
+    collate_aligned,
+    encode_aligned,
+    open_labelled,
+    straight,
+    with_alignments,
+)
 from headscope.data.pieces import placed
+from headscope.data.token_rows import Ends
 
 TWO = "a b c\t0\t1\tx\nd e f\t2\t0\tx\n"
 
@@ -148,3 +156,20 @@ def test_the_straight_line_joins_the_ends(n_source: int, n_target: int) -> None:
     line = straight(n_source, n_target, n_target).tolist()
     share = (n_source - 1) / max(n_target - 1, 1)
     assert line == [int(i * share + 0.5) for i in range(n_target)]
+
+
+def test_a_word_without_a_piece_is_left_out_with_its_links():
+    """Its pair is kept, and so are all other links."""
+    words = ((0, 3), (4, 5), (6, 9)), ((0, 1), (2, 5), (6, 7))
+    links = ((0, 0, True), (1, 1, True), (2, 1, False), (2, 2, True))
+    pair = AlignedPair("the \u200b cat", "a cat \u200b", words, links, 0, ((1, 0, True),))
+    (row,) = encode_aligned(TextOnly(), [pair], Ends(2, 3))
+    assert row is not None
+    assert row.pair.links == ((0, 0, True), (2, 1, False))
+    assert row.pair.swapped == ()
+    batch = collate_aligned([row], pad_id=0)
+    assert batch.words is not None
+    assert batch.words.pieces.tolist() == [[1, 0, 1]]
+    assert batch.words.queries.tolist() == [[True, True, False]]
+    assert batch.words.possible.nonzero().tolist() == [[0, 0, 0], [0, 1, 2]]
+    assert batch.words.sure.nonzero().tolist() == [[0, 0, 0]]

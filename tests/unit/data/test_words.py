@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerFast
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import open_text
 from headscope.data.files import NO_HEAD, ROOT, Sentence, Written, sentence_of
+from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import (
     EncodedSentence,
     encode_lines,
@@ -266,6 +267,23 @@ def test_plain_text_is_split_where_its_pieces_allow():
     }
     (none,) = encode_words(SMALL, placed([Sentence(("\u200b", "\u200d"))]), check=False)
     assert none is None, "no word is left"
+
+
+def test_rare_words_are_looked_up_without_what_pieces_join_to_them():
+    model = TextOnly(tiny_tokenizer())
+    model.tokenizer.add_tokens(["(zoo", "cat-dog"])
+    model.vocab_size += 2
+    counts = {"the": 9.0, "cat": 3.0, "dog": 2.0, "zoo": 5.0, "on": 7.0}
+    frequencies = Frequencies("by hand", lambda word: counts.get(word, 0.0), frozenset({"the"}))
+    line = "the (zoo on the cat-dog on zoo)"
+    (item,) = encode_words(model, placed([sentence_of(line)]), frequencies)
+    assert item is not None
+    assert item.sentence.words == ("the", "(zoo", "on", "the", "cat-dog", "on", "zoo", ")")
+    assert item.rarity == ((4,), (1, 4, 6))
+    (unseen,) = encode_words(model, placed([sentence_of("the mat on (zoo")]), frequencies)
+    assert unseen is not None
+    assert unseen.rarity is not None
+    assert unseen.rarity.rarest == (1,)
 
 
 def test_special_tokens_that_are_written_out_are_special():
