@@ -21,7 +21,7 @@ from headscope.show.cells import (
 )
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import t_half_width
+from headscope.stats.statistics import finite, t_half_width
 
 #: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
@@ -247,7 +247,9 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """Yield what is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
         std, windows = result.std[name][-1], result.sequences
-        half = None if std is None else float(t_half_width(std / math.sqrt(windows), windows))
+        half = None
+        if std is not None:
+            half = finite(float(t_half_width(std / math.sqrt(windows), windows)))
         ratio = Estimate.around(result.variants[name][-1], half)
         text = ratio_text(ratio.value)
         if ratio.interval is not None:
