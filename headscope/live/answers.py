@@ -50,8 +50,8 @@ _GUESSES = 3  # Classes, or words for a masked token, that are listed
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 NO_SETS = (
-    "No random sets to compare with: other sets of as many heads in these layers would be nearly the "
-    "same heads."
+    "No random sets to compare with: as many heads drawn in these layers would be nearly the same "
+    "heads."
 )
 
 

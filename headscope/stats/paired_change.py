@@ -18,7 +18,7 @@ each side. Where 0 lies beyond all resamples, they only show that p is small; p 
 from the normal tail with their standard deviation, so that it can be adjusted over many heads.
 
 An interval of no width is never given. Where it would have none (no resample differs from another,
-beyond rounding), or where examples are fewer than :data:`FEWEST_UNITS`, it is unknown: from minus to plus
+beyond rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
 infinity, p 1.
 
 References

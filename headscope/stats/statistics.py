@@ -75,12 +75,12 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 def paired_p(
     hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
 ) -> Array:
-    """Return p of a one-sided paired t-test: do hits beat a baseline of known chances?"""
+    """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?"""
     h, n = np.asarray(hits, dtype=float), max(trials, 1)
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
-    return t_p(h / n, error, expected / n, n)
+    return t_p(h / n, error, expected / n, np.inf)
 
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
@@ -92,9 +92,9 @@ def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
 def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLike) -> Array:
     """Return p of a one-sided t-test: the probability of a mean this far above ``reference``.
 
-    ``units`` are the sampled units behind the standard error. A gap within rounding counts as none:
-    p is 1/2. Where all units agree, p is that of a sign test, 1/2 to the power of units. Without a
-    standard error (infinite or NaN) p is 1.
+    ``units`` are the sampled units behind the standard error, infinite for a z-test. A gap within
+    rounding counts as none: p is 1/2. Where all units agree, p is that of a sign test, 1/2 to the
+    power of units. Without a standard error (infinite or NaN) p is 1.
     """
     mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
     error, units = np.asarray(error, dtype=float), np.asarray(units, dtype=float)
@@ -183,8 +183,8 @@ def ratio_error(
 
     The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4, with n / (n - 1) for the
     effective number n of sentences (:func:`effective_units`). Infinite where fewer than
-    :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there is no
-    query.
+    :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there
+    is no query.
     """
     total, queries = np.asarray(sums, dtype=float), np.asarray(queries, dtype=float)
     n = effective_units(queries, queries_squared)

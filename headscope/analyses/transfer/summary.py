@@ -94,7 +94,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     deals have as much for us, and more than 2.5% as little. Unlike the F interval it asks for no
     normal values, which accuracies of diverged runs are not. Unknown where either has fewer than
     two values or no spread; the interval is unknown where there are too few deals for it (three
-    seeds of each).
+    seeds of each). It is looked for between a fiftieth and fifty.
 
     No deviation is taken to be below ``floor``, what one example more would add: runs that agree on
     all examples that were seen may differ on others.
@@ -107,19 +107,26 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     mine, other = (max(spread, floor) for spread in spreads)
     if not mine or not other:
         return UNKNOWN
-    ours_square, theirs_square = (np.square(x - np.median(x)) for x in (a, b))
-    dealt, inside = _deals(len(a), len(b)), []
+    ours_square, theirs_square = map(_from_median, (a, b))
+    dealt, inside = _deals(len(ours_square), len(theirs_square)), []
     for ratio in _RATIOS:
         squares = np.concatenate([ours_square / ratio**2, theirs_square])
-        first, second = (dealt @ squares / len(a), ~dealt @ squares / len(b))
+        first = dealt @ squares / len(ours_square)
+        second = ~dealt @ squares / len(theirs_square)
         gained = np.log(np.maximum(first, floor**2 + _TINY) / np.maximum(second, floor**2 + _TINY))
         as_large = float((gained >= gained[0] - _EQUAL).mean())
         as_small = float((gained <= gained[0] + _EQUAL).mean())
         inside.append(min(as_large, as_small) > 0.025)
-    if inside[0] or inside[-1] or not any(inside):
+    if (inside[0] and inside[-1]) or not any(inside):
         return Estimate(mine / other)
     low, high = _RATIOS[np.flatnonzero(inside)[[0, -1]]].tolist()
     return Estimate(mine / other, min(low, mine / other), max(high, mine / other))
+
+
+def _from_median(values: Array) -> Array:
+    """Return squared distances from the median, without that of the median itself (always 0)."""
+    squares = np.sort(np.square(values - np.median(values)))
+    return squares[len(values) % 2 :]
 
 
 def _deals(ours: int, theirs: int) -> Array:
