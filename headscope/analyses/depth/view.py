@@ -21,7 +21,7 @@ from headscope.show.cells import (
 )
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, t_half_width
+from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
 
 #: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
@@ -205,7 +205,10 @@ def protection_sentence(result: DepthResult) -> str:
     """Say which parts keep the tokens of the full model apart at the end, and which cost it."""
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
     if any(p.low[-1] is None for p in removed):
-        return "A single window gives no interval, so nothing is said of what each part keeps."
+        return (
+            f"From {result.sequences} {plural(result.sequences, 'window')} there is no interval "
+            f"({FEWEST_UNITS} are needed), so nothing is said of what each part keeps."
+        )
     lost, gained, same = list[str](), list[str](), list[str]()
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
         name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
