@@ -3,8 +3,8 @@
 One batch holds every text once for the full model, once with the heads off, and once for each of
 ``RANDOM`` sets of as many heads in the same layers, drawn anew for each number of heads. Gates
 differ by row, so that one pass of our own attention answers everything, exactly as if each of these
-models ran alone. If the heads were no others than the random ones, their value would lie outside
-the range of the sets in 2 of RANDOM + 1 cases.
+models ran alone. If the heads were like the random ones, their value would lie outside the range of
+the sets in 2 of RANDOM + 1 cases.
 
 An encoder-decoder model writes first. Then each model reads what the full model wrote, which gives
 its probability of that text; patterns are those of the model with heads off on its own text.
@@ -41,7 +41,8 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-RANDOM = 19  # Sets of heads drawn at random, compared with the set that is off
+RANDOM = 19  # Sets of heads drawn at random, compared with the set that is off; or all there are,
+FEWEST_SETS = 7  # where there are at least so many: the others of one head in a layer of eight.
 #: Largest share of the heads that are off which a random set may be expected to hold as well.
 SHARED = 0.75
 LONGEST = 64  # Tokens of the longest text whose patterns are readable
@@ -50,8 +51,8 @@ _GUESSES = 3  # Classes, or words for a masked token, that are listed
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 NO_SETS = (
-    "No random sets to compare with: as many heads drawn in these layers would be nearly the same "
-    "heads."
+    "No random sets to compare with: there are too few other sets of as many heads in these layers, "
+    "or most of their heads are off."
 )
 
 
@@ -177,9 +178,9 @@ class Answers:
         return gates
 
     def _random_sets(self, removed: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """Draw RANDOM different sets of as many heads in the same layers, or none.
+        """Draw RANDOM different sets of as many heads in the same layers, or all there are.
 
-        None where there are fewer, or where most of a set would be the heads that are off.
+        None where there are few, or where most of a set would be the heads that are off.
         """
         heads = list(self._index_of.values())
         in_row, off_in_row = (Counter(row for row, _ in some) for some in (heads, removed))
@@ -188,7 +189,7 @@ class Answers:
             return []
         seed = self._seed * len(heads) + len(removed)
         sets = matched_sets(removed, heads, RANDOM, seed)
-        return sets if len(sets) == RANDOM else []
+        return sets if len(sets) >= FEWEST_SETS else []
 
     # --- what comes out ---------------------------------------------------------------------------
 

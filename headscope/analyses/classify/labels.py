@@ -353,8 +353,9 @@ def untestable(
         ordered = dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), (pairs < MIN_PAIRS, few))
         short = f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}"
         no_special = not sums.expected("special_mass") > 0
+        no_source = "no source has a special token"
         reasons = ordered | {
-            "special": (no_special, "no source has a special token"),
+            "special": (no_special or pairs < FEWEST_UNITS, no_source if no_special else few),
             "broad": (long < MIN_LONG, short),
         }
     else:
@@ -362,12 +363,11 @@ def untestable(
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
         twice = int(profile.sampled[profile.quantities.index("duplicate_rate")])
         sentences, rare = int(profile.sampled.max()), int(sums.rare.units)
-        too_few = f"fewer than {FEWEST_UNITS}"
-        few_sentences = f"{sentences} sentences, {too_few}"
+        too_few = f"fewer than {FEWEST_UNITS} sentences"
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
-        no_rare = f"{rare} sentences have a rarest word outside the 500 most frequent, {too_few}"
+        no_rare = f"{too_few} have a rarest word outside the 500 most frequent ({rare})"
         no_special_token = "the model adds no special tokens"
         if stack == "decoder":
             no_special_token = "no token sees a special one before it"
@@ -379,17 +379,14 @@ def untestable(
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),
-            "self": (sentences < FEWEST_UNITS, few_sentences),
-            "duplicate": (
-                twice < FEWEST_UNITS,
-                f"{twice} sentences have a token twice, {too_few}",
-            ),
+            "self": (sentences < FEWEST_UNITS, f"{too_few} ({sentences})"),
+            "duplicate": (twice < FEWEST_UNITS, f"{too_few} have a token twice ({twice})"),
         }
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
         for key in ("special", "punctuation", *(role.key for role in registered_roles())):
             if not reasons[key][0]:
-                reasons[key] = sentences < FEWEST_UNITS, few_sentences
+                reasons[key] = reasons["self"]
     for label in labels:
         most = max((min(n) for (name, _), n in trials.items() if name == label), default=0)
         few = f"fewer than {thresholds.min_trials} trials in one half of the texts"
