@@ -51,8 +51,8 @@ _GUESSES = 3  # Classes, or words for a masked token, that are listed
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 NO_SETS = (
-    "No random sets to compare with: there are too few other sets of as many heads in these layers, "
-    "or most of their heads are off."
+    "No random sets to compare with: there are too few other sets of as many heads in these "
+    "layers, or most of their heads are off."
 )
 
 

@@ -79,8 +79,8 @@ def crossed(values: Array, floor: float = 1.0) -> Estimate:
     return Estimate.around(mean, half)
 
 
-#: Ratios of two spreads that are tried, from a fiftieth to fifty times, in steps of 2%.
-_RATIOS = np.geomspace(0.02, 50.0, 396)
+#: Ratios of two spreads that are tried, from a thousandth to a thousand times, in steps of 2%.
+_RATIOS = np.geomspace(1e-3, 1e3, 699)
 _TINY = 1e-12  # A variance below this is none: runs that are equal.
 _EQUAL = 1e-9  # Logarithms of ratios that are equal but for rounding.
 _DEALS = 2000  # Ways of dealing runs to two variants that are tried, at most.
@@ -94,7 +94,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     deals have as much for us, and more than 2.5% as little. Unlike the F interval it asks for no
     normal values, which accuracies of diverged runs are not. Unknown where either has fewer than
     two values or no spread; the interval is unknown where there are too few deals for it (three
-    seeds of each). It is looked for between a fiftieth and fifty.
+    seeds of each). It is looked for between a thousandth and a thousand.
 
     No deviation is taken to be below ``floor``, what one example more would add: runs that agree on
     all examples that were seen may differ on others.
@@ -109,6 +109,8 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
         return UNKNOWN
     ours_square, theirs_square = map(_from_median, (a, b))
     dealt, inside = _deals(len(ours_square), len(theirs_square)), []
+    if len(dealt) * 0.025 <= 1:  # not even the observed deal alone is rare enough
+        return Estimate(mine / other)
     for ratio in _RATIOS:
         squares = np.concatenate([ours_square / ratio**2, theirs_square])
         first = dealt @ squares / len(ours_square)
@@ -117,7 +119,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
         as_large = float((gained >= gained[0] - _EQUAL).mean())
         as_small = float((gained <= gained[0] + _EQUAL).mean())
         inside.append(min(as_large, as_small) > 0.025)
-    if (inside[0] and inside[-1]) or not any(inside):
+    if not any(inside):
         return Estimate(mine / other)
     low, high = _RATIOS[np.flatnonzero(inside)[[0, -1]]].tolist()
     return Estimate(mine / other, min(low, mine / other), max(high, mine / other))
