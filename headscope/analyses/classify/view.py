@@ -304,7 +304,7 @@ def legend(*parts: ClassifyResult) -> str:
     return "; ".join(marks)
 
 
-def _no_relation_sentence(part: ClassifyResult) -> str:
+def no_relation_sentence(part: ClassifyResult) -> str:
     """Say that no head follows a relation or the user's pairs, or that none could be tested."""
     kinds = [PAIR + label for label in part.labels] or ["syntactic"]
     reasons = [part.untestable[kind] for kind in kinds if kind in part.untestable]
@@ -327,7 +327,7 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
         elif not any(role_class(label.role) == "syntactic" for _, label in labels):
-            yield b.Text(visible(_no_relation_sentence(part)), on=b.TERMINAL)
+            yield b.Text(visible(no_relation_sentence(part)), on=b.TERMINAL)
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows = []
     for role in part.possible_roles:

@@ -14,6 +14,7 @@ from headscope.analyses.linear import LinearOptions
 from headscope.analyses.linear.measure import (
     AVERAGES,
     EVERY,
+    FITS,
     STORED,
     LinearSums,
     correlate,
@@ -190,18 +191,24 @@ class Resamples:
     def form_errors(self, head: int | None = None) -> tuple[LinearError, ...]:
         """Describe every form, of one head or as the mean of all."""
         scales = [math.nan] * len(EVERY) if head is None else self.scales[head].tolist()
-        by_fit = {}
-        for fit, errors in self.errors.items():
-            whole, without_each = (
-                _one_or_mean(values, head, axis=axis) for axis, values in enumerate(errors)
-            )
-            ends = np.stack(jackknife(whole, without_each), axis=-1).tolist()
-            by_fit[fit] = [
-                Estimate(finite(value), *(map(finite, pair) if form in AVERAGES else ()))
-                for form, value, pair in zip(EVERY, whole.tolist(), ends, strict=True)
-            ]
-        rows = zip(EVERY, by_fit["error"], by_fit["scaled"], scales, strict=True)
-        return tuple(LinearError(form, error, best, finite(c)) for form, error, best, c in rows)
+        error, scaled = (self._estimates(fit, head) for fit in FITS)
+        rows = zip(EVERY, error, scaled, scales, strict=True)
+        return tuple(LinearError(form, e, best, finite(scale)) for form, e, best, scale in rows)
+
+    def _estimates(self, fit: str, head: int | None) -> Iterator[Estimate]:
+        """Yield the error of every form, of one head or as the mean of all.
+
+        Only forms whose output is an average have an interval (:data:`AVERAGES`).
+        """
+        whole, without_each = self.errors[fit]
+        values = _one_or_mean(whole, head, axis=0)
+        low, high = jackknife(values, _one_or_mean(without_each, head, axis=1))
+        for i, form in enumerate(EVERY):
+            value = finite(float(values[i]))
+            if form in AVERAGES:
+                yield Estimate(value, finite(float(low[i])), finite(float(high[i])))
+            else:
+                yield Estimate(value)
 
     def stored_keys(self, head: int | None = None) -> StoredKeys:
         """Describe the errors of reading back, of one head or as the mean of all."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.view import no_relation_sentence
 from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
@@ -91,3 +93,18 @@ def test_few_sentences_with_a_token_twice_make_no_label():
     assert found.untestable["duplicate"] == ("fewer than 8 sentences have a token twice (1)")
     assert found.untestable["special"] == "fewer than 8 sentences (3)"
     assert found.untestable["self"] == "fewer than 8 sentences (3)"
+
+
+def test_where_no_relation_could_be_tested_no_head_is_said_to_follow_none():
+    few = "no relation has 50 trials in each half of the corpus"
+    untested = SimpleNamespace(labels=(), untestable={"syntactic": few})
+    assert no_relation_sentence(untested) == (
+        f"Whether a head follows a relation could not be tested: {few}."
+    )
+    tested = SimpleNamespace(labels=(), untestable={})
+    assert no_relation_sentence(tested).startswith("No head is syntactic: none follows a relation")
+    few = "fewer than 50 trials in one half of the texts"
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few, "pair:b": few})
+    assert no_relation_sentence(pairs).startswith("Whether a head follows the pairs could not be")
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few})
+    assert no_relation_sentence(pairs).startswith("No head follows the pairs better")

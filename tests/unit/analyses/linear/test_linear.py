@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.analyses.linear.measure import (
+    AVERAGES,
     EVEN,
     EVERY,
     LinearSums,
@@ -20,6 +21,7 @@ from headscope.analyses.linear.measure import (
     readout_errors,
     unit_keys,
 )
+from headscope.analyses.linear.run import Resamples
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
@@ -145,6 +147,23 @@ def test_errors_are_those_of_all_tokens_of_the_sentences(left_out):
         for fit, scale in (("error", 1.0), ("scaled", c)):
             error = np.linalg.norm(scale * y - own) / spread
             assert found[fit][h, i] == pytest.approx(error)
+
+
+@pytest.mark.parametrize(("lines", "known"), [(7, False), (9, True)])
+def test_errors_of_averages_have_an_interval_from_eight_lines(lines, known):
+    """Forms whose sums grow with the line never have one: a few long lines decide them."""
+    batch = torch.randn(3, lines, HEADS, 5, D, generator=torch.Generator().manual_seed(3))
+    q, k, v = batch.double()
+    real = torch.ones(lines, 5, dtype=torch.bool)
+    sums = LinearSums({5: HEADS}, [real], D)
+    z = attention_pattern(q, k, scale=SCALE, mask=real[:, None, None]) @ v
+    sums.update(0, inputs_of(q, k, v, real[:, None, None]), z)
+    found = Resamples(sums, 0)
+    for head in (None, 0):
+        for row in found.form_errors(head):
+            for error in (row.error, row.scaled):
+                assert (error.interval is not None) == (known and row.form in AVERAGES)
+        assert (found.stored_keys(head).linear.interval is not None) == known
 
 
 def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
