@@ -284,7 +284,8 @@ class ServeOptions:
     """Type a sentence, see all heads, switch some off, and see what the model then answers.
 
     The page is served on this machine alone and nothing that is typed is written anywhere. Every
-    answer stands beside that of the whole model and of random sets of as many heads. Ctrl-C ends.
+    answer stands beside that of the whole model and of random sets of as many heads in the same
+    layers. Ctrl-C ends.
     """
 
     examples: ClassVar[tuple[str, ...]] = (

@@ -1,8 +1,10 @@
 """The outputs of a model for a sentence or two with some of its heads switched off.
 
 One batch holds every text once for the full model, once with the heads off, and once for each of
-``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
-pass of our own attention answers everything, exactly as if each of these models ran alone.
+``RANDOM`` sets of as many heads in the same layers, drawn anew for each number of heads. Gates
+differ by row, so that one pass of our own attention answers everything, exactly as if each of these
+models ran alone. If the heads were like the random ones, their value would lie outside the range of
+the sets in 2 of RANDOM + 1 cases.
 
 An encoder-decoder model writes first. Then each model reads what the full model wrote, which gives
 its probability of that text; patterns are those of the model with heads off on its own text.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import headscope
+from headscope.analyses.attribute.reversal import matched_sets
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
@@ -39,12 +43,19 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
+RANDOM = 19  # Sets of heads drawn at random, compared with the set that is off; or all there are,
+FEWEST_SETS = 7  # where there are at least so many: the others of one head in a layer of eight.
+#: Largest share of the heads that are off which a random set may be expected to hold as well.
+SHARED = 0.75
 LONGEST = 64  # Tokens of the longest text whose patterns are readable
 _GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
+NO_SETS = (
+    "No random sets to compare with: there are too few other sets of as many heads in these "
+    "layers, or most of their heads are off."
+)
 
 
 #: One output: its name, its value of the full model, with heads off, and the smallest and
@@ -79,6 +90,7 @@ class Answers:
         """
         rows = self._rows(texts)
         gates = self._gates(off)
+        sets = max(len(gates) - 2, 0)
         n, copies = len(rows), len(gates)
         by_row, every = gates.repeat_interleave(n, dim=0), rows * copies
         # The second model of the batch has the heads off; alone, the first one is that.
@@ -120,6 +132,8 @@ class Answers:
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
+            "sets": sets,
+            "note": "" if sets or not off else NO_SETS,
             "heads": len(self._index_of),
         }
 
@@ -148,25 +162,36 @@ class Answers:
     def _gates(self, off: Sequence[str]) -> Tensor:
         """Return gates of the full model, of that without ``off``, and of random sets.
 
-        Returns (models, n_layers, n_heads); the full model alone where nothing is off.
+        Returns (models, n_layers, n_heads); the full model alone where nothing is off, and no
+        random sets where too few are unlike ``off``.
         """
         unknown = [name for name in off if name not in self._index_of]
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
-        every, removed = list(self._index_of.values()), {self._index_of[name] for name in off}
         all_on = torch.ones(len(self.model.sites), self.model.n_heads)
-        if not removed:
+        if not off:
             return all_on[None]
-        generator = torch.Generator().manual_seed(self._seed)
-        drawn = [
-            [every[i] for i in torch.randperm(len(every), generator=generator)[: len(removed)]]
-            for _ in range(RANDOM)
-        ]
-        gates = all_on.repeat(2 + RANDOM, 1, 1)
-        for of_model, heads in zip(gates[1:], [removed, *drawn], strict=True):
+        removed = sorted({self._index_of[name] for name in off})
+        sets = [removed, *self._random_sets(removed)]
+        gates = all_on.repeat(1 + len(sets), 1, 1)
+        for of_model, heads in zip(gates[1:], sets, strict=True):
             for row, index in heads:
                 of_model[row, index] = 0.0
         return gates
+
+    def _random_sets(self, removed: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Draw RANDOM different sets of as many heads in the same layers, or all there are.
+
+        None where there are few, or where most of a set would be the heads that are off.
+        """
+        heads = list(self._index_of.values())
+        in_row, off_in_row = (Counter(row for row, _ in some) for some in (heads, removed))
+        shared = sum(n * n / in_row[row] for row, n in off_in_row.items())
+        if shared > SHARED * len(removed):
+            return []
+        seed = self._seed * len(heads) + len(removed)
+        sets = matched_sets(removed, heads, RANDOM, seed)
+        return sets if len(sets) >= FEWEST_SETS else []
 
     # --- what comes out ---------------------------------------------------------------------------
 

@@ -65,9 +65,13 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
     assert saved is not None
     source = str(result.provenance["model"]["id"])
     name = markdown(Path(source).name)
+    tags = ["sentence-transformers"] if sentences else []
+    tags.append("headscope")
+    if best.training is not None:
+        tags.append("distilled")
     header = ModelCardData(
         base_model=base_model(source),
-        tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
+        tags=tags,
         library_name="sentence-transformers" if sentences else "transformers",
         pipeline_tag=hub_task(result.task, loaded),
         **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},

@@ -21,8 +21,15 @@ def answer(result: ShrinkResult) -> str:
         if len(result.models) == 1:
             return f"Only the whole model in {result.whole.form} was measured."
         keeps = [model for model in result.models[1:] if loses_nothing(result, model)]
+        known = [model for model in result.models[1:] if model.most_lost is not None]
+        if not known:
+            return "What other forms of the whole model lose at most is not known."
         if not keeps:
-            return "No other form of the whole model is without a measurable loss."
+            least = min(known, key=lambda model: model.most_lost or 0.0)
+            return (
+                "Every other form of the whole model loses something. "
+                f"{least.form} loses least: {_change(result, least)}."
+            )
         fast = max(keeps, key=lambda model: model.speed.value or 0.0)
         return (
             f"Without removing anything, {fast.form} is {fast.speed.value:.2f} times as fast as "

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-Z = 1.959963984540054  # Half of a 95% interval of a normal value, in standard errors.
-
 
 @dataclass(frozen=True)
 class Estimate:

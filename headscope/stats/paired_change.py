@@ -18,7 +18,7 @@ each side. Where 0 lies beyond all resamples, they only show that p is small; p 
 from the normal tail with their standard deviation, so that it can be adjusted over many heads.
 
 An interval of no width is never given. Where it would have none (no resample differs from another,
-beyond rounding), or where examples are fewer than :data:`FEWEST`, it is unknown: from minus to plus
+beyond rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
 infinity, p 1.
 
 References
@@ -51,9 +51,8 @@ from headscope.stats.metrics import (
     size_of,
     value_of,
 )
-from headscope.stats.statistics import agresti_coull, tango, tango_p
+from headscope.stats.statistics import FEWEST_UNITS, agresti_coull, tango, tango_p
 
-FEWEST = 8  # Fewest examples for which an interval is given.
 _BEYOND = 5  # Fewest resamples that must lie beyond either end of an interval.
 _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
@@ -89,7 +88,7 @@ class Change:
         Where the interval is unknown although there are enough units, every resample showed the
         same loss, and that is returned; with too few it is infinite.
         """
-        if self.ci is None and self.units >= FEWEST:
+        if self.ci is None and self.units >= FEWEST_UNITS:
             return -sign * self.difference
         return -self.low if sign > 0 else self.high
 
@@ -124,7 +123,7 @@ def paired_change(
         gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
         return change(low, high, tango_p(gained, lost))
-    if n < FEWEST:
+    if n < FEWEST_UNITS:
         return change(-math.inf, math.inf, 1.0)
     if isinstance(metric, Counted):
         baseline, outputs = (
@@ -156,13 +155,26 @@ def interval_of(
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
         return Estimate(value, *(100.0 * end for end in agresti_coull(hits, n, level)))
-    if n < FEWEST:
+    if n < FEWEST_UNITS:
         return Estimate(value)
     if isinstance(metric, Counted):
         outputs, values = metric.with_two_more(outputs, (True, False)), None
     values = _enough(metric, values, outputs, n, level, resamples, seed)
     ends = _ends(values, n, level, abs(value))
     return Estimate(value) if math.isinf(ends[0]) else Estimate(value, *ends)
+
+
+def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
+    """Return a number with the interval that its bootstrap resamples give, as :func:`interval_of`.
+
+    ``values`` (resamples,) are the number in resamples of ``units`` lines, say; those that are not
+    finite are left out.
+    """
+    values = values[np.isfinite(values)]
+    if units < FEWEST_UNITS or len(values) < _BEYOND / _tail(units, 0.95):
+        return Estimate(value)
+    low, high = _ends(values, units, 0.95, abs(value))
+    return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
 
 
 # --- the bootstrap ------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ binomial-tail | stats/statistics.py | more than the hits, not as many
 cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
 cross-sides | analyses/classify/labels.py | p is one-sided
-    both = 2 * normal_p( => both = normal_p(
+    both = 2 * t_p( => both = t_p(
 best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
 offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too

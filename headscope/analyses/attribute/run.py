@@ -222,17 +222,17 @@ def _exact(loaded: LoadedModel) -> LoadedModel:
 
 
 def _joint(values: Array, of: int) -> JointEstimate:
-    """Return one of ``of`` means over examples with Student's t intervals; one example has none."""
+    """Return one of ``of`` means over examples with Student's t intervals; few have none."""
     n = len(values)
     if np.isnan(values).any():
         return JOINTLY_UNKNOWN
     error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
-    half = [float(t_half_width(error, np.array(n)))]
+    half = [float(t_half_width(error, n))]
     return joint_mean([float(values.mean())], half, half, of=of, n=n)
 
 
 def _mean(values: Array) -> Estimate:
-    """Return the mean over examples with its Student's t interval; one example has none."""
+    """Return the mean over examples with its Student's t interval; few have none."""
     mean = _joint(values, 1)
     return Estimate(mean.value, mean.low, mean.high)
 

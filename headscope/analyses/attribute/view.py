@@ -179,9 +179,13 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
             for curve in faithfulness.rankings
         ]
         areas = [float(getattr(curve, area)) for curve in faithfulness.random]
+        intervals = [getattr(curve, area).interval for curve in faithfulness.rankings]
+        held = (
+            " Intervals are over examples, with each ranking held fixed." if any(intervals) else ""
+        )
         yield b.Text(
             f"{name} (area {meaning}): {joined(each)}; {random} random rankings "
-            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.",
+            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.{held}",
             "control",
         )
     shares = [k / n for k in faithfulness.kept]

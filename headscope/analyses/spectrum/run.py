@@ -45,7 +45,7 @@ from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import crossed_mean, finite
+from headscope.stats.statistics import FEWEST_DRAWS, crossed_mean, finite
 
 PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
 MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
@@ -273,7 +273,9 @@ class Passes:
             draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
             curves.append(curve.mean(axis=0))
             squares.append(square.mean(axis=0))
-        of_share, of_squares = (crossed_mean(np.array(rows)[:, None]) for rows in (curves, squares))
+        of_share, of_squares = (
+            crossed_mean(np.array(rows)[:, None], FEWEST_DRAWS) for rows in (curves, squares)
+        )
         return RandomWeights(
             draws=tuple(draws),
             heads=len(curve),

@@ -22,7 +22,7 @@ from headscope.reports.claims.rule import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.show.cells import joined
 from headscope.stats.estimate import Estimate
-from headscope.stats.paired_change import FEWEST
+from headscope.stats.statistics import FEWEST_UNITS
 
 ROLES = ("positional", "syntactic", "rare")  # The kinds of heads that claim 2 names
 
@@ -65,7 +65,7 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     interval = sorted(-sign * end / scale for end in ends) or (None, None)
     lost = Estimate(loss, *interval)
     little: Estimate | str = lost
-    if lost.interval is None and result.units >= FEWEST:
+    if lost.interval is None and result.units >= FEWEST_UNITS:
         # All examples changed alike, or not at all beyond rounding: resamples do not differ.
         little = HOLDS if loss < most else FAILS
 

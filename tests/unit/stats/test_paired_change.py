@@ -24,8 +24,8 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.stats.paired_change import FEWEST, interval_of, paired_change
-from headscope.stats.statistics import tango, tango_p
+from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.statistics import FEWEST_UNITS, tango, tango_p
 
 RNG = np.random.default_rng(5)
 TOKENS = token_rate("correct", "tokens")
@@ -96,7 +96,7 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
         # All that was seen is that loss.
         assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
-    few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
+    few, lost = x[: FEWEST_UNITS - 1], RNG.random(FEWEST_UNITS - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
     assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
     # 30 questions on five paragraphs are five units.
@@ -104,7 +104,7 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
     found = paired_change(mean_of("x"), {"x": x, **paragraph}, {"x": x - 2.0, **paragraph})
     assert (found.ci, found.examples, found.most_lost(1)) == (None, 30, math.inf)
     assert interval_of(mean_of("x"), {"x": few}).interval is None
-    assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).interval is not None
+    assert interval_of(mean_of("x"), {"x": x[:FEWEST_UNITS]}).interval is not None
     # A ratio of losses is no rate of tokens.
     outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
     assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None
