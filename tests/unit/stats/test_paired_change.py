@@ -5,6 +5,7 @@ Longer simulations of how often they hold the truth: docs/definitions/statistics
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,8 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
         assert found.difference == pytest.approx(difference, abs=1e-8)
         assert (found.low, found.high, found.ci) == (-math.inf, math.inf, None)
         assert found.p_value == 1.0
-        # All that was seen is that loss.
-        assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
+        assert found.most_lost(1) == math.inf
+        assert replace(found, same=True).most_lost(1) == 0.0
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
     few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
