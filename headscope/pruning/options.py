@@ -346,8 +346,8 @@ class PruneOptions(RunOptions):
                 yield "max_drop is inf; give a number in the unit of the task's metric."
             if self.limit is not None and self.limit < FEWEST_TESTED:
                 yield (
-                    f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples (better "
-                    "hundreds) to test on."
+                    f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples "
+                    "(better hundreds) to test on."
                 )
             if self.manual or self.fractions or whole_curve:
                 yield (

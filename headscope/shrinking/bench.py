@@ -155,9 +155,9 @@ class Bench:
         return Measurement(value, change, task.metrics(outputs))
 
     def _batch_difference(self, model: LoadedModel, served: RuntimeFile) -> float:
-        """Return how far last states of a text differ alone and in a batch, as a share of the largest.
+        """Return how far last states of a text differ alone and in a batch.
 
-        Of a few texts of every batch that speeds are measured on.
+        As a share of the largest state, of a few texts of every batch that speeds are measured on.
         """
         rows = self.task_of(model).rows
         largest, difference = 0.0, 0.0

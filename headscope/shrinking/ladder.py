@@ -458,17 +458,18 @@ class Ladder:
         Calibration text has put the forms in order, the least lossy first.
         """
         confirmed: list[Form] = []
+        refused: MeasuredModel | None = None
         for form in sorted(self._forms, key=lambda f: self._lost[f]):
             if not self._model(form).keeps(self.max_drop):
+                refused = self._model(form)
                 break
             confirmed.append(form)
         form = next((f for f in self._forms if f in confirmed), TORCH)
         self._choose(form)
-        if form != self._forms[0]:
-            first = self._model(self._forms[0])
+        if refused is not None and form != self._forms[0]:
             self.stopped = (
-                f"Of the whole model in {first.form} {self._excess(first)}, so it stays whole, in "
-                f"{form}."
+                f"The whole model in {refused.form}: {self._excess(refused)}, so it stays whole, "
+                f"in {form}."
             )
             return
         self.stopped = f"The whole model in {form} keeps to it."
@@ -487,7 +488,8 @@ class Ladder:
             model = self._measured(files, form, training)
             self.models.append(model)
             if not model.keeps(self.max_drop):
-                self.stopped = f"Of {model.parts(self.models[0])} {self._excess(model)}, so less was not tried."
+                parts = model.parts(self.models[0])
+                self.stopped = f"{parts}: {self._excess(model)}, so less was not tried."
                 files.close()
                 return
             self.best, self.chosen = files, len(self.models) - 1

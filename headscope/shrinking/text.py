@@ -133,7 +133,7 @@ def read_all(
             "(labels in them are not used)."
         )
     if not calibrates:
-        training, names = Examples("", "", first=()), ()
+        training, names = Examples("", "", first=()), tuple[str, ...]()
     elif not plain:
         parts = [read_examples(task, path) for path in text]
         if len(parts) > 1:

@@ -133,8 +133,8 @@ def _batch_words(result: ShrinkResult, model: MeasuredModel) -> str:
     low, high = (number(end(effect.values), metric) for end in (min, max))
     return (
         f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
-        f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} orders "
-        f"of the texts, in batches of {result.batch_size} as its speed is: "
+        f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
+        f"orders of the texts, in batches of {result.batch_size} as its speed is: "
         f"{SHORT_NAMES.get(metric, metric)} is {low} to {high}. Its value is their mean, and its "
         "intervals hold those of every order."
     )

@@ -33,7 +33,7 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     of all its stacks leaves.
     """
     result = evidence.kept_roles
-    limit, most = rule.thresholds.random_p, rule.thresholds.metric_loss
+    limit = rule.thresholds.random_p
     survivors, cross_text, cross_values = list[InsightPart](), "", dict[str, object]()
     if "cross" in evidence.stacks:
         part, cross_text, cross_values = judge_survivors(rule, evidence.prune)
