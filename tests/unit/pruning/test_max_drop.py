@@ -31,7 +31,7 @@ class Planted:
     units = Units([6, 6], [(0,), (1,)])
 
     def __init__(
-        self, cost: Cost = lambda n: n / 10, *, higher: bool = False, noise: float = 1e-7
+        self, cost: Cost = lambda n: n / 10, *, higher: bool = False, noise: float = 3e-6
     ) -> None:
         self.evaluation = SimpleNamespace(higher_is_better=higher)
         self.told: list[tuple[str, int, int]] = []

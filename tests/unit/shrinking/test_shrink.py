@@ -281,6 +281,7 @@ class _Served(RuntimeFile):
     def __init__(self, model, shared):
         self._model, self._shared = model, shared
 
+    @torch.no_grad()
     def run(self, input_ids, attention_mask, token_type_ids=None):
         hidden, _ = self._model.run(input_ids, attention_mask, token_type_ids)
         return {"last_hidden_state": hidden + self._shared * hidden[:1, :1] * hidden[-1:, :1]}
