@@ -39,7 +39,7 @@ from headscope.stats.estimate import Estimate
 PARTS = 12  # Parts of a run whose medians the interval holds
 ENOUGH = 5 * PARTS  # Pairs of runs that an interval needs
 FEWEST = ENOUGH  # Pairs of runs, at least
-_MOST = 4  # Times as many pairs as the fewest, at most
+_MOST = 2  # Times as many pairs as the fewest, at most
 _BATCHES = 3  # In a round
 _SECONDS = 15.0  # Beyond which no round is started, once there are the fewest
 

@@ -94,7 +94,12 @@ class Change:
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
 
     def estimate(self) -> Estimate:
-        """Return the difference with its interval, as results have it."""
+        """Return the difference with its interval, as results have it.
+
+        Of the same model it is known to be nothing, and both ends are the difference itself.
+        """
+        if self.ci is None and self.same:
+            return Estimate(self.difference, self.difference, self.difference)
         return Estimate(self.difference, *(self.ci or ()))
 
     def most_lost(self, sign: int) -> float:

@@ -81,7 +81,6 @@ def test_the_file_of_the_headline_lies_where_its_users_look(files, small):
         exec(code.replace("path/to/this", str(files / "small")), {})
 
 
-@pytest.mark.parametrize(("bound", "code"), [(["--max-drop", 100], 0), (["--mb", 0.001], 3)])
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(
     ("model", "data", "said"),
@@ -120,6 +119,7 @@ def test_a_check_of_a_task_of_pairs_needs_no_text(run, tmp_path):
     assert ended.json["sentences"] == 0
 
 
+@pytest.mark.parametrize(("bound", "code"), [(["--max-drop", 100], 0), (["--mb", 0.001], 3)])
 def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, run, bound, code):
     call = ("shrink", "--check", files / "small", "--data", files / "judge.txt", *bound, "-q")
     ended = run(*call)
