@@ -1,5 +1,6 @@
 """``headscope shrink`` and ``headscope export`` as a user types them."""
 
+import itertools
 import json
 import re
 import shutil
@@ -95,23 +96,25 @@ def test_a_loss_that_no_data_can_tell_is_not_confirmed(
     call = ["shrink", files / model, "--runtime", "torch", "--data", files / data]
     call += ["--check", files / "small"] if checked else ["--text", files / "train.txt"]
     ended = run(*call, "--max-drop", 50, "--minutes", 0, "-q")
-    assert ended.code == 2
-    assert said in ended.flat
+    assert ended.code == 1
+    assert said in " ".join(ended.stderr.split())
 
 
-def test_a_size_on_few_examples_says_that_the_loss_is_not_known(files, run):
-    call = ("shrink", files / "model", "--data", files / "few.txt", "--text", files / "train.txt")
-    ended = run(*call, "--runtime", "torch", "--mb", 1, "--minutes", 0, "--format", "json", "-q")
+def test_a_size_on_few_examples_says_that_the_loss_is_not_known(files, small, run):
+    call = ("shrink", "--check", files / "small", "--data", files / "few.txt")
+    ended = run(*call, "--mb", 1, "-q")
     assert ended.code == 0, ended.stderr
-    assert [model["most_lost"] for model in ended.json["models"][1:]] == [None] * (
-        len(ended.json["models"]) - 1
-    )
+    assert "what is lost at most is not known (8 examples; 60 are needed)" in ended.flat
 
 
 def test_a_check_of_a_task_of_pairs_needs_no_text(run, tmp_path):
     folder = tiny_bert(tmp_path / "model", layers=1, seed=3, task_head="token-classification")
-    words = "\n\n".join("\n".join(f"{word} O" for word in PIECES[i : i + 5]) for i in range(9))
-    (tmp_path / "tags.txt").write_text(words + "\n")
+    tags = itertools.cycle(("LABEL_0", "LABEL_1", "LABEL_1"))
+    lines = []
+    for first in range(9):
+        lines += [f"{word} {next(tags)}" for word in PIECES[first : first + 5]]
+        lines.append("")
+    (tmp_path / "tags.txt").write_text("\n".join(lines) + "\n")
     task = ("--task", "token-classification", "--data", tmp_path / "tags.txt")
     ended = run("shrink", folder, "--check", folder, *task, "--mb", 100, "--format", "json", "-q")
     assert ended.code == 0, ended.stderr
