@@ -127,7 +127,8 @@ def search(
     if counts[0].most_lost is None:
         raise InputError(
             f"No head can go for a loss of at most {wanted:g}: {removed} what is lost at most is "
-            f"not known, since the {first.change.examples:,} examples show no variation; give more."
+            f"not known from {first.change.examples:,} examples, whose values do not vary or which "
+            "are not independent; give more."
         )
     needed = examples_needed(first, wanted)
     advice = "" if needed is None else f"about {needed:,} examples, or "
