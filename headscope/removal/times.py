@@ -8,11 +8,11 @@ over pairs: a run that was interrupted spoils one pair.
 Pairs that follow each other still resemble each other, and where the machine has several paces the
 ratio has several values, each for a while. No resampling of a few such stretches knows how many
 more there are. So the run is cut into :data:`PARTS` parts that follow each other, and the interval
-reaches from the lowest to the highest of their medians: it ends below the true median only if all
-parts lie above it. With pairs that do not resemble each other that has the probability 2^-12 on
-either side, far less than 2.5%; what is left of it is for pairs that do. ``python -m bench.speeds``
-counts how often either end is wrong, on machines of several kinds. What holds for longer than the
-whole run (a machine that is slow for minutes) no run can see.
+reaches from the lowest to the highest of their medians: its lower end lies above the true median
+only if all of them do. Where pairs do not resemble each other the probability of that is 2^-12, far
+less than 2.5%; the rest is for pairs that do. ``tests/bench/speeds.py`` counts how often either end
+is wrong, on machines of several kinds. What holds for longer than the whole run (a machine that is
+slow for minutes) no run can see.
 """
 
 from __future__ import annotations
