@@ -77,8 +77,7 @@ def save(
         again = load(str(room.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
         check_embeds(again, room)
         opened = Files(again, room, [], written={form: room / file})
-        value, _, _ = bench.value(again, opened.served(form))
-        measured = value.value or 0.0
+        measured = bench.value(again, opened.served(form)).value.value or 0.0
         if not abs(measured - (best.value.value or 0.0)) <= _TOLERANCE:
             raise ArtefactError(
                 f"The model written for {folder}, opened again, has {measured:.4g} of "

@@ -10,6 +10,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import MeasuredModel, ShrinkResult
+from headscope.stats.estimate import FEWEST_TESTED
 
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
@@ -58,8 +59,7 @@ def _change(result: ShrinkResult, model: MeasuredModel) -> str:
     return (
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
         f"{number(result.whole.value.value, result.metric)} -> "
-        f"{number(model.value.value, result.metric)}; "
-        f"{change_words(result.metric, model.change)}"
+        f"{number(model.value.value, result.metric)}; {_loss(result, model)}"
     )
 
 
@@ -72,6 +72,20 @@ _NEARNESS = {
 }
 
 
+def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
+    """Say what is lost at most, or why that is not known."""
+    if model.most_lost is None and result.examples < FEWEST_TESTED:
+        return (
+            f"what is lost at most is not known ({result.examples} examples; {FEWEST_TESTED} are "
+            "needed)"
+        )
+    if model.most_lost is None:
+        return "what is lost at most is not known"
+    if model.change.interval is None:
+        return "nothing is lost, since its outputs are the whole model's up to rounding"
+    return change_words(result.metric, model.change)
+
+
 def _also(model: MeasuredModel) -> str:
     """Say in the same sentence what it does to text of another kind."""
     parts = []
@@ -82,7 +96,9 @@ def _also(model: MeasuredModel) -> str:
         if item.neighbours.value is not None:
             text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
         parts.append(f"on {item.text} {text}")
-    return "; " + joined(parts) if parts else ""
+    elsewhere = "; " + joined(parts) if parts else ""
+    depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
+    return elsewhere + depends
 
 
 def loses_nothing(result: ShrinkResult, model: MeasuredModel) -> bool:
@@ -105,6 +121,8 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     yield b.Text(" ".join(_how(result)), "control")
     for sentence in result.refused:
         yield b.Text(f"Not used: {sentence}")
+    for model in result.models:
+        yield b.Text(_batch_words(result, model), "warning")
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -118,6 +136,22 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield next_step(
             result, "narrower or fewer layers, distilled:", "shrink {} --speed 6 --text TEXT"
         )
+
+
+def _batch_words(result: ShrinkResult, model: MeasuredModel) -> str:
+    """Say what the texts that share a batch do to a form, if anything."""
+    effect = model.batch_effect
+    if effect is None:
+        return ""
+    metric = result.metric
+    low, high = (number(end(effect.values), metric) for end in (min, max))
+    return (
+        f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
+        f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
+        f"orders of the texts, in batches of {result.batch_size} as its speed is: "
+        f"{SHORT_NAMES.get(metric, metric)} is {low} to {high}. Its value is their mean, and its "
+        "intervals hold those of every order."
+    )
 
 
 def _table(result: ShrinkResult) -> b.Table:
@@ -220,7 +254,8 @@ def _how(result: ShrinkResult) -> Iterator[str]:
     kind = "texts without labels"
     if result.task == "seq2seq":
         kind = "pairs, whose targets the decoder reads"
-    yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
+    if result.text:
+        yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
     for model in result.models:
         if (t := model.training) is not None:
             ended = " (it came no nearer)" if t.ended == "no nearer" else ""

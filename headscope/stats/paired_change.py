@@ -19,7 +19,8 @@ from the normal tail with their standard deviation, so that it can be adjusted o
 
 An interval of no width is never given. Where it would have none (no resample differs from another,
 beyond rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
-infinity, p 1.
+infinity, p 1. So is what is lost at most, unless both models are known to be the same: the
+correlation of some pairs does not move while their ranks do not, though the models differ.
 
 References
 ----------
@@ -31,7 +32,9 @@ American Statistician 69 (quantiles for small n); Koehn 2004 (paired bootstrap o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
@@ -58,6 +61,15 @@ _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of the
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
 
 
+def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
+    """Join a metric of the same examples in several orders, as :func:`over_orders` does changes."""
+    mean = fmean(float(value) for value in values)
+    ends = [value.interval for value in values if value.interval is not None]
+    if len(ends) < len(values):
+        return Estimate(mean)
+    return Estimate(mean, min(low for low, _ in ends), max(high for _, high in ends))
+
+
 @dataclass(frozen=True)
 class Change:
     """A metric of two models on the same examples."""
@@ -72,6 +84,8 @@ class Change:
     units: int  # and the independent units among them: examples, or clusters of them.
     #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
+    #: Whether both are the same model, as far as outputs tell that only equal models share.
+    same: bool = False
 
     @property
     def ci(self) -> tuple[float, float] | None:
@@ -79,18 +93,40 @@ class Change:
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
 
     def estimate(self) -> Estimate:
-        """Return the difference with its interval, as results have it."""
+        """Return the difference with its interval, as results have it.
+
+        Of the same model it is known to be nothing, and both ends are the difference itself.
+        """
+        if self.ci is None and self.same:
+            return Estimate(self.difference, self.difference, self.difference)
         return Estimate(self.difference, *(self.ci or ()))
 
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
 
-        Where the interval is unknown although there are enough units, every resample showed the
-        same loss, and that is returned; with too few it is infinite.
+        Infinite where the interval is unknown, but 0 of the same model.
         """
-        if self.ci is None and self.units >= FEWEST_UNITS:
-            return -sign * self.difference
+        if self.ci is None:
+            return 0.0 if self.same else math.inf
         return -self.low if sign > 0 else self.high
+
+
+def over_orders(changes: Sequence[Change]) -> Change:
+    """Join changes that were measured on the same examples in several orders.
+
+    For models whose outputs depend on the texts they are run with: the mean of the differences, and
+    an interval that holds the interval of every order. It is unknown where one of them is.
+    """
+    value = fmean(change.value for change in changes)
+    return replace(
+        changes[0],
+        value=value,
+        difference=value - changes[0].baseline,
+        low=min(change.low for change in changes),
+        high=max(change.high for change in changes),
+        p_value=max(change.p_value for change in changes),
+        same=all(change.same for change in changes),
+    )
 
 
 def paired_change(

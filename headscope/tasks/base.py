@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import joined_rows, share
+from headscope.core.rounding import above
 from headscope.data.batches import BATCH_TOKENS, LARGE, buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, padded, sentences_of
@@ -60,6 +61,9 @@ class Task:
     has_labels: bool = True  # whether :meth:`loss_batches` can use labels
     #: The model's head whose outputs are compared; None where its embeddings are.
     head: ClassVar[str | None] = None
+    #: An output that two models share on every example only if they are the same; None where other
+    #: models may share all of them (a rank, an answer).
+    identifying: ClassVar[str | None] = None
     alone: ClassVar[bool] = False  # whether batches have to be read one after the other
     #: Whether some metrics are of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
@@ -163,7 +167,15 @@ class Task:
         ``difference`` is value minus the baseline's, whichever direction is better; the options are
         those of :func:`~headscope.stats.paired_change.paired_change`.
         """
-        return paired_change(self.table[self.metric], baseline, outputs, **options)
+        change = paired_change(self.table[self.metric], baseline, outputs, **options)
+        return replace(change, same=self._same(baseline, outputs))
+
+    def _same(self, baseline: Outputs, outputs: Outputs) -> bool:
+        """Whether two models share, up to rounding, what only equal models share."""
+        if self.identifying is None:
+            return False
+        theirs, ours = baseline[self.identifying], outputs[self.identifying]
+        return not above(np.abs(ours - theirs), 0.0).any()
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say what makes a model's value meaningless: outputs that do not depend on the text.

@@ -112,6 +112,7 @@ class Fidelity(Task):
     words = "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
     has_labels = False
     alone = True  # the whole model's outputs are made at first use
+    identifying = "cosine"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         # With a head it is the head's outputs that count, and its texts have no prompt.
@@ -177,6 +178,7 @@ class MaskedLM(TokenTask):
     head = "mlm"
     higher_is_better = False
     same_guess = "guesses the same token at every mask"
+    identifying = "nll"
     table = {  # noqa: RUF012  (never changed)
         "loss": ratio_of("nll", "tokens"),
         "masked_accuracy": token_rate("correct", "tokens"),
@@ -261,6 +263,7 @@ class Similarity(Task):
     name = "similarity"
     words = "Spearman correlation of cosines with people's scores; scored pairs"
     table = {"spearman": spearman}  # noqa: RUF012
+    identifying = "similarity"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = examples.texts

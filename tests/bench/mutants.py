@@ -118,7 +118,7 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-ratio-of-times | removal/times.py @ 1 | times are multiplied
+ratio-of-times | removal/times.py | times are multiplied
     spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)

@@ -374,10 +374,10 @@ def untestable(
         no_trees = "plain text has no gold trees (give a treebank)"
         no_rare = f"{too_few} have a rarest word outside the 500 most frequent ({rare})"
         unspaced = int(sums.rare.unspaced)
-        sentences = int(profile.units)
-        if 2 * unspaced > sentences:
+        read = int(profile.units)
+        if 2 * unspaced > read:
             no_rare = (
-                f"{unspaced:,} of {sentences:,} sentences are in a script that puts no space "
+                f"{unspaced:,} of {read:,} sentences are in a script that puts no space "
                 "between words, so plain text does not say where words end; give a treebank"
             )
         no_special_token = "the model adds no special tokens"
@@ -387,7 +387,7 @@ def untestable(
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
             "syntactic": (not asked, no_relation if edges is not None else no_trees),
-            "rare": (rare < FEWEST_UNITS or 2 * unspaced > sentences, no_rare),
+            "rare": (rare < FEWEST_UNITS or 2 * unspaced > read, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),

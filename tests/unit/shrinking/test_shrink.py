@@ -16,16 +16,20 @@ from tiny_models import WORDS, tiny_bert, write_translator
 from transformers import BertConfig, BertForSequenceClassification
 
 import headscope
+from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.token_rows import encode_rows, padded
 from headscope.models.run.head_outputs import HeadOutputs
 from headscope.models.surgery.layers import remove_layers
+from headscope.removal.times import length_batches, spread_places
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
+from headscope.shrinking.bench import Bench
 from headscope.shrinking.card import snippets
 from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.result import MeasuredModel, Target
+from headscope.shrinking.text import read_all
 from headscope.shrinking.view import answer, loses_nothing
 from headscope.stats.estimate import Estimate
 
@@ -279,6 +283,56 @@ def test_the_snippets_of_a_card_are_python(form, bert):
     assert told is (str(form) == "openvino float32")  # unasked openvino computes in bfloat16
 
 
+# --- forms whose outputs depend on the batch ------------------------------------------------------
+
+
+class _Served(RuntimeFile):
+    """The model itself; with ``shared`` above 0 each text reads something of its batch."""
+
+    def __init__(self, model, shared):
+        self._model, self._shared = model, shared
+
+    @torch.no_grad()
+    def run(self, input_ids, attention_mask, token_type_ids=None):
+        hidden, _ = self._model.run(input_ids, attention_mask, token_type_ids)
+        return {"last_hidden_state": hidden + self._shared * hidden[:1, :1] * hidden[-1:, :1]}
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.2])
+def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, tmp_path, lines, shared):
+    texts = read_all(
+        "fidelity",
+        lines / "judge.txt",
+        [lines / "train.txt"],
+        lines / "other.txt",
+        limit=None,
+        seed=0,
+        trains=False,
+        distils=False,
+    )
+    task = texts.evaluation_task(bert)
+    bench = Bench(bert, task, texts, tmp_path, batch_size=8, seed=0)
+    found = bench.value(bert, _Served(bert, shared))
+    if not shared:
+        assert found.batch_effect is None
+        assert found.change.same
+        return
+    effect = found.batch_effect
+    assert effect.difference > 0.01
+    assert len(set(effect.values)) == len(effect.values) == 5
+    assert found.value.value == pytest.approx(np.mean(effect.values))
+    assert found.value.low < min(effect.values) < max(effect.values) < found.value.high
+    assert found.change.low < min(effect.values) - 1.0
+    assert found.change.high > max(effect.values) - 1.0
+    assert not found.change.same
+    # The first order is that of the batches whose times are taken.
+    rows = task.rows
+    first = bench._in_order(bert, _Served(bert, shared), None)
+    assert effect.values[0] == first.value.value
+    whole = length_batches(rows, 8)
+    assert all(part in whole for part in spread_places(rows, 8))
+
+
 # --- what is held against a target ------------------------------------------------------------
 
 
@@ -321,7 +375,12 @@ def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chos
     monkeypatch.setattr("headscope.shrinking.ladder.width_of", lambda model: 0)
     plain = {"target": None, "max_drop": 0.5, "minutes": 0.0, "save": None, "tell": None}
     files = SimpleNamespace(served=lambda form: None, release=lambda: None)
-    bench = SimpleNamespace(files_of_whole=files, full_model=None, elsewhere=lambda *models: ())
+    bench = SimpleNamespace(
+        files_of_whole=files,
+        full_model=None,
+        elsewhere=lambda *models: (),
+        task=SimpleNamespace(metric="spearman"),
+    )
     ladder = Ladder(bench, ("openvino",), **plain)
     ladder.models = [
         dataclasses.replace(
