@@ -9,7 +9,7 @@ from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, nu
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
 from headscope.show.view import next_step, view
-from headscope.shrinking.result import MeasuredModel, ShrinkResult
+from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
 
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
@@ -122,7 +122,8 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     for sentence in result.refused:
         yield b.Text(f"Not used: {sentence}")
     for model in result.models:
-        yield b.Text(_batch_words(result, model), "warning")
+        if model.batch_effect is not None:
+            yield b.Text(_batch_words(result, model, model.batch_effect), "warning")
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -138,11 +139,8 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         )
 
 
-def _batch_words(result: ShrinkResult, model: MeasuredModel) -> str:
-    """Say what the texts that share a batch do to a form, if anything."""
-    effect = model.batch_effect
-    if effect is None:
-        return ""
+def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> str:
+    """Say what the texts that share a batch do to a form."""
     metric = result.metric
     low, high = (number(end(effect.values), metric) for end in (min, max))
     return (
