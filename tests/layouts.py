@@ -184,6 +184,31 @@ def pickled_in_parts(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
 
 
+def stray(*names: str) -> Change:
+    """Put weights that are all zero beside the model's."""
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in weights().items()}
+
+    def made(folder: Path) -> None:
+        for name in names:
+            if name.endswith(".bin"):
+                torch.save(zeros, folder / name)
+            else:
+                save_file(zeros, folder / name, metadata={"format": "pt"})
+
+    return made
+
+
+def renamed(old: str, new: str) -> Change:
+    return lambda folder: (folder / old).rename(folder / new)
+
+
+def of_another_shard(folder: Path) -> None:
+    """A shard of another version of the model: it holds a tensor that the index does not name."""
+    sharded(folder)
+    file = folder / "model-00001-of-00002.safetensors"
+    save_file({**load_file(file), "other": torch.ones(2)}, file, metadata={"format": "pt"})
+
+
 def only_words(folder: Path) -> None:
     """The vocabulary alone, as before there were fast tokenizers."""
     (folder / "tokenizer.json").unlink()
@@ -376,6 +401,31 @@ SAME: dict[str, Layout] = {
     ),
     "pytorch_model.bin": Layout(pickled, says=("pickled (pytorch_model.bin)",), remarks=1),
     "pytorch_model.bin in parts": Layout(pickled_in_parts, remarks=1),
+    "other pickles beside": Layout(
+        both(
+            pickled,
+            stray("pytorch_model_old.bin", "pytorch_model-00001-of-00002.bin", "optimizer.bin"),
+        ),
+        remarks=1,
+    ),
+    "other pickles beside those of an index": Layout(
+        both(pickled_in_parts, stray("pytorch_model_old.bin", "pytorch_model-00003-of-00003.bin")),
+        remarks=1,
+    ),
+    "shards and their index beside": Layout(
+        both(
+            sharded,
+            lambda folder: store(folder, weights()),
+            stray("model-00001-of-00002.safetensors", "model.fp16.safetensors"),
+        )
+    ),
+    "transformers_weights": Layout(
+        both(
+            renamed(WEIGHTS, "encoder.safetensors"),
+            stray(WEIGHTS),
+            config(transformers_weights="encoder.safetensors"),
+        )
+    ),
     "no tokenizer.json": Layout(only_words, compared=True),
     "links to files": Layout(file_links),
     "a link to the folder": Layout(folder_link),
@@ -467,6 +517,27 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "of DataParallel": (tensors(prefixed("module.")), ("module.embeddings", "save_pretrained")),
     "of a wrapper": (tensors(prefixed("0.auto_model.")), ("0.auto_model.", "save_pretrained")),
+    "a pickled shard is missing": (
+        both(
+            pickled_in_parts,
+            stray(PICKLE[:-4] + "_old.bin"),
+            _gone("pytorch_model-00002-of-00002.bin"),
+        ),
+        ("pytorch_model.bin.index.json", "not there (pytorch_model-00002-of-00002.bin)"),
+    ),
+    "pickled shards without an index": (
+        both(pickled_in_parts, _gone("pytorch_model.bin.index.json")),
+        ("no weights by a name that transformers opens", "pytorch_model-00001-of-00002.bin"),
+    ),
+    "a variant alone": (
+        renamed(WEIGHTS, "model.fp16.safetensors"),
+        ("no weights by a name that transformers opens (there is model.fp16.safetensors)",),
+    ),
+    "a shard of another model": (of_another_shard, ("index.json describes", "differ in other")),
+    "transformers_weights elsewhere": (
+        config(transformers_weights="../model.safetensors"),
+        ("names '../model.safetensors' as its transformers_weights",),
+    ),
     "TensorFlow alone": (both(_gone(WEIGHTS), _text("tf_model.h5", "x")), ("tf_model.h5",)),
     "a checkpoint of training": (
         lambda folder: [pickled(folder), torch.save({"model": weights()}, folder / PICKLE)],

@@ -244,7 +244,7 @@ def add_side_rows(rng: np.random.Generator, rows: list[str]) -> list[str]:
     draw = rng.random()
     place = int(rng.integers(1, len(rows) - 2))  # 0-based: before or after this word
     if draw < 0.05:
-        joined = rows[place].split("\t")[1] + rows[place + 1].split("\t")[1]
+        joined = " ".join(rows[i].split("\t")[1] for i in (place, place + 1))
         rows.insert(place, row(f"{place + 1}-{place + 2}", joined, *"____"))
     elif draw < 0.10:
         rows.insert(place + 1, row(f"{place + 1}.1", "_", *"__", f"{place + 1}:dep", "_"))
@@ -261,7 +261,9 @@ def write_treebank(path: Path, rng: np.random.Generator, *, long: bool) -> None:
         common = not long and index % 60 == 59
         top = 0 if common else int(rng.integers(1, N_LEVELS))
         rows = add_side_rows(rng, draw_sentence(rng, n_words, n_verbs, top))
-        blocks.append("\n".join([f"# sent_id = planted-{index + 1}", *rows]) + "\n\n")
+        text = " ".join(row.split("\t")[1] for row in rows if row.split("\t")[0].isdigit())
+        comments = [f"# sent_id = planted-{index + 1}", f"# text = {text}"]
+        blocks.append("\n".join([*comments, *rows]) + "\n\n")
     path.write_text("".join(blocks), encoding="utf-8")
 
 

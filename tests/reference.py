@@ -26,15 +26,31 @@ DOWN = "head->dep"
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words are the rows with integer ids; `heads` are 1-based, 0 is the root."""
+    """Words are the rows with integer ids; `heads` are 1-based, 0 is the root or left out."""
 
     forms: list[str]
     heads: list[int]
     relations: list[str]
+    text: str
+    begins: list[int]  # Where each word begins in the text
+
+    def only(self, words: list[int]) -> "Sentence":
+        """The sentence without the other words, and without the edges to and from them."""
+        numbers = {word + 1: place for place, word in enumerate(words, start=1)}
+        return Sentence(
+            [self.forms[word] for word in words],
+            [numbers.get(self.heads[word], 0) for word in words],
+            [self.relations[word] for word in words],
+            self.text,
+            [self.begins[word] for word in words],
+        )
 
 
 def read_treebank(path: str | Path) -> list[Sentence]:
-    """Read CoNLL-U: "words = rows with integer ids; deprel cut at ':'"."""
+    """Read CoNLL-U: "words = rows with integer ids; deprel cut at ':'".
+
+    The words stand in the comment `# text = ` one after the other.
+    """
     sentences = []
     for block in Path(path).read_text(encoding="utf-8").split("\n\n"):
         rows = [line.split("\t") for line in block.split("\n") if line and line[0] != "#"]
@@ -43,7 +59,12 @@ def read_treebank(path: str | Path) -> list[Sentence]:
             forms = [row[1] for row in words]
             heads = [int(row[6]) for row in words]
             relations = [row[7].split(":")[0] for row in words]
-            sentences.append(Sentence(forms, heads, relations))
+            (text,) = (x[9:] for x in block.split("\n") if x.startswith("# text = "))
+            begins, end = [], 0
+            for form in forms:
+                begins.append(text.index(form, end))
+                end = begins[-1] + len(form)
+            sentences.append(Sentence(forms, heads, relations, text, begins))
     return sentences
 
 
@@ -53,7 +74,8 @@ class Encoded:
 
     ids: list[int]
     word_of: list[int | None]
-    sentence: Sentence
+    sentence: Sentence  # Its words that have a piece
+    kept: list[int]  # Which of the file's words these are
 
     @property
     def queries(self) -> list[int]:
@@ -68,9 +90,8 @@ class Encoded:
         return [i for i, other in enumerate(self.word_of) if other == word]
 
     def is_usable(self, max_length: int) -> bool:
-        """False when longer than the limit or when a word yields no piece: skipped, counted."""
-        words = range(len(self.sentence.forms))
-        return len(self.ids) <= max_length and all(self.pieces(word) for word in words)
+        """False when longer than the limit or when no word yields a piece: skipped, counted."""
+        return len(self.ids) <= max_length and bool(self.kept)
 
 
 def is_punctuation(form: str) -> bool:
@@ -236,8 +257,18 @@ class Model:
         self.model = load.from_pretrained(str(model_dir), **options).eval()
 
     def encode(self, sentence: Sentence) -> Encoded:
-        encoding = self.tokenizer(sentence.forms, is_split_into_words=True)
-        return Encoded(list(encoding["input_ids"]), list(encoding.word_ids()), sentence)
+        """Read the text; a piece belongs to the last word that begins before it or with it."""
+        encoding = self.tokenizer(sentence.text, return_offsets_mapping=True)
+        words: list[int | None] = []
+        for token, (begin, end) in zip(
+            encoding["input_ids"], encoding["offset_mapping"], strict=True
+        ):
+            before = [word for word, at in enumerate(sentence.begins) if at <= begin]
+            special = token in self.tokenizer.all_special_ids and end == 0
+            words.append(None if special else before[-1])
+        kept = sorted({word for word in words if word is not None})
+        of_kept = [None if word is None else kept.index(word) for word in words]
+        return Encoded(list(encoding["input_ids"]), of_kept, sentence.only(kept), kept)
 
     def patterns(self, encoded: Encoded) -> list[Matrix]:
         """One (heads, n, n) float64 array per layer."""
@@ -254,7 +285,7 @@ def measure(model_dir: str | Path, sentences: Sequence[Sentence]) -> dict[str, A
     """Measure every head: {"sentences", "skipped", "queries", "heads"}.
 
     "heads" maps (layer, head) to `summarise`'s dictionary.  "sentences" counts those measured,
-    "skipped" those over config.max_position_embeddings or with a word that yields no piece.
+    "skipped" those over config.max_position_embeddings or without a word that yields a piece.
     """
     model = Model(model_dir)
     limit = int(model.model.config.max_position_embeddings)

@@ -59,6 +59,7 @@ class Observed:
 
     index: int
     sentence: Sentence
+    kept: list[int]  # Which of the file's words are its words
     n: int
     pieces: Ints  # of every word
     choice: Ints  # argmax of the sum over the attended word's pieces
@@ -129,7 +130,7 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
         if not encoded.is_usable(int(config.max_position_embeddings)):
             continue
         patterns = np.concatenate(model.patterns(encoded))
-        words = len(sentence.forms)
+        words = len(encoded.sentence.forms)
         pieces = np.array([len(encoded.pieces(word)) for word in range(words)])
         attention = word_attention(patterns, encoded)
         per_piece = attention / pieces
@@ -140,7 +141,12 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
         rows = patterns[:, encoded.queries, :]
         entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=2)
         n, both = len(encoded.ids), (choose(attention), choose(per_piece))
-        observed.append(Observed(index, sentence, n, pieces, *both, entropy / math.log(n)))
+        observed.append(
+            Observed(
+                *(index, encoded.sentence, encoded.kept, n, pieces),
+                *(*both, entropy / math.log(n)),
+            )
+        )
     kernel = np.where(pairs > 0, total / np.maximum(pairs, 1), 0.0)
     for one in observed:  # from i, the argmax over j != i of K_h(j - i) times j's pieces
         by_kernel = kernel[:, distances(len(one.pieces)) + CLIP] * one.pieces
@@ -181,7 +187,7 @@ def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outco
     found: dict[Key, list[tuple[Observed, Trial]]] = {}
     for one in corpus.observed:
         tree = trees[one.index]
-        for trial in syntactic_trials(tree) if tree is not None else []:
+        for trial in syntactic_trials(tree.only(one.kept)) if tree is not None else []:
             found.setdefault((trial.relation, trial.direction), []).append((one, trial))
     return {key: outcomes(pairs) for key, pairs in sorted(found.items())}
 
@@ -213,7 +219,9 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
 
     With `swapped` each sentence meets the tree of the sentence before it that is as long.
     """
-    trees = previous_of_same_length(corpus.sentences) if swapped else corpus.sentences
+    trees: list[Sentence | None] = [*corpus.sentences]
+    if swapped:
+        trees = previous_of_same_length(corpus.sentences)
     result: dict[tuple[int, int], dict[Key, Any]] = {head: {} for head in corpus.heads}
     tested: list[dict[str, Any]] = []
     for key, every in collect(corpus, trees).items():

@@ -29,6 +29,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from headscope.data.token_types import TokenTypes
+
 WORDS = [
     *("the", "a", "of", "and", "to", "in", "is", "was", "he", "she", "it", "on"),
     *("cat", "dog", "mat", "house", "sat", "ran", "saw", "big", "red", "##s", "##ed", "##ing"),
@@ -69,6 +71,8 @@ class TextOnly:
     max_length: int = 64
     vocab_size: int = len(VOCABULARY)
     name: str = "tiny"
+    unreadable: str | None = None
+    token_types: TokenTypes = field(default_factory=lambda: TokenTypes(rows=2))
 
 
 def _written(

@@ -178,6 +178,8 @@ class RuntimeFile(ABC):
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    #: What its arithmetic may leave of a difference of equal states, as a share of the largest.
+    rounding: float = 1e-4
 
     @abstractmethod
     def run(

@@ -15,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.artefacts.compact_classes import FILE, check_opens, standalone_files
 from headscope.artefacts.sentence_transformers import sentence_copy
+from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_tokenizer
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import replace_folder
 from headscope.core.saved_config import (
@@ -154,7 +155,7 @@ def write_model(
         stored = form == DENSE and not removed_layers(all_stacks)
         network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(temporary)
+            write_tokenizer(loaded.tokenizer, temporary)
     attention = []
     for rows in shared_layers(all_stacks.sites):
         site = all_stacks.sites[rows[0]]
@@ -164,6 +165,8 @@ def write_model(
         attention.append({"module": site.name, "stack": site.stack, "layers": layers, **heads})
     opens, original = _write_config(loaded, temporary, form == COMPACT, standalone)
     sentences.write(temporary)
+    if loaded.tokenizer is not None:
+        name_tokenizer_class(loaded.tokenizer, temporary)
     manifest = {
         "schema": SCHEMA,
         "form": form,

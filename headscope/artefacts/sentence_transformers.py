@@ -181,6 +181,8 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
         why = f"that takes float32, and the model was opened in {loaded.dtype}"
     elif loaded.tokenizer is None or loaded.weights_sha256 is None:
         why = "there is no tokenizer, or the weights in memory are not those of the folder"
+    elif loaded.class_reads_otherwise:
+        why = "SentenceTransformer reads texts of the folder otherwise than its tokenizer.json"
     elif not find_spec("sentence_transformers"):
         why = "the package sentence-transformers is not installed"
     if why is not None:

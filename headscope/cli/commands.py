@@ -24,6 +24,7 @@ from headscope.cli.output import (
 from headscope.core.errors import CheckFailedError, InputError
 from headscope.core.options import Option, Usual, options_of
 from headscope.core.safe_text import visible
+from headscope.session.options import LANGUAGES
 
 if TYPE_CHECKING:
     from headscope.reports.result import DiffResult
@@ -283,7 +284,8 @@ class ServeOptions:
     """Type a sentence, see all heads, switch some off, and see what the model then answers.
 
     The page is served on this machine alone and nothing that is typed is written anywhere. Every
-    answer stands beside that of the whole model and of random sets of as many heads. Ctrl-C ends.
+    answer stands beside that of the whole model and of random sets of as many heads in the same
+    layers. Ctrl-C ends.
     """
 
     examples: ClassVar[tuple[str, ...]] = (
@@ -313,6 +315,8 @@ class ServeOptions:
     no_browser: Annotated[
         bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
+    source_language: Annotated[str | None, LANGUAGES["source"]] = None
+    target_language: Annotated[str | None, LANGUAGES["target"]] = None
     seed: Annotated[int, Option(help="Seed of the random sets of heads.")] = 0
     quiet: Annotated[bool, QUIET] = False
 
@@ -336,6 +340,8 @@ def _serve(options: ServeOptions) -> None:
                 seed=options.seed,
                 command=command_line(),
                 progress=tell,
+                source_language=options.source_language,
+                target_language=options.target_language,
             )
         address = f"http://{server.HOST}:{listening.getsockname()[1]}/?token={token}"
         print(address, flush=True)

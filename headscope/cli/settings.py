@@ -205,7 +205,7 @@ def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 #: Options that a report sets for all its sections at once, or that save something.
 _FOR_ALL_SECTIONS = {
     *("figures", "figure_width", "no_titles", "output", "device", "revision", "no_validate"),
-    *("pooling", "resume", "save"),
+    *("pooling", "resume", "save", "source_language", "target_language"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -80,9 +81,30 @@ class MaskedRowWarning(UserWarning):
     """Some query may attend to no key at all; its pattern row and its output are zeros."""
 
 
+#: Characters of another program's error that are shown, unless its first sentence is longer.
+_SHOWN = 200
+#: A sentence and what follows it; a dot in a name such as ``models.bert`` ends none.
+_SENTENCES = re.compile(r"(?<=[.!?]) +")
+#: Five words or more with commas between them, up to the end of what is read.
+_LIST = re.compile(r"\S+(, \S+){4,}.*")
+
+
 def reason(error: object) -> str:
-    """Return what an error says on one line of at most 200 characters; its type if nothing."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """Return what an error says on one line: its first sentences, or its type if it says nothing.
+
+    Of a sentence that is too long nothing but its beginning is shown, without a list of names.
+    """
+    first, *others = _SENTENCES.split(" ".join(str(error).split()))
+    if len(first) > _SHOWN:
+        first = _LIST.sub("...", first)
+    if len(first) > _SHOWN:
+        first = f"{first[:_SHOWN].rpartition(' ')[0] or first[:_SHOWN]} ..."
+    shown = first
+    for sentence in others:
+        if len(shown) + 1 + len(sentence) > _SHOWN:
+            break
+        shown = f"{shown} {sentence}"
+    return shown or type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:

@@ -42,9 +42,10 @@ def above(value: ArrayLike, bound: ArrayLike) -> Array:
 
     For shares, cosines, correlations and metrics: ROUNDING is taken of the larger of the two, and
     of 1 where both are smaller. So an interval from 1e-17 to 1e-17, which on paper is a difference
-    of zero, is not above 0.
+    of zero, is not above 0. Infinity is above every finite number.
     """
     size = np.maximum(np.maximum(np.abs(value), np.abs(bound)), 1.0)
+    size = np.minimum(size, np.finfo(float).max)
     return np.asarray(np.subtract(value, bound) > ROUNDING * size)
 
 

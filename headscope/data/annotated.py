@@ -4,8 +4,7 @@
   [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [{"text": ..., "answer_start":
   ...}], "is_impossible": ...}]}]}]}``. A question that is impossible (v2), or has no answers, has
   none that is right; what v2 calls plausible answers is not read.
-* CoNLL-2003: a word a line, its columns split by white space, the word first and its tag last;
-  blank lines between sentences; ``-DOCSTART-`` lines are passed over.
+* Tagged words in columns, as CoNLL-2003 has them, or in JSON lines: ``tag_columns.py``.
 * CoNLL-U (``.conllu``, or any file whose first row has ten columns that tabs split, a number
   first): the form and its UPOS; multiword ranges and empty nodes are passed over.
 
@@ -18,15 +17,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import sample_corpus
+from headscope.data.entities import scheme_of_file
 from headscope.data.examples import Examples, check_size
-from headscope.data.files import Sentence, read_blocks, read_filled, read_lines
+from headscope.data.files import Sentence, read_filled, read_lines
+from headscope.data.tag_columns import (
+    JSON_LINES,
+    Tagged,
+    TaggedWord,
+    read_columns,
+    read_json_lines,
+)
 from headscope.data.treebanks import treebank_rows
 
 _Answers = tuple[tuple[int, str], ...]
@@ -90,14 +97,10 @@ def _answer(item: Any) -> tuple[int, str]:
     return start, text
 
 
-_DOCUMENT = "-DOCSTART-"
-_Row = tuple[int, str, str]  # Line number, word, tag.
-
-
 def read_tagged(path: str | Path) -> Examples:
     """Read sentences whose words have a tag each."""
     path = Path(path)
-    sentences = list(_sentences(path))
+    sentences, notes = _sentences(path)
     check_size(path, len(sentences))
     words = tuple(tuple(word for _, word, _ in rows) for rows in sentences)
     tags = tuple(tuple(tag for _, _, tag in rows) for rows in sentences)
@@ -107,46 +110,30 @@ def read_tagged(path: str | Path) -> Examples:
             f"{path}: every word has the tag {different.pop()!r}, so nothing can be told from "
             "them; give words of several tags."
         )
+    scheme_of_file(str(path), tags)  # one that is unknown is refused before a model is read
     return Examples(
         str(path),
         sha256_of_file(path),
         first=tuple(" ".join(row) for row in words),
-        lines=tuple(rows[0][0] for rows in sentences),
+        lines=tuple(rows[0].line for rows in sentences),
         words=words,
         tags=tags,
+        notes=notes,
     )
 
 
-def has_entities(tags: Iterable[str]) -> bool:
-    """Whether some tags mark where entities begin and go on: ``B-`` and ``I-``."""
-    return any(tag.startswith(("B-", "I-")) for tag in tags)
-
-
-def _sentences(path: Path) -> Iterator[list[_Row]]:
-    leads = (line for _, line in read_filled(path) if not line.startswith(("#", _DOCUMENT)))
-    cells = next(leads, "").split("\t")
+def _sentences(path: Path) -> Tagged:
+    """Read tagged sentences, with notes about their reading."""
+    leads = (line for _, line in read_filled(path) if not line.startswith(("#", "-DOCSTART-")))
+    lead = next(leads, "")
+    cells = lead.split("\t")
     ten_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
     if ten_columns or path.suffix.lower() == ".conllu":
-        yield from ([(r.line, r.form, r.tag) for r in rows] for rows in treebank_rows(path))
-        return
-    width = 0
-    for block in read_blocks(path):
-        rows: list[_Row] = []
-        for number, line in block:
-            if line.startswith(_DOCUMENT) or not (width or line[0] != "#" or "\t" in line):
-                continue
-            cells = line.split()
-            width = width or len(cells)
-            if len(cells) < 2 or len(cells) != width:
-                first = f"where the first row has {width}" if len(cells) > 1 else "only"
-                raise CorpusError(
-                    f"{path}, line {number}: {len(cells)} column{'s' * (len(cells) != 1)} {first}; "
-                    "give a word a line with its tag in the last column, and blank lines between "
-                    "sentences."
-                )
-            rows.append((number, cells[0], cells[-1]))
-        if rows:
-            yield rows
+        tagged = ([TaggedWord(r.line, r.form, r.tag) for r in rows] for rows in treebank_rows(path))
+        return list(tagged), ()
+    if path.suffix.lower() in JSON_LINES or lead.startswith('{"'):
+        return read_json_lines(path)
+    return read_columns(path)
 
 
 # A labelled task without a file: do the phrases of a sentence have their own word order?
@@ -176,7 +163,7 @@ def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
         texts, labels = [], []
         for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
             words = sentence.words
-            texts.append(" ".join(words[j] for j in order) if i in turned else sentence.text)
+            texts.append(" ".join(words[j] for j in (order if i in turned else range(len(words)))))
             labels.append("reversed" if i in turned else "own")
         first = tuple(text.lower() for text in texts)
         made.append(Examples(f"{corpus.name}, {name}", corpus.sha256, first, labels=tuple(labels)))

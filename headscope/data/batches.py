@@ -26,10 +26,12 @@ from headscope.data.files import Edge, Sentence, is_punctuation
 from headscope.data.pieces import EncodedSentence
 from headscope.data.token_rows import PairRow, filled, padded
 
-#: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,
-#: 1 for the others; and the same with a word offset.
+#: (half, relation, direction): the half, 0 or 1, is that of :func:`.pieces.placed`; and the same
+#: with a word offset.
 RelationName = tuple[int, str, str]
 OffsetName = tuple[int, str, str, int]
+#: How the edges of a tree are asked: from the word, and from its head.
+TREE_WAYS = ("dep->head", "head->dep")
 #: How a user's own pairs are asked: from the first word, and from the second.
 PAIR_WAYS = ("from->to", "to->from")
 #: A tokenised sentence in any form: all that batching asks of it is its length.
@@ -144,7 +146,7 @@ class Batch:
     #: log2(pieces) steps: row, position to add, position to add it to. Within a step no target
     #: occurs twice; sorted by row.
     folds: tuple[Tensor, ...]
-    half: Tensor  # (batch,), int64: 0 for even zero-based indices in the corpus, else 1
+    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.pieces.placed` deals sentences
     pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
     edges: EdgeTrials | None  # None for text without trees
     #: The same for the tree of another sentence of as many words; no trials where there is none.
@@ -153,6 +155,9 @@ class Batch:
     causal: bool = False  # whether a token sees only itself and what stands before it
     source: Source | None = None  # what an encoder-decoder model reads besides
     words: AlignedWords | None = None  # of pairs of source and target that come with alignments
+    left_out: int = 0  # words of these sentences that have no piece
+    #: Sentences in scripts that put no space between words, whose words are not known
+    unspaced: int = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -234,6 +239,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         edges=_edges(batch, [s.sentence for s in batch]) if has_edges else None,
         swapped=_edges(batch, [s.swapped for s in batch]) if has_edges else None,
         rare=_rare(batch, ids.shape),
+        left_out=sum(s.left_out for s in batch),
+        unspaced=sum(s.sentence.unspaced for s in batch),
     )
 
 
@@ -359,7 +366,7 @@ def edge_trials(rows: Iterable[Asked]) -> EdgeTrials:
 def _sentence_trials(sentence: Sentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
     """Ask every edge from both of its ends."""
     edges = sentence.edges or ()
-    there, back = ("dep->head", "head->dep") if sentence.pairs is None else PAIR_WAYS
+    there, back = TREE_WAYS if sentence.pairs is None else PAIR_WAYS
     yield from trials_of(edges, there)
     yield from trials_of(((other, word, label) for word, other, label in edges), back)
 

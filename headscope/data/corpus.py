@@ -13,9 +13,16 @@ from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, split_words
-from headscope.data.tables import SENTENCES, TABLES, TRANSLATIONS, read_records
-from headscope.data.treebanks import read_treebank
+from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, sentence_of
+from headscope.data.tables import (
+    SENTENCES,
+    TABLES,
+    TRANSLATIONS,
+    notes_on,
+    read_records,
+    refuse_table,
+)
+from headscope.data.treebanks import note_of_multiword, read_treebank
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
@@ -36,8 +43,9 @@ class AlignedPair(NamedTuple):
     target: str
     words: tuple[Spans, Spans]  # Of the source, of the target
     links: Links
-    half: int  # 0 or 1, as of sentences
-    swapped: Links  # Of the last pair before it with as many words on both sides: a control
+    half: int  # 0 or 1; pairs that share a text lie in one half
+    #: Of the last pair before it with as many words on both sides and other texts: a control
+    swapped: Links
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class Corpus:
     has_trees: bool = False  # Whether sentences carry gold dependency trees
     language: str | None = None  # ISO code, where the corpus states it
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
+    notes: tuple[str, ...] = ()  # Sentences about what of a table is not read
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
@@ -67,10 +76,10 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Sentence]:
         items = self.read()
-        return (Sentence(split_words(x)) if isinstance(x, str) else x for x in items)
+        return (sentence_of(x) if isinstance(x, str) else x for x in items)
 
     def lines(self) -> Iterator[str]:
-        """Start a pass over the text: lines as they stand, words of sentences joined by spaces."""
+        """Start a pass over the text as it stands."""
         return (item if isinstance(item, str) else item.text for item in self.read())
 
     def first(self, limit: int | None) -> Corpus:
@@ -106,8 +115,16 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    corpus = _opened(path, lambda: read_treebank(path))
-    return dataclasses.replace(corpus, has_trees=True, language=stated[1] if stated else None)
+    n, note = note_of_multiword(read_treebank(path))  # which reads and checks the whole file
+    return Corpus(
+        str(path),
+        sha256_of_file(path),
+        _some(path, n),
+        lambda: read_treebank(path),
+        has_trees=True,
+        language=stated[1] if stated else None,
+        note=note,
+    )
 
 
 def open_text(path: str | Path) -> Corpus:
@@ -117,20 +134,27 @@ def open_text(path: str | Path) -> Corpus:
     """
     path = Path(path)
     if path.suffix.lower() not in TABLES:
+        refuse_table(path)
         return _opened(path, lambda: (line for _, line in read_prose(path) if has_word(line)))
 
     def read() -> Iterator[str]:
         for _, row in read_records(path, SENTENCES):
             yield from filter(has_word, (row["sentence"], row.get("sentence2", "")))
 
-    return dataclasses.replace(_opened(path, read), table=path)
+    corpus = _opened(path, read)
+    return dataclasses.replace(corpus, table=path, notes=notes_on(path, SENTENCES))
 
 
 def _opened(path: Path, read: Callable[[], Iterator[str | Sentence]]) -> Corpus:
     """Read a file once, which checks it, and count what it holds."""
-    if (n := sum(1 for _ in read())) == 0:
-        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
+    n = _some(path, sum(1 for _ in read()))
     return Corpus(str(path), sha256_of_file(path), n, read)
+
+
+def _some(path: Path, n: int) -> int:
+    if n == 0:
+        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
+    return n
 
 
 def open_pairs(path: str | Path) -> Corpus:
@@ -207,11 +231,11 @@ def as_corpus(corpus: AnyCorpus) -> Corpus:
         raise CorpusError("The corpus holds no sentence; give at least one.")
     if all(isinstance(item, str) for item in items):
         return Corpus("in memory", sha256_of(repr(items)), len(items), lambda: iter(items))
-    sentences = [Sentence(split_words(x)) if isinstance(x, str) else x for x in items]
+    sentences = [sentence_of(x) if isinstance(x, str) else x for x in items]
     digest = sha256_of(repr(sentences))
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
-        sentences = [Sentence(sentence.words) for sentence in sentences]
+        sentences = [Sentence(sentence.words, written=sentence.written) for sentence in sentences]
     return Corpus("in memory", digest, len(sentences), lambda: iter(sentences), has_trees)
 
 

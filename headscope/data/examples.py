@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
+from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns
 from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.tables import (
-    FIRST,
-    SECOND,
-    TRANSLATIONS,
-    Columns,
-    Record,
-    number_in,
-    read_records,
-)
+from headscope.data.files import text_key
+from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
 
 #: Tasks that the built-in sample cannot show, and what their file holds.
 TASK_FILES = {
@@ -33,17 +27,21 @@ TASK_FILES = {
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
-_LABEL = ("label", "labels", "gold_label", "class", "target")
-_SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
-    names={"sentence": FIRST, "sentence2": SECOND, "label": _LABEL},
+    names={"label": LABELS},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
+    text_columns=("sentence", "sentence2"),
+    tables=(*SINGLE, *PAIRS),
+    may_be_empty=("label",),
 )
-_PAIRS = Columns(
-    names={"sentence1": FIRST, "sentence2": SECOND, "score": _SCORE},
+#: Sentences of a pair with their similarity.
+SCORED = Columns(
+    names={"score": SCORES},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
+    text_columns=("sentence1", "sentence2"),
+    tables=PAIRS,
 )
 
 
@@ -64,6 +62,8 @@ class Examples:
     first: tuple[str, ...]
     second: tuple[str, ...] | None = None  # The other sentence of each pair, or the translation
     labels: tuple[str, ...] | None = None  # Class names or numbers, as the file spells them
+    #: Every different label, or tag, of the whole file, where only some examples are here
+    all_labels: tuple[str, ...] = ()
     scores: tuple[float, ...] | None = None  # Gold similarities
     lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
     ids: tuple[str, ...] | None = None  # What the file calls each query or question
@@ -105,7 +105,13 @@ class Examples:
             for name in _OF_EACH_EXAMPLE
             if (column := getattr(self, name))
         }
-        return replace(self, **columns)
+        return replace(self, **columns, all_labels=self.labels_of_file)
+
+    @property
+    def labels_of_file(self) -> tuple[str, ...]:
+        """Every different label, or tag, of the file that these examples were taken from."""
+        tags = chain.from_iterable(self.tags or ())
+        return self.all_labels or tuple(dict.fromkeys((*(self.labels or ()), *tags)))
 
     def with_documents(self, indices: Sequence[int]) -> Examples:
         """Keep some documents, renumbered, with what is judged of them."""
@@ -136,7 +142,7 @@ class Examples:
 def read_labelled(path: str | Path) -> Examples:
     """Read sentences (or pairs) with a class: columns sentence[, sentence2], label."""
     examples, rows = _read(path, _LABELLED, "sentence")
-    labels = tuple(cells["label"].strip() for _, cells in rows)
+    labels = tuple(cells.get("label", "").strip() for _, cells in rows)
     if len(set(labels)) == 1:
         raise CorpusError(
             f"{path}: all {len(labels)} examples have the label {labels[0]!r}, so nothing can be "
@@ -152,7 +158,7 @@ def read_labelled(path: str | Path) -> Examples:
 
 def read_pairs(path: str | Path) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
-    examples, rows = _read(path, _PAIRS, "sentence1", "sentence2")
+    examples, rows = _read(path, SCORED, "sentence1", "sentence2")
     scores = [number_in(Path(path), line, "score", cells["score"]) for line, cells in rows]
     if len(set(scores)) == 1:
         raise CorpusError(
@@ -185,6 +191,7 @@ def _read(
         first=tuple(cells[first] for _, cells in rows),
         second=None if second is None else tuple(cells[second] for _, cells in rows),
         lines=tuple(line for line, _ in rows),
+        notes=notes_on(path, columns),
     )
     return examples, rows
 
@@ -196,34 +203,13 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
     """
     text = as_corpus(path)
     check_size(text.name, min(text.n_sentences, limit or text.n_sentences))
-    return Examples(text.name, text.sha256, first=tuple(text.lines())).draw(limit, seed)
+    lines = tuple(text.lines())
+    return Examples(text.name, text.sha256, first=lines, notes=text.notes).draw(limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
     """Return the sentences of the built-in sample, or some of them, chosen at random."""
     return read_texts(None, limit, seed)
-
-
-def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
-    """Map labels to the model's class numbers: by name (any case), or as numbers (``1.0`` is 1)."""
-    numbers = {str(number): number for number in id2label}
-    numbers |= {name.lower(): number for number, name in id2label.items()}
-    ids = []
-    for i, label in enumerate(examples.labels or ()):
-        number = numbers.get(label.lower())
-        with suppress(ValueError):
-            if number is None and float(label).is_integer():
-                number = int(float(label))
-        if number is None or number not in id2label:
-            header = examples.lines[i : i + 1] == (1,)
-            raise InputError(
-                f"{examples.where(i)}: the model has no class {label!r}; it knows "
-                f"{', '.join(f'{n} ({name})' for n, name in sorted(id2label.items()))}."
-                + " If line 1 is a header, call its columns sentence and label."
-                * header
-            )
-        ids.append(number)
-    return tuple(ids)
 
 
 def check_size(name: str | Path, n: int) -> None:
@@ -245,7 +231,7 @@ def check_size(name: str | Path, n: int) -> None:
 
 def normalised(sentences: Iterable[str]) -> set[str]:
     """Return the different sentences, without spaces and in one case: corpora differ in these."""
-    return {"".join(text.casefold().split()) for text in sentences} - {""}
+    return {text_key(text) for text in sentences} - {""}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of_file
+from headscope.data.columns import plain
 from headscope.data.corpus import Corpus
 from headscope.data.files import read_filled
 
@@ -60,7 +61,7 @@ def _from_file(path: Path) -> Frequencies:
             value = float(count)
         except ValueError:
             value = -1.0
-        if number == 1 and value < 0 and tab and count.strip().lower() in _HEADINGS:
+        if number == 1 and value < 0 and tab and plain(count) in _HEADINGS:
             continue
         if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
             raise CorpusError(

@@ -98,13 +98,16 @@ def check_length(length: int, max_length: int, name: str) -> None:
         )
 
 
-def pack_pairs(corpus: Corpus, model: TextModel, length: int, start_id: int) -> Windows:
+def pack_pairs(
+    corpus: Corpus, model: TextModel, length: int, before_target: tuple[int, ...]
+) -> Windows:
     """Cut pairs into windows of exactly ``length`` tokens on both sides.
 
-    The decoder reads ``start_id`` before the tokens of the targets.
+    The decoder reads the tokens ``before_target`` before those of the targets: its start token,
+    and perhaps a language code.
     """
     check_length(length, model.max_length, model.name)
-    around = frame(model, length)
+    around, of_target = frame(model, length), length - len(before_target)
     sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
     assert corpus.pairs is not None
     first, second = tee(corpus.pairs())
@@ -118,18 +121,18 @@ def pack_pairs(corpus: Corpus, model: TextModel, length: int, start_id: int) -> 
         marked = zip(target.ids, target.special_tokens_mask, strict=True)
         targets.extend(token for token, special in marked if not special)
         began = starts[-1]
-        if len(sources) - began[0] >= around.width and len(targets) - began[1] >= length - 1:
+        if len(sources) - began[0] >= around.width and len(targets) - began[1] >= of_target:
             starts.append((len(sources), len(targets)))
     if len(starts) < 2:
         raise CorpusError(
             f"{corpus.name} is too short: its {corpus.n_pairs} pairs have {len(sources):,} source "
             f"and {len(targets):,} target tokens, and one window takes {around.width:,} and "
-            f"{length - 1:,}; give more pairs or a smaller length."
+            f"{of_target:,}; give more pairs or a smaller length."
         )
     source_starts, target_starts = zip(*starts[:-1], strict=True)
     sides = (
         Side(np.frombuffer(sources, np.int32), around.before, around.after, source_starts),
-        Side(np.frombuffer(targets, np.int32), (start_id,), (), target_starts),
+        Side(np.frombuffer(targets, np.int32), before_target, (), target_starts),
     )
     return Windows(corpus.name, corpus.sha256, length, sides)
 

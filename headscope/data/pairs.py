@@ -2,13 +2,14 @@
 
 * **Labelled pairs**: a table (``.tsv``; ``.jsonl`` and ``.csv`` as any table) with the columns
   text, from, to and label, a pair a row. Positions count from 0. Words are split at spaces; where
-  no text of the file has a space, every character is a word. Rows with the same text are one
-  sentence, wherever they stand. Where blank lines part the file into blocks of a single text each,
-  every block is a sentence, so that a text may occur several times. A row with a text alone is a
-  sentence without pairs. The same pair given twice counts once.
+  no text of the file has a space, every character is a word. Rows with the same words are one
+  sentence, wherever they stand: a model reads a copy as it reads the text, so a copy is no further
+  evidence. A row with a text alone is a sentence without pairs. The same pair given twice counts
+  once.
 * **Alignments**: in the form of Pharaoh, a line for each row of a table of source and target, with
   links ``0-0 1-2`` (source-target); ``1?2`` or ``1p2`` is possible but not sure. A blank line is a
-  pair without links. On a side where no text has a space every character is a word.
+  pair without links. On a side where no text has a space every character is a word. A row that
+  repeats the texts of an earlier one is left out.
 
 References
 ----------
@@ -21,7 +22,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import tee
+from itertools import islice, tee
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -32,10 +33,18 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
-from headscope.data.corpus import AlignedPair, Corpus, Links, Spans, open_pairs
-from headscope.data.files import Edge, Sentence, read_lines
-from headscope.data.pieces import EncodedSentence, TextModel, tokenise
-from headscope.data.tables import Columns, read_records
+from headscope.data.columns import Columns
+from headscope.data.corpus import (
+    AlignedPair,
+    Corpus,
+    Links,
+    Spans,
+    corpus_of_pairs,
+    open_pairs,
+)
+from headscope.data.files import Edge, LastOther, Sentence, Written, read_lines, text_key
+from headscope.data.pieces import EncodedSentence, TextModel, placed, tokenise
+from headscope.data.tables import read_records
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 
 ALIGNED = "aligned"  # The label of all links of an alignment.
@@ -44,13 +53,14 @@ _COLUMNS = Columns(
     names={"text": ("text", "sentence"), "from": ("from",), "to": ("to",), "label": ("label",)},
     order={4: _FIELDS, 1: ("text",)},
     needed=("text",),
+    text_alone=True,
 )
 _POSITION = re.compile("[0-9]{1,9}")
 _LINK = re.compile("([0-9]{1,9})([-?p])([0-9]{1,9})")
 _COUNTED = "split at spaces; characters where no text has a space"
 _UNCONFIRMED = (
-    "what is found on one half of the {0} is confirmed on the other, every second one, and none of "
-    "those has a pair"
+    "what is found on one half of the different {0} is confirmed on the other, and none of those "
+    "has a pair"
 )
 _WORD, _CHARACTER = re.compile(r"[^ ]+"), re.compile(r".", re.DOTALL)
 
@@ -64,18 +74,27 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
     path = Path(path)
     rows = list(_rows(path))
     unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
-    sentences = []
-    for group in _grouped(rows):
-        words = tuple(unit.findall(group[0].text))
-        pairs = dict.fromkeys(_pair(path, row, words) for row in group if row.label)
-        sentences.append(Sentence(words, pairs=tuple(pairs)))
+    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
+    written_as: dict[tuple[str, ...], Written] = {}
+    for row in rows:
+        matches = list(unit.finditer(row.text))
+        words = tuple(match[0] for match in matches)
+        spans = tuple(match.span() for match in matches)
+        written_as.setdefault(words, Written(row.text, spans))
+        pairs = pairs_of.setdefault(words, {})
+        if row.label:
+            pairs[_pair(path, row, words)] = None
+    sentences = [
+        Sentence(words, pairs=tuple(pairs), written=written_as[words])
+        for words, pairs in pairs_of.items()
+    ]
     labels = dict.fromkeys(row.label for row in rows if row.label)
     if not labels:
         raise CorpusError(
             f"{path} holds no pair; give rows of text, from, to and label (alignments such as 0-0 "
             "1-2 stand beside a table of source and target, which is given as text)."
         )
-    if not any(sentence.pairs for sentence in sentences[1:limit:2]):
+    if not any(item.half == 1 and item.sentence.pairs for item in placed(sentences[:limit])):
         raise CorpusError(
             f"{path}, line {rows[-1].line}: {_UNCONFIRMED.format('texts')}; give pairs in more of "
             "them."
@@ -111,21 +130,6 @@ def _rows(path: Path) -> Iterator[_Row]:
                 "write it in letters."
             )
         yield _Row(line, text, (rest[0], rest[1]), rest[2])
-
-
-def _grouped(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Gather the rows of each sentence: blocks of one text each, else all rows of a text."""
-    blocks: list[list[_Row]] = []
-    by_text: dict[str, list[_Row]] = {}
-    last = -1
-    for row in rows:
-        if row.line > last + 1:
-            blocks.append([])
-        last = row.line
-        blocks[-1].append(row)
-        by_text.setdefault(row.text, []).append(row)
-    alone = all(len({row.text for row in block}) == 1 for block in blocks)
-    return blocks if alone else list(by_text.values())
 
 
 def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
@@ -168,36 +172,60 @@ def with_alignments(corpus: Corpus, path: str | Path, limit: int | None = None) 
             f"{path} has {n_lines} lines, and {corpus.name} {corpus.n_pairs} pairs of source and "
             "target; give a line for each pair, blank where nothing is aligned."
         )
-    most = limit or n_lines
     units = [
         _CHARACTER if all(" " not in pair[side] for pair in pairs()) else _WORD for side in (0, 1)
     ]
 
     def aligned() -> Iterator[AlignedPair]:
-        before: dict[tuple[int, ...], Links] = {}
-        lines = zip(pairs(), read_lines(path), strict=True)
-        for index, (pair, (number, line)) in enumerate(lines):
-            source, target = (
-                tuple(match.span() for match in unit.finditer(text))
-                for unit, text in zip(units, pair, strict=True)
-            )
-            size = len(source), len(target)
+        # Pairs that share a text make a group, which lies in one half.
+        groups: dict[str, int] = {}
+        n_groups = 0
+        seen: set[tuple[str, str]] = set()
+        earlier = LastOther[Links]()
+        for (source, target), (number, line) in zip(pairs(), read_lines(path), strict=True):
+            words = (_spans(units[0], source), _spans(units[1], target))
+            size = (len(words[0]), len(words[1]))
             links = tuple(dict.fromkeys(_links(path, number, line, size)))
-            yield AlignedPair(*pair, (source, target), links, index % 2, before.get(size, ()))
-            before[size] = links
+            texts = (text_key(source), text_key(target))
+            if texts in seen:
+                continue
+            seen.add(texts)
+            group = next((groups[text] for text in texts if text in groups), n_groups)
+            n_groups = max(n_groups, group + 1)
+            for text in texts:
+                groups.setdefault(text, group)
+            swapped = earlier.before(links, size, group) or ()
+            yield AlignedPair(source, target, words, links, group % 2, swapped)
 
-    confirming = (bool(pair.links) and i % 2 for i, pair in enumerate(aligned()) if i < most)
-    if not sum(confirming):
+    n_pairs = sum(1 for _ in aligned())
+    if not any(pair.half == 1 and pair.links for pair in islice(aligned(), limit)):
         raise CorpusError(
             f"{path}, line {n_lines}: {_UNCONFIRMED.format('texts')} of words; align more of them."
         )
+    note = corpus.note
+    if n_pairs < n_lines:
+        repeats = f"{n_lines - n_pairs:,} of {n_lines:,}"
+        note = f"{note} Rows that repeat an earlier pair of texts are left out: {repeats}."
+    name = f"{corpus.name}, {path}"
+    digest = sha256_of(f"{corpus.sha256} {sha256_of_file(path)}")
+    different = corpus_of_pairs(name, digest, lambda: ((p.source, p.target) for p in aligned()))
     return dataclasses.replace(
         corpus,
-        name=f"{corpus.name}, {path}",
-        sha256=sha256_of(f"{corpus.sha256} {sha256_of_file(path)}"),
+        name=name,
+        sha256=digest,
+        n_sentences=different.n_sentences,
+        read=different.read,
+        pairs=different.pairs,
+        n_pairs=different.n_pairs,
+        note=note.strip(),
         labels=(ALIGNED,),
         aligned=aligned,
     )
+
+
+def _spans(unit: re.Pattern[str], text: str) -> Spans:
+    """Return where the words of a text begin and end."""
+    return tuple(match.span() for match in unit.finditer(text))
 
 
 def _links(
@@ -238,8 +266,8 @@ def encode_aligned(
 ) -> Iterator[AlignedRow | None]:
     """Tokenise pairs as :func:`.token_rows.encode_pairs` does, and find the words of their tokens.
 
-    None also for a pair in which a word yields no piece. Raises :class:`CorpusError` where a piece
-    stands for several characters that are counted as words.
+    A word that yields no piece is left out, with its links. Raises :class:`CorpusError` where a
+    piece stands for several characters that are counted as words.
     """
     pairs, first, second = tee(pairs, 3)
     sources, targets = (pair.source for pair in first), (pair.target for pair in second)
@@ -257,11 +285,17 @@ def encode_aligned(
             strict=True,
         )
         of_source, of_target = (_words_of(model, *side) for side in sides)
-        counts = [len({*of_side} - {-1}) for of_side in (of_source, of_target)]
-        if counts != [len(side) for side in pair.words]:
-            yield None
-            continue
-        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=pair)
+        read = pair._replace(
+            links=_known(pair.links, of_source, of_target),
+            swapped=_known(pair.swapped, of_source, of_target),
+        )
+        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=read)
+
+
+def _known(links: Links, of_source: Sequence[int], of_target: Sequence[int]) -> Links:
+    """Return the links between words that have a piece."""
+    sources, targets = set(of_source), set(of_target)
+    return tuple(link for link in links if link[0] in sources and link[1] in targets)
 
 
 def _words_of(
@@ -288,12 +322,11 @@ def _refuse_characters(model: TextModel, piece: str) -> NoReturn:
 
 def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
     """Raise unless a model reads texts whose characters are counted one character a piece."""
-    texts = [("".join(s.sentence.words), s.ids) for s in sentences]
-    encodings = tokenise(model, [text for text, _ in texts], check=False)
-    for (text, ids), encoding in zip(texts, encodings, strict=True):
-        if encoding.ids != ids.tolist():
-            spans = (text[slice(*span)] for span in encoding.offsets)
-            _refuse_characters(model, next((span for span in spans if len(span) > 1), text))
+    texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
+    for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
+        for begin, end in encoding.offsets:
+            if end > begin + 1:
+                _refuse_characters(model, text[begin:end])
 
 
 def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
@@ -320,7 +353,7 @@ def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
         of_target=torch.from_numpy(of_target).float(),
         of_source=torch.from_numpy(of_source).float(),
         pieces=torch.from_numpy(pieces),
-        queries=torch.arange(n_target) < torch.from_numpy(sizes[:, 1:]),
+        queries=torch.from_numpy(of_target.any(axis=2)),
         sure=torch.from_numpy(sure),
         possible=torch.from_numpy(possible),
         distance=torch.from_numpy(distance),

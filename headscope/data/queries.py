@@ -31,30 +31,31 @@ from pathlib import Path
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.examples import Examples, check_size, read_pairs
-from headscope.data.files import read_filled
-from headscope.data.tables import Columns, number_in, read_records
+from headscope.data.columns import Columns, Texts, plain
+from headscope.data.examples import SCORED, Examples, check_size, read_pairs
+from headscope.data.tables import header_of, notes_on, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
 _K1, _B = 1.2, 0.75
+_DOCUMENTS = ("document", "doc", "passage", "text")
 _TRIPLES = Columns(
-    names={
-        "query": ("query", "question"),
-        "document": ("document", "doc", "passage", "text"),
-        "label": ("label", "score", "relevance", "grade"),
-    },
+    names={"label": ("label", "score", "relevance", "grade")},
     order={2: ("query", "document"), 3: ("query", "document", "label")},
     needed=("query", "document"),
+    text_columns=("query", "document"),
+    tables=tuple(
+        Texts(query, document) for query in ("query", "question") for document in _DOCUMENTS
+    ),
 )
 #: Lines of corpus.jsonl and queries.jsonl.
 _TEXTS = Columns(
-    names={"_id": ("_id",), "title": ("title",), "text": ("text",)}, order={}, needed=("_id",)
+    names={"_id": ("id",), "title": ("title",), "text": ("text",)}, order={}, needed=("_id",)
 )
 _QRELS = Columns(
     names={
-        "query": ("query-id", "query_id", "query"),
-        "document": ("corpus-id", "corpus_id", "doc_id", "document"),
+        "query": ("queryid", "query"),
+        "document": ("corpusid", "docid", "document"),
         "label": ("score", "label", "relevance"),
     },
     order={3: ("query", "document", "label")},
@@ -156,20 +157,12 @@ def _read(path: Path) -> Examples:
         return _read_folder(path, path / "qrels" / "test.tsv")
     if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
         return _read_folder(path.parents[1], path)
-    number, first = next(iter(read_filled(path)), (0, ""))
-    kind = path.suffix.lower()
-    if kind == ".json":
-        raise CorpusError(
-            f"{path} is no table; give a folder with corpus.jsonl, queries.jsonl and "
-            "qrels/test.tsv, or rows of query, document and label (csv, tsv, jsonl)."
-        )
-    line = first.lower()
-    cells = re.findall(r'"(\w+)"\s*:', line) if kind == ".jsonl" else re.split(r"[,\t]", line)
-    named = any(_TRIPLES.find(cell.strip(' "')) == "query" for cell in cells)
-    pairs = kind in (".csv", ".jsonl") or cells[0].strip() in ("sentence1", "text1")
-    if number and pairs and not named:
-        return _read_scored(path)
-    return _read_triples(path)
+    names = header_of(path, _TRIPLES) or header_of(path, SCORED)
+    if names is None:  # In CSV without a header the usual rows are those of STS-B.
+        return _read_scored(path) if path.suffix.lower() == ".csv" else _read_triples(path)
+    given = frozenset(map(plain, names))
+    triples = "query" in given or any(texts.fit(given) for texts in _TRIPLES.tables)
+    return _read_triples(path) if triples else _read_scored(path)
 
 
 def _read_triples(path: Path) -> Examples:
@@ -186,6 +179,8 @@ def _read_triples(path: Path) -> Examples:
         )
         for line, cells in rows
     ]
+    if header_of(path, _TRIPLES) is None:
+        _refuse_scores(path, judged)
     queries = {query: query for query, _, _ in judged}
     documents = {document: document for _, document, _ in judged}
     examples = _joined(str(path), sha256_of_file(path), queries, documents, judged)
@@ -193,7 +188,21 @@ def _read_triples(path: Path) -> Examples:
     candidates: dict[str, dict[int, None]] = {query: {} for query in queries}
     for query, document, _ in judged:
         candidates[query][index_of[document]] = None
-    return replace(examples, candidates=tuple(map(tuple, candidates.values())), ids=None)
+    return replace(
+        examples,
+        candidates=tuple(map(tuple, candidates.values())),
+        ids=None,
+        notes=(*examples.notes, *notes_on(path, _TRIPLES)),
+    )
+
+
+def _refuse_scores(path: Path, judged: Sequence[_Judged]) -> None:
+    """Refuse grades with fractions in rows without a header: these may be scored pairs."""
+    if any(grade is not None and not grade.is_integer() for _, _, grade in judged):
+        raise CorpusError(
+            f"{path} has no header and scores with fractions; name the columns query, document, "
+            "label (more than 0 is relevant) or sentence1, sentence2, score (4 or more)."
+        )
 
 
 def _read_scored(path: Path) -> Examples:
@@ -210,7 +219,8 @@ def _read_scored(path: Path) -> Examples:
         )
     documents = {text.strip(): text.strip() for text in pairs.second or ()}
     queries = {query: query for query, _, _ in judged}
-    return replace(_joined(pairs.name, pairs.sha256, queries, documents, judged), ids=None)
+    examples = _joined(pairs.name, pairs.sha256, queries, documents, judged)
+    return replace(examples, ids=None, notes=(*examples.notes, *pairs.notes))
 
 
 def _read_folder(folder: Path, qrels: Path) -> Examples:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,14 +14,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, Keys
-from headscope.data.files import punctuation_spans
+from headscope.data.files import LastOther, punctuation_spans
 from headscope.data.pieces import (
     Encoding,
     TextModel,
     frame,
+    special_ids,
     token_stream,
     tokenise,
 )
+from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
@@ -32,10 +35,11 @@ class Row:
 
     index: int  # Its place among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
-    types: tuple[int, ...] | None  # Token types, for pairs of models that have them
+    types: tuple[int, ...] | None  # Token types; None for those that the model takes unasked
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
+    second: int | None = None  # Of two texts: the position where the second begins
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +53,7 @@ class Padded:
     #: input_ids, attention_mask: (batch, pos), int64: Token ids; 1 for tokens and 0 for padding
     input_ids: Tensor
     attention_mask: Tensor
-    #: (batch, pos), or None: 0 or 1 for the first or second text of a pair
+    #: (batch, pos), or None for the types that the model takes unasked
     token_type_ids: Tensor | None
     masked: Tensor  # (2, masked): Row and position of every masked token, row by row
     gold: Tensor  # (masked,): The token ids that stood there
@@ -80,20 +84,32 @@ class Padded:
         return self.attention_mask if stack == "encoder" else self.hidden_mask
 
 
+class TypedModel(TextModel, Protocol):
+    """A model that may read token types besides."""
+
+    @property
+    def token_types(self) -> TokenTypes:
+        """Which it is given."""
+
+
 def encode_rows(
-    model: TextModel, first: Sequence[str], second: Sequence[str] | None
+    model: TypedModel, first: Sequence[str], second: Sequence[str] | None
 ) -> Iterator[Row | None]:
     """Yield each text (or pair) as a row, or None where it is longer than allowed; never cut.
 
     Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors propagate.
     """
-    typed = second is not None and "token_type_ids" in model.tokenizer.model_input_names
     for i, encoding in enumerate(tokenise(model, first, pairs=second)):
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        types = tuple(encoding.type_ids) if typed else None
-        yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
+        types = model.token_types.of_encoding(encoding, pair=second is not None)
+        content = _content(encoding.special_tokens_mask)
+        begin = None
+        if second is not None:
+            texts = encoding.sequence_ids
+            begin = texts.index(1) if 1 in texts else len(texts)
+        yield Row(i, tuple(encoding.ids), types, content, second=begin)
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -105,13 +121,15 @@ def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: i
     :func:`~headscope.data.pieces.tokenise`.
     """
     around = frame(model, length)
-    content = tuple(range(len(around.before), len(around.before) + around.width))
+    special = special_ids(model.tokenizer)
     stream = token_stream(model, lines)
     rows: list[Row] = []
     while len(rows) < count:
         window = tuple(islice(stream, around.width))
         if len(window) < around.width:
             break
+        positions = enumerate(window, start=len(around.before))
+        content = tuple(position for position, token in positions if token not in special)
         rows.append(Row(len(rows), (*around.before, *window, *around.after), None, content))
     return rows
 
@@ -175,6 +193,7 @@ class Ends:
 
     start: int  # Token id that it reads first
     stop: int  # Token id that ends every target
+    first: int | None = None  # Token id of the language code that begins every target, if any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +228,8 @@ def encode_pairs(
 
     Each side gets the special tokens that the tokenizer itself puts there, with one exception:
     special tokens after a target's text are replaced by one stop token, which some tokenizers add
-    and others do not. Nothing is ever cut. ``check`` is that of
+    and others do not. Of a model that is told its languages, a target begins with its language's
+    code and no other special token. Nothing is ever cut. ``check`` is that of
     :func:`~headscope.data.pieces.tokenise`, for the sources.
     """
     texts, targets = tee(targets)
@@ -220,7 +240,10 @@ def encode_pairs(
         size, marks = len(target.ids), target.special_tokens_mask
         while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
             size -= 1
-        labels = (*target.ids[:size], ends.stop)
+        begin, code = 0, [] if ends.first is None else [ends.first]
+        while code and begin < size and marks[begin]:
+            begin += 1
+        labels = (*code, *target.ids[begin:size], ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
             continue
@@ -231,10 +254,12 @@ def encode_pairs(
             content=_content(source.special_tokens_mask),
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
-            decoder_content=_content([1, *marks[:size]]),
-            decoder_punctuation=tuple(_punctuation(text, target)),
+            decoder_content=_content([1, *[1 for _ in code], *marks[begin:size]]),
+            decoder_punctuation=tuple(
+                position + len(code) - begin for position in _punctuation(text, target)
+            ),
             source_spans=tuple(source.offsets),
-            target_spans=tuple(target.offsets[:size]),
+            target_spans=(*[(0, 0) for _ in code], *target.offsets[begin:size]),
         )
 
 
@@ -257,17 +282,13 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
     """
-    # Of each length the latest source, and the latest before it that differs.
-    before: dict[int, tuple[PairRow, ...]] = {}
+    earlier = LastOther[PairRow]()
     for row in rows:
-        if row is None:
+        other = None if row is None else earlier.before(row, len(row.content), row.ids)
+        if row is None or other is None:
             yield None
-            continue
-        latest = before.get(len(row.content), ())
-        other = next((item for item in latest if item.ids != row.ids), None)
-        yield other and replace(row, ids=other.ids, content=other.content)
-        if not latest or latest[0].ids != row.ids:
-            before[len(row.content)] = (row, *latest[:1])
+        else:
+            yield replace(row, ids=other.ids, content=other.content)
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
@@ -278,11 +299,12 @@ def sentences_of(row: Row) -> Iterator[Hashable]:
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):
         ids[position] = token
-    start = 0
-    for i, position in enumerate(row.content):
-        if i + 1 == len(row.content) or row.content[i + 1] != position + 1:
-            yield tuple(ids[row.content[start] : position + 1])
-            start = i + 1
+    border = len(ids) if row.second is None else row.second
+    first = [position for position in row.content if position < border]
+    second = [position for position in row.content if position >= border]
+    for text in (first, second):
+        if text:  # special tokens that are written inside a text belong to it
+            yield tuple(ids[text[0] : text[-1] + 1])
     if isinstance(row, PairRow):
         yield "target", row.labels
 

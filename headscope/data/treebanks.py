@@ -1,22 +1,31 @@
 """Treebanks in CoNLL-U, read strictly: a tree that is not one is refused, with its line.
 
-Words are the rows with integer ids; multiword ranges (``3-4``) and empty nodes (``5.1``) are passed
-over.
+Words are the rows with integer ids; empty nodes (``5.1``) are passed over. What a model reads is
+the text: the comment ``# text = ...`` where the words stand in it in order, else the words, joined
+as ``SpaceAfter=No`` says. Where several words are written as one (``3-4 zum``, for ``zu`` and
+``dem``), the text has the written one. Columns may have another order, which CoNLL-U Plus states
+in its first line (``# global.columns = ID FORM ...``).
 
 References
 ----------
-https://universaldependencies.org/format.html
+https://universaldependencies.org/format.html, https://universaldependencies.org/ext-format.html
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
-from headscope.data.files import Sentence, read_blocks
+from headscope.data.files import Sentence, Span, Written, has_word, is_punctuation, read_blocks
+
+_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+_PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")
+_TEXT = re.compile(r"#\s*text\s*=(.*)")
+_WITHHELD = "_"  # What stands in place of a word that may not be published.
 
 
 class TreeRow(NamedTuple):
@@ -29,13 +38,42 @@ class TreeRow(NamedTuple):
     relation: str
 
 
+class Token(NamedTuple):
+    """A word as it is written: one word of a tree, or several (``zum``)."""
+
+    form: str
+    first: int  # The words of the tree that it stands for, from zero
+    behind: int
+    space: bool  # Whether a space follows
+
+
+class TreeBlock(NamedTuple):
+    """The words of a sentence, and how they are written."""
+
+    rows: list[TreeRow]
+    written: Written
+
+
 def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
     """Yield the words of each sentence of a CoNLL-U file; whether they are a tree is not asked."""
+    return (block.rows for block in treebank_blocks(path))
+
+
+def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
+    """Yield the words of each sentence with its text; refuse one whose words are withheld."""
+    columns = _numbered(_COLUMNS)
     begun = False
     for block in read_blocks(path):
         rows: list[TreeRow] = []
+        tokens: list[Token] = []
+        stated = ""
         for number, line in block:
             if line.startswith("#"):
+                names = None if begun else _PLUS.fullmatch(line)
+                if names is not None:
+                    columns = _plus_columns(path, number, names[1])
+                text = _TEXT.fullmatch(line)
+                stated = stated if text is None else text[1].strip()
                 continue
             if not begun and "\t" not in line:
                 raise CorpusError(
@@ -43,42 +81,175 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
                     "CoNLL-U; give plain text as text, or mend the treebank."
                 )
             begun = True
-            row = _read_row(path, number, line, expected=len(rows) + 1)
-            if row is not None:
-                rows.append(row)
+            _add_row(path, number, _cells(path, number, line, columns), rows, tokens)
         if rows:
-            yield rows
+            if tokens[-1].behind > len(rows):
+                reach = f"a row reaches to word {tokens[-1].behind} of {len(rows)}"
+                raise _mend(path, block[-1][0], reach)
+            _refuse_withheld(path, rows)
+            yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated))
 
 
-_ROW_ID = re.compile(r"([1-9][0-9]*)|[1-9][0-9]*-[1-9][0-9]*|[0-9]+\.[1-9][0-9]*")
+def _add_row(
+    path: Path, number: int, cells: Mapping[str, str], rows: list[TreeRow], tokens: list[Token]
+) -> None:
+    """Add what a row holds to the words of its sentence, and to the words as they are written."""
+    row_id = _row_id(path, number, cells["ID"])
+    if row_id is None:
+        return
+    first, last = row_id
+    if first != len(rows) + 1:
+        raise _mend(path, number, f"row id {cells['ID']} where {len(rows) + 1} should follow")
+    if not cells["FORM"].strip():
+        raise _mend(path, number, "the word's form is empty")
+    inside = bool(tokens) and tokens[-1].behind >= first
+    if "-" in cells["ID"] and inside:
+        raise _mend(path, number, f"{cells['ID']} begins inside another such row")
+    if not inside:
+        space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
+        tokens.append(Token(cells["FORM"], first - 1, last, space))
+    if "-" not in cells["ID"]:
+        rows.append(_tree_row(number, cells))
+
+
+# --- one row ---
+
+
+_ROW_ID = re.compile(r"([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
+_EMPTY_NODE = re.compile(r"[0-9]+\.[1-9][0-9]*")
 _HEAD = re.compile(r"[0-9]+")
 
 
-def _mend(path: Path, line: int, what: str) -> CorpusError:
-    return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
+def _mend(path: Path, line: int, fault: str) -> CorpusError:
+    return CorpusError(f"{path}, line {line}: {fault}; mend the treebank there.")
 
 
-def _read_row(path: Path, number: int, line: str, *, expected: int) -> TreeRow | None:
-    """Read one row; None for multiword ranges and empty nodes."""
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
+
+
+def _plus_columns(path: Path, number: int, stated: str) -> dict[str, int]:
+    """Return the place of each column of a file in CoNLL-U Plus."""
+    columns = _numbered(stated.split())
+    missing = [name for name in ("ID", "FORM") if name not in columns]
+    if missing:
+        raise CorpusError(
+            f"{path}, line {number}: the columns have no {missing[0]} ({stated.strip()}); give a "
+            "treebank with ID and FORM, and for trees HEAD and DEPREL."
+        )
+    return columns
+
+
+def _cells(path: Path, number: int, line: str, columns: Mapping[str, int]) -> dict[str, str]:
+    """Return the cells of a row by the names of their columns."""
     cells = line.split("\t")
-    if len(cells) != 10:
-        what = f"{len(cells)} columns instead of 10 (they are split by tabs)"
-        raise _mend(path, number, what)
-    row_id = _ROW_ID.fullmatch(cells[0])
-    if row_id is None:
-        raise _mend(path, number, f"{cells[0]!r} is not a row id (such as 3, 3-4 or 3.1)")
-    if row_id[1] is None:
+    if len(cells) != len(columns):
+        widths = f"{len(cells)} columns instead of {len(columns)} (they are split by tabs)"
+        raise _mend(path, number, widths)
+    return {name: cells[column] for name, column in columns.items()}
+
+
+def _row_id(path: Path, number: int, cell: str) -> tuple[int, int] | None:
+    """Return the first and the last word that a row is about; None of an empty node."""
+    if _EMPTY_NODE.fullmatch(cell):
         return None
-    if row_id[1] != str(expected):
-        raise _mend(path, number, f"row id {row_id[1]} where {expected} should follow")
-    if not cells[1].strip():
-        raise _mend(path, number, "the word's form is empty")
-    return TreeRow(number, cells[1], cells[3], cells[6], cells[7].partition(":")[0])
+    match = _ROW_ID.fullmatch(cell)
+    if match is None:
+        raise _mend(path, number, f"{cell!r} is not a row id (such as 3, 3-4 or 3.1)")
+    first = int(match[1])
+    last = int(match[2] or match[1])
+    if last < first:
+        raise _mend(path, number, f"the row id {cell} ends before it begins")
+    return first, last
+
+
+def _tree_row(number: int, cells: Mapping[str, str]) -> TreeRow:
+    return TreeRow(
+        line=number,
+        form=cells["FORM"],
+        tag=cells.get("UPOS", "_"),
+        head=cells.get("HEAD", "_"),
+        relation=cells.get("DEPREL", "_").partition(":")[0],
+    )
+
+
+def _refuse_withheld(path: Path, rows: Sequence[TreeRow]) -> None:
+    """Raise where words are withheld: several, and beside them there is only punctuation.
+
+    A single ``_`` is an underscore that somebody wrote.
+    """
+    forms = [row.form for row in rows if row.form != _WITHHELD]
+    if len(rows) - len(forms) > 1 and all(map(is_punctuation, forms)):
+        raise CorpusError(
+            f"{path}, line {rows[0].line}: the treebank's words are withheld (the form of each "
+            "word is _); merge the text in, as the treebank's README says."
+        )
+
+
+# --- the text ---
+
+
+def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Written:
+    """Find the words in the text that is stated, or in the text that they make."""
+    spaced = [token.form + " " * token.space for token in tokens]
+    joined = "".join(spaced).strip()
+    written = [token.form for token in tokens]
+    for text in (stated, joined):
+        places = _places(text, written)
+        if places is not None:
+            break
+    assert places is not None  # every word stands in the text that the words make
+    spans: list[Span] = []
+    for token, (begin, stop) in zip(tokens, places, strict=True):
+        words = forms[token.first : token.behind]
+        inside = _places(token.form, words)  # "do" and "n't" stand in "don't"
+        if inside is None:
+            spans += [(begin, stop)] * len(words)
+        else:
+            spans += [(begin + first, begin + behind) for first, behind in inside]
+    return Written(text, tuple(spans))
+
+
+def _places(text: str, words: Sequence[str]) -> list[Span] | None:
+    """Return where words stand in a text; None where they do not, or others lie between them."""
+    places: list[Span] = []
+    stop = 0
+    for word in words:
+        begin = text.find(word, stop)
+        if begin < 0 or has_word(text[stop:begin]):
+            return None
+        stop = begin + len(word)
+        places.append((begin, stop))
+    return None if has_word(text[stop:]) else places
+
+
+def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
+    """Return how many sentences there are, and what is to be said of words written as one."""
+    n = n_written = n_words = 0
+    example = ""
+    for sentence in sentences:
+        n += 1
+        numbered = zip(sentence.spans, sentence.words, strict=True)
+        for (begin, stop), group in groupby(numbered, key=lambda item: item[0]):
+            words = [word for _, word in group]
+            if len(words) > 1:
+                n_written += 1
+                n_words += len(words)
+                example = example or f"{sentence.text[begin:stop]}: {' + '.join(words)}"
+    note = (
+        f"{n_written:,} written words are {n_words:,} words of the trees (multiword tokens, such "
+        f"as {example}). The model reads what is written; its pieces count for the first of these "
+        "words, and the others are left out."
+    )
+    return n, note if n_written else ""
+
+
+# --- the tree ---
 
 
 def read_treebank(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file with their trees."""
-    for rows in treebank_rows(path):
+    for rows, written in treebank_blocks(path):
         heads, n, roots = list[int](), len(rows), 0
         for row_id, row in enumerate(rows, start=1):
             if not _HEAD.fullmatch(row.head):
@@ -103,4 +274,5 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
                 word = heads[word]
             safe.update(trail)
         relations = tuple(row.relation for row in rows)
-        yield Sentence(tuple(row.form for row in rows), tuple(heads), relations)
+        forms = tuple(row.form for row in rows)
+        yield Sentence(forms, tuple(heads), relations, written=written)

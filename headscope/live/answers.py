@@ -1,8 +1,10 @@
 """The outputs of a model for a sentence or two with some of its heads switched off.
 
 One batch holds every text once for the full model, once with the heads off, and once for each of
-``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
-pass of our own attention answers everything, exactly as if each of these models ran alone.
+``RANDOM`` sets of as many heads in the same layers, drawn anew for each number of heads. Gates
+differ by row, so that one pass of our own attention answers everything, exactly as if each of these
+models ran alone. If the heads were like the random ones, their value would lie outside the range of
+the sets in 2 of RANDOM + 1 cases.
 
 An encoder-decoder model writes first. Then each model reads what the full model wrote, which gives
 its probability of that text; patterns are those of the model with heads off on its own text.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import headscope
+from headscope.analyses.attribute.reversal import matched_sets
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
+from headscope.data.pieces import readable_pieces
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
@@ -37,12 +43,19 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-RANDOM = 5  # Sets of heads drawn at random, compared with the set that is off
+RANDOM = 19  # Sets of heads drawn at random, compared with the set that is off; or all there are,
+FEWEST_SETS = 7  # where there are at least so many: the others of one head in a layer of eight.
+#: Largest share of the heads that are off which a random set may be expected to hold as well.
+SHARED = 0.75
 LONGEST = 64  # Tokens of the longest text whose patterns are readable
-_GUESSES = 3  # Classes, or words for a masked token, that are listed
+_GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
 #: Task heads that read two texts at once.
 _OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
+NO_SETS = (
+    "No random sets to compare with: there are too few other sets of as many heads in these "
+    "layers, or most of their heads are off."
+)
 
 
 #: One output: its name, its value of the full model, with heads off, and the smallest and
@@ -77,6 +90,7 @@ class Answers:
         """
         rows = self._rows(texts)
         gates = self._gates(off)
+        sets = max(len(gates) - 2, 0)
         n, copies = len(rows), len(gates)
         by_row, every = gates.repeat_interleave(n, dim=0), rows * copies
         # The second model of the batch has the heads off; alone, the first one is that.
@@ -118,6 +132,8 @@ class Answers:
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
+            "sets": sets,
+            "note": "" if sets or not off else NO_SETS,
             "heads": len(self._index_of),
         }
 
@@ -146,37 +162,48 @@ class Answers:
     def _gates(self, off: Sequence[str]) -> Tensor:
         """Return gates of the full model, of that without ``off``, and of random sets.
 
-        Returns (models, n_layers, n_heads); the full model alone where nothing is off.
+        Returns (models, n_layers, n_heads); the full model alone where nothing is off, and no
+        random sets where too few are unlike ``off``.
         """
         unknown = [name for name in off if name not in self._index_of]
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
-        every, removed = list(self._index_of.values()), {self._index_of[name] for name in off}
         all_on = torch.ones(len(self.model.sites), self.model.n_heads)
-        if not removed:
+        if not off:
             return all_on[None]
-        generator = torch.Generator().manual_seed(self._seed)
-        drawn = [
-            [every[i] for i in torch.randperm(len(every), generator=generator)[: len(removed)]]
-            for _ in range(RANDOM)
-        ]
-        gates = all_on.repeat(2 + RANDOM, 1, 1)
-        for of_model, heads in zip(gates[1:], [removed, *drawn], strict=True):
+        removed = sorted({self._index_of[name] for name in off})
+        sets = [removed, *self._random_sets(removed)]
+        gates = all_on.repeat(1 + len(sets), 1, 1)
+        for of_model, heads in zip(gates[1:], sets, strict=True):
             for row, index in heads:
                 of_model[row, index] = 0.0
         return gates
+
+    def _random_sets(self, removed: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Draw RANDOM different sets of as many heads in the same layers, or all there are.
+
+        None where there are few, or where most of a set would be the heads that are off.
+        """
+        heads = list(self._index_of.values())
+        in_row, off_in_row = (Counter(row for row, _ in some) for some in (heads, removed))
+        shared = sum(n * n / in_row[row] for row, n in off_in_row.items())
+        if shared > SHARED * len(removed):
+            return []
+        seed = self._seed * len(heads) + len(removed)
+        sets = matched_sets(removed, heads, RANDOM, seed)
+        return sets if len(sets) >= FEWEST_SETS else []
 
     # --- what comes out ---------------------------------------------------------------------------
 
     def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> dict[str, Any]:
         """Lay out one text as the model reads it, and every head's pattern on it with heads off.
 
-        ``special`` are tokens that the tokenizer added, ``target`` the same two of what a decoder
+        ``special`` are special tokens, ``target`` the same two of what a decoder
         reads, and a pattern is per cent, a byte a weight, row by row, in base64.
         """
 
         def tokens(ids: Sequence[int]) -> list[str]:
-            return list(map(visible, self.model.tokenizer.convert_ids_to_tokens(list(ids))))
+            return list(map(visible, readable_pieces(self.model.tokenizer, ids)))
 
         target: dict[str, list[Any]] = {}
         if isinstance(row, PairRow):
@@ -200,14 +227,14 @@ class Answers:
         """Return the outputs of each model of the batch for the texts."""
         head, tokenizer = self.model.task_head, self.model.tokenizer
         if logits is not None and head == "classification":
-            if logits.shape[-1] == 1:  # a reranker, a regression
-                return [_numbers("output", wide(logits)[:, 0].tolist())]
-            names = getattr(self.model.network.config, "id2label", None) or {}
-            return _ranked(logits, lambda i: names.get(i, i))
+            return self._outputs(wide(logits))
         mask = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask in rows[0].ids:
             position = rows[0].ids.index(mask)
-            return _ranked(logits[:: len(rows), position], tokenizer.convert_ids_to_tokens)
+            at_mask = wide(logits[:: len(rows), position])
+            return _ranked(
+                at_mask.softmax(dim=-1), lambda token: readable_pieces(tokenizer, [token])[0]
+            )
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(copies, len(rows), -1)
         cosines = cosine(by_model, by_model[:1])  # (models, texts)
@@ -220,6 +247,17 @@ class Answers:
             both = cosine(by_model[:, 0], by_model[:, 1])
             return [_numbers("similarity of the two sentences", both.tolist()), *answers]
         return answers
+
+    def _outputs(self, logits: Tensor) -> list[Answer]:
+        """Return the likeliest classes or labels, or the numbers, by logits (models, outputs)."""
+        outputs = head_outputs(self.model)
+        names = getattr(self.model.network.config, "id2label", None) or {}
+        if outputs is not HeadOutputs.NUMBERS:
+            return _ranked(outputs.shares(logits), lambda i: names.get(i, i))
+        if logits.shape[-1] == 1:  # of a cross-encoder, or a regression
+            return [_numbers("score", logits[:, 0].tolist())]
+        columns = enumerate(logits.T.tolist())
+        return [_numbers(visible(names.get(i, i)), column) for i, column in columns]
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
@@ -272,9 +310,11 @@ def _tokens(row: Row, stack: str) -> int:
     return len(row.decoder_ids if isinstance(row, PairRow) and stack != "encoder" else row.ids)
 
 
-def _ranked(logits: Tensor, name: Callable[[int], object]) -> list[Answer]:
-    """List the likeliest items of the full model and the one without heads, (models, items)."""
-    shares = F.softmax(wide(logits), dim=-1)
+def _ranked(shares: Tensor, name: Callable[[int], object]) -> list[Answer]:
+    """List the likeliest items of the full model and the one without heads.
+
+    ``shares`` (models, items) are probabilities.
+    """
     likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
     items = dict.fromkeys(likeliest.flatten().tolist())
     return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
@@ -293,14 +333,21 @@ def _numbers(name: str, values: Sequence[float]) -> Answer:
 
 
 def prepared(
-    model: str, roles: Path | None, *, seed: int, command: str, progress: Progress | None
+    model: str,
+    roles: Path | None,
+    *,
+    seed: int,
+    command: str,
+    progress: Progress | None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> tuple[str, Answers]:
     """Open and check a model; return the page about it and what answers the page's questions.
 
     Without ``roles``, a file or folder with the result of ``classify``, the heads are classified
     on the built-in sample. Raises InputError where that result is of another model.
     """
-    loaded = open_for_tasks(model)
+    loaded = open_for_tasks(model, source_language=source_language, target_language=target_language)
     answers = Answers(loaded, seed=seed)
     saved = None if roles is None else read_results(roles)
     if saved is not None and saved.classify is None:

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from headscope.core.errors import HeadscopeError, InputError
+from headscope.core.errors import HeadscopeError, InputError, reason
 from headscope.core.safe_text import visible
 
 HOST = "127.0.0.1"
@@ -110,7 +110,8 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         except HeadscopeError as error:  # of the text, not of the request
             return _sentence(str(error), 200)
         except Exception as error:  # of the model on this text: the page says it, and goes on
-            return _sentence(f"The model cannot answer this: {visible(error)[:300]}.", 200)
+            why = visible(reason(error)).rstrip(".")
+            return _sentence(f"The model cannot answer this: {why}.", 200)
 
     return Starlette(
         routes=[Route("/", show), Route("/answer", answer, methods=["POST"])],

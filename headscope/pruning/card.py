@@ -20,8 +20,11 @@ from headscope.removal.card import (
     MADE_BY,
     base_model,
     card_text,
+    hub_task,
     inherited_header,
     nameless,
+    sentence_code,
+    sentence_tags,
     table,
     transformers_code,
 )
@@ -38,12 +41,7 @@ def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
     codes = [f"{registered}{transformers_code(loaded, opens)}"]
     if sentences:
-        codes.insert(
-            0,
-            f"{registered}from sentence_transformers import SentenceTransformer\n"
-            f'model = SentenceTransformer("FOLDER"{trust})\n'
-            'print(model.encode(["A sentence."]).shape)',
-        )
+        codes.insert(0, f"{registered}{sentence_code(loaded, trust)}")
     if registered:
         codes.append('import headscope\n\nmodel = headscope.load("FOLDER")')
     return codes
@@ -112,9 +110,8 @@ def _header(
         certainty["refused_heads"] = [test.heads for test in search.refusals]
         certainty["sequence_of_heads"] = list(search.sequence)
         certainty["examples_left_out"] = search.left_out
-    task = HUB_TASKS[result.task]
     evaluation = EvalResult(
-        task_type=task,
+        task_type=HUB_TASKS[result.task],
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
         dataset_split="examples without calibration sentences"
@@ -128,13 +125,13 @@ def _header(
     return ModelCardData(
         base_model=base_model(str(result.provenance["model"]["id"])),
         tags=[
-            *(["sentence-transformers", "sentence-similarity"] if sentences else []),
+            *(sentence_tags(loaded) if sentences else []),
             *("headscope", "attention-head-pruning", "pruned"),
         ],
         library_name="sentence-transformers" if sentences else "transformers",
         model_name=title,
         eval_results=[evaluation],
-        **{"pipeline_tag": task, **inherited_header(loaded)},
+        **{"pipeline_tag": hub_task(result.task, loaded), **inherited_header(loaded)},
     )
 
 

@@ -29,7 +29,7 @@ from headscope.pruning.options import MANUAL, Repair
 from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import Area, AreaGap, Curve, HeadEffect, HeadScores, MaxDrop, Point
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import adjust, standard_error, t_half_width
+from headscope.stats.statistics import FEWEST_DRAWS, adjust, standard_error, t_half_width
 from headscope.tasks.calibration import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
 
@@ -259,6 +259,7 @@ def _interval(area: Array, random: bool) -> Estimate:
     value, values = float(area[0]), area[1:]
     if random:
         n, mean = len(values), float(values.mean())
-        half = float(t_half_width(standard_error(values.sum(), (values**2).sum(), n), n))
+        error = standard_error(values.sum(), (values**2).sum(), n)
+        half = float(t_half_width(error, n, FEWEST_DRAWS))
         return Estimate(value, mean - half, mean + half)
     return Estimate(value, *np.quantile(values, (0.025, 0.975)).tolist())

@@ -118,7 +118,7 @@ def keep(
             code=in_folder(code, str(folder)),
         )
         sides = ((loaded, loaded, task.rows), (again, again, task.rows))
-        timed = times(*sides, batch_size=BATCH_SIZE, seed=pruner.seed)
+        timed = times(*sides, batch_size=BATCH_SIZE)
         parameters = [sum(p.numel() for p in m.network.parameters()) for m in (loaded, again)]
         threads = torch.get_num_threads()
         speed = SpeedResult(timed.speed, timed.ms, BATCH_SIZE, loaded.device, threads, *parameters)

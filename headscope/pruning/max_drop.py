@@ -15,6 +15,7 @@ sentence with what heads were chosen on are left out: on these the models are be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -27,11 +28,19 @@ from headscope.data.token_rows import sentences_of
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.curves import Outcome, Version, scores_of
 from headscope.pruning.measure import Pruner
-from headscope.pruning.options import FEWEST, Repair
+from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import CandidateDistance, Curve, MaxDrop, TestedCount, way
 from headscope.show.cells import plural
-from headscope.stats.confirm import Judged, ascending, examples_needed, judged, last_confirmed
+from headscope.stats.confirm import (
+    Judged,
+    ascending,
+    examples_needed,
+    judged,
+    last_confirmed,
+    need_examples,
+)
+from headscope.stats.estimate import FEWEST_TESTED
 from headscope.tasks.base import Task
 
 
@@ -40,21 +49,17 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
 
     Refuses so few that intervals would not hold.
     """
-    if task.n_examples < FEWEST:
-        raise InputError(
-            f"{task.data.name} gives {task.n_examples} examples, and max_drop needs {FEWEST} or "
-            "more (better hundreds) to test on."
-        )
+    need_examples(task.n_examples, task.data.name)
     seen = set[Hashable]()
     if calibration is not None:
         seen = {text for row in calibration.rows for text in sentences_of(row)}
         seen.update(calibration.data.texts)  # some tasks name their sentences by text, not tokens
     examples = np.flatnonzero([seen.isdisjoint(texts) for texts in task.sentences])
-    if len(examples) < FEWEST:
+    if len(examples) < FEWEST_TESTED:
         raise InputError(
             f"Only {len(examples)} of the {task.n_examples:,} examples of {task.data.name} share "
-            f"no sentence with the calibration data, and max_drop needs {FEWEST} or more to test "
-            "on; give a calibration file with other sentences, or a smaller calibration_limit."
+            f"no sentence with the calibration data, and max_drop needs {FEWEST_TESTED} or more to "
+            "test on; give a calibration file with other sentences, or a smaller calibration_limit."
         )
     return examples
 
@@ -109,7 +114,8 @@ def search(
             confirmed[:] = [made]
             pruner.forget_others(made)
         heads = len(pruner.units.heads(removed))
-        counts.append(TestedCount(heads, tested.lost, tested.most_lost, tested.allowed))
+        most_lost = tested.most_lost if math.isfinite(tested.most_lost) else None
+        counts.append(TestedCount(heads, tested.lost, most_lost, tested.allowed))
         tests.append(tested)
         return tested.allowed
 
@@ -117,13 +123,19 @@ def search(
     if number is not None:
         return number, confirmed[-1], tuple(counts)
     first, heads = tests[0], counts[0].heads
+    removed = f"without {heads} {plural(heads, 'head')} ({way(method, repair.value)})"
+    if counts[0].most_lost is None:
+        raise InputError(
+            f"No head can go for a loss of at most {wanted:g}: {removed} what is lost at most is "
+            f"not known from {first.change.examples:,} examples, whose values do not vary or which "
+            "are not independent; give more."
+        )
     needed = examples_needed(first, wanted)
     advice = "" if needed is None else f"about {needed:,} examples, or "
     raise InputError(
-        f"No head can go for a loss of at most {wanted:g}: without {heads} "
-        f"{plural(heads, 'head')} ({way(method, repair.value)}) the loss is {first.lost:.4g} on "
-        f"{first.change.examples:,} examples, and its 95% interval reaches {first.most_lost:.4g}; "
-        f"give {advice}a larger max_drop."
+        f"No head can go for a loss of at most {wanted:g}: {removed} the loss is {first.lost:.4g} "
+        f"on {first.change.examples:,} examples, and its 95% interval reaches "
+        f"{first.most_lost:.4g}; give {advice}a larger max_drop."
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.core.errors import InputError, nearest
 from headscope.core.options import Option, Usual, names
 from headscope.session.options import POOLING, STACK, TASKS, RunOptions
+from headscope.stats.estimate import FEWEST_TESTED
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
@@ -29,9 +30,6 @@ else:
 DEFAULT = "surgeon"  # The method, and the repair, of a run that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
 STEP = 0.25  # Between the fractions of a curve.
-#: Fewest evaluation examples of a search: with 20 of them, in two halves, 7% of searches named a
-#: number that cost too much.
-FEWEST = 60
 MANUAL = "manual"  # The name of the curve of heads that were removed by hand.
 
 
@@ -346,10 +344,10 @@ class PruneOptions(RunOptions):
         if self.max_drop is not None:
             if math.isinf(self.max_drop):
                 yield "max_drop is inf; give a number in the unit of the task's metric."
-            if self.limit is not None and self.limit < FEWEST:
+            if self.limit is not None and self.limit < FEWEST_TESTED:
                 yield (
-                    f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
-                    "hundreds) to test on."
+                    f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples "
+                    "(better hundreds) to test on."
                 )
             if self.manual or self.fractions or whole_curve:
                 yield (

@@ -79,7 +79,7 @@ class TestedCount:
 
     heads: int  # Heads that it lost
     lost: float  # What it loses of the metric
-    most_lost: float  # The upper end of the 95% interval of that loss
+    most_lost: float | None  # The upper end of the 95% interval of that loss; None: unknown
     allowed: bool  # Whether that end is at most what may be lost
 
 

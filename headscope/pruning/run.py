@@ -16,6 +16,7 @@ from headscope.core.processes import alone, current
 from headscope.core.progress import part_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import Examples, sample_texts, without_shared
+from headscope.data.labels import read_alike
 from headscope.pruning.curves import (
     Outcome,
     areas_of,
@@ -87,6 +88,8 @@ def open_sources(
     if not needs_calibration:
         return Sources(evaluation, None, task)
     other, other_task = open_calibration(task, calibration, needs_labels)
+    if other_task == task:
+        evaluation, other = read_alike(evaluation, other)
     unshared = without_shared(other, evaluation)
     warnings: tuple[str, ...] = ()
     shared = (
@@ -169,7 +172,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         tell("finding the roles of heads", 0, 1)
         classified = classify(loaded, validate=False, seed=seed)
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)
-    warnings += [*evaluation.notes, *roles.warnings]
+    of_calibration = () if calibration is None else calibration.data.notes
+    warnings += dict.fromkeys((*evaluation.notes, *of_calibration, *roles.warnings))
 
     # Remove and measure.
     prepare = partial(Pruner, shares=shares, draws=options.draws, labels=labels, seed=seed)
@@ -197,6 +201,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
             f"The unpruned model {why}: what it loses with its heads says nothing about them, and "
             "no value here means anything."
         )
+    warnings += evaluation.doubts(pruner.full)
     stacks = list[StackResult]()
     areas, gaps = tuple[Area, ...](), tuple[AreaGap, ...]()
     if len(loaded.stacks) > 1 and not by_hand and max_drop is None:

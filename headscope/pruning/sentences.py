@@ -76,6 +76,8 @@ def scheme_words(result: PruneResult, search: MaxDrop) -> str:
     """
 
     def refusal(test: TestedCount) -> str:
+        if test.most_lost is None:
+            return f"{test.heads} heads (what is lost at most is not known)"
         lost = f"up to {amount(test.most_lost, result.metric)}"
         if test.most_lost < 0:
             lost = f"a gain of {amount(-test.most_lost, result.metric)} or more"

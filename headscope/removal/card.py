@@ -12,7 +12,9 @@ from huggingface_hub.repocard import metadata_load
 
 from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
+from headscope.models.load.sentence_folder import MODULES
 from headscope.models.load.source import DEMO, is_hub_id
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 
 CARD = "README.md"
@@ -28,11 +30,27 @@ HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
+#: What a model with a task head is used for, whatever task it was measured by.
+_OF_HEADS = {
+    "classification": "text-classification",
+    "mlm": "fill-mask",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+}
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: A path of the machine that the command ran on; its last part is enough.
 ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
+
+
+def hub_task(task: str, loaded: LoadedModel) -> str:
+    """Return the hub's name of what a model is used for, by its head and what it is measured by."""
+    if task == "similarity" and gives_one_score(loaded):
+        return HUB_TASKS["rerank"]
+    if task == "fidelity" and loaded.task_head in _OF_HEADS:
+        return _OF_HEADS[loaded.task_head]
+    return HUB_TASKS[task]
 
 
 def base_model(source: str) -> str | None:
@@ -66,6 +84,34 @@ def card_text(
         f"```sh\n{shown}\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def sentence_tags(loaded: LoadedModel) -> list[str]:
+    """Return the hub's tags of a model that sentence-transformers opens."""
+    kind = "cross-encoder" if _is_cross_encoder(loaded) else "sentence-similarity"
+    return ["sentence-transformers", kind]
+
+
+def _is_cross_encoder(loaded: LoadedModel) -> bool:
+    """Whether sentence-transformers reads a head of the model, and pools no states."""
+    return loaded.task_head == "classification" and loaded.pooling.origin != MODULES
+
+
+def sentence_code(loaded: LoadedModel, options: str = "") -> str:
+    """Return three lines that open a folder by sentence-transformers.
+
+    ``options`` of the class are appended to its first argument, with a comma before them.
+    """
+    kind = "CrossEncoder" if _is_cross_encoder(loaded) else "SentenceTransformer"
+    use = {
+        "CrossEncoder": 'predict([("A sentence.", "Another one.")])',
+        "SentenceTransformer": 'encode(["A sentence."]).shape',
+    }
+    return (
+        f"from sentence_transformers import {kind}\n"
+        f'model = {kind}("FOLDER"{options})\n'
+        f"print(model.{use[kind]})"
+    )
 
 
 def transformers_code(loaded: LoadedModel, opens: str) -> str:

@@ -13,6 +13,8 @@ from headscope.stats.estimate import Estimate
 METRIC_NAMES = {
     "cosine": "cosine to the full model's pooled states (1 is unchanged)",
     "loss": "loss at masked tokens (nats, lower is better)",
+    "kl": "KL divergence from the full model's outputs (nats, 0 is unchanged)",
+    "squared_change": "squared change of the full model's scores (0 is unchanged)",
     "accuracy": "accuracy (%)",
     "spearman": "Spearman correlation with gold (x 100)",
     "token_accuracy": "token accuracy (%), each token after the true ones before it",
@@ -41,16 +43,20 @@ SHORT_NAMES = {
 }
 
 
+#: Metrics of which less is better.
+_LOSSES = ("loss", "kl", "squared_change")
+
+
 def scale_of(metric: str) -> float | None:
     """Return the best value that a metric can have: 1 or 100; None for a loss: less is better."""
-    return {"cosine": 1.0, "loss": None}.get(metric, 100.0)
+    return {"cosine": 1.0, **dict.fromkeys(_LOSSES)}.get(metric, 100.0)
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
     """Write a value of a metric with the digits that mean something."""
     if value is None:
         return "-"
-    long, brief = {"cosine": (4, 3), "loss": (3, 2)}.get(metric, (2, 1))
+    long, brief = {"cosine": (4, 3), **dict.fromkeys(_LOSSES, (3, 2))}.get(metric, (2, 1))
     digits = brief if short else long
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 

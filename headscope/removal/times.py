@@ -3,20 +3,21 @@
 Another program, or a warm processor, changes the speed of a machine for seconds at a time. Models
 that take turns see the same of it, so what is compared is always what ran side by side: adjacent
 pairs of runs, first one and then the other. The estimate is the median of the ratio whole / cut
-over pairs: a run that was interrupted spoils one pair. Pairs that follow each other still resemble
-each other, so the interval draws blocks of adjacent pairs (Kuensch 1989, The Annals of Statistics
-17), the last followed by the first. A block has four times as many pairs as the measured
-autocorrelation spans (Geyer 1992, Statistical Science 7: initial positive sequence), and a sixth of
-all pairs at least. Few blocks give too narrow an interval; so each end lies as far out among the
-resamples as Student's quantile for that many blocks, times sqrt(m / (m - 1)), does in a normal
-distribution, as in :mod:`headscope.stats.paired_change`. Where fewer than four blocks fit in, the
-interval is unknown. What holds for longer than the whole run (a machine that is slow for minutes)
-no run can see.
+over pairs: a run that was interrupted spoils one pair.
+
+Pairs that follow each other still resemble each other, and where the machine has several paces the
+ratio has several values, each for a while. No resampling of a few such stretches knows how many
+more there are. So the run is cut into :data:`PARTS` parts that follow each other, and the interval
+reaches from the lowest to the highest of their medians: its lower end lies above the true median
+only if all of them do. Where pairs do not resemble each other the probability of that is 2^-12, far
+less than 2.5%; the rest is for pairs that do. ``tests/bench/speeds.py`` counts how often either end
+is wrong, on machines of several kinds. What holds for longer than the whole run (a machine that is
+slow for minutes) no run can see.
 """
 
 from __future__ import annotations
 
-import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, stdtrit
 
 from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.accumulator import Array
@@ -36,11 +36,12 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import own_implementation, use_implementation
 from headscope.stats.estimate import Estimate
 
-FEWEST = 20  # Pairs of runs, at least
-_BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
-_BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
-_SPANS = 4  # Autocorrelation times that a block has
-_RESAMPLES, _BEYOND = (2000, 10_000), 5  # At least and at most; beyond either end
+PARTS = 12  # Parts of a run whose medians the interval holds
+ENOUGH = 5 * PARTS  # Pairs of runs that an interval needs
+FEWEST = ENOUGH  # Pairs of runs, at least
+_MOST = 2  # Times as many pairs as the fewest, at most
+_BATCHES = 3  # In a round
+_SECONDS = 15.0  # Beyond which no round is started, once there are the fewest
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
@@ -59,16 +60,12 @@ class Times(NamedTuple):
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
-def times(
-    full_model: Side, cut: Side | None, *, batch_size: int, seed: int, longer: int = 1
-) -> Times:
+def times(full_model: Side, cut: Side | None, *, batch_size: int, longer: int = 1) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
     eager of a family that has no other), the pooling included, as it is in an exported graph.
-    Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds. Where the
-    machine's pace changes so much that the ratio has no interval, more rounds follow, up to four
-    times the fewest.
+    Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
     parts = spread_places(full_model[2], batch_size)
     runs, texts = list[list[Pass]](), sum(map(len, parts))
@@ -83,13 +80,9 @@ def times(
             )
             runs.append([partial(_pass, served, batch) for batch in batches])
         fewest, seconds = longer * FEWEST, longer * _SECONDS
-        spent = in_turns(runs, fewest=fewest, most=4 * fewest, seconds=seconds).sum(axis=2)
-        speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
-        while cut and speed.interval is None and len(spent) < 4 * fewest:
-            again = in_turns(runs, fewest=fewest, most=fewest, seconds=0.0)
-            spent = np.concatenate([spent, again.sum(axis=2)])
-            speed = median_interval(spent[:, 0] / spent[:, -1], seed=seed)
-    ms = [median_interval(1e3 * s / texts, seed=seed) for s in spent.T]
+        spent = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=seconds).sum(axis=2)
+    speed = median_interval(spent[:, 0] / spent[:, -1])
+    ms = [median_interval(1e3 * seconds_of_model / texts) for seconds_of_model in spent.T]
     return Times(speed, ms[-1], ms[0])
 
 
@@ -126,15 +119,25 @@ def in_turns(
     return np.array(rounds)
 
 
+def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> list[list[int]]:
+    """Return batches of the indices of texts, sorted by length, as programs that pad do.
+
+    Texts of one length stand in the order of the data, or in one that is drawn with ``seed``.
+    """
+    order = list(range(len(rows)))
+    if seed is not None:
+        random.Random(seed).shuffle(order)
+    order.sort(key=lambda i: len(rows[i]))
+    return [order[first : first + size] for first in range(0, len(order), size)]
+
+
 def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
     """Return batches of text indices with the evaluation texts' own mixture of lengths.
 
-    Texts are sorted by length and cut into batches, as programs that pad do; a few batches are
-    taken evenly from the shortest to the longest.
+    A few of :func:`length_batches` are taken evenly from the shortest to the longest.
     """
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    every = [order[first : first + size] for first in range(0, len(order), size)]
-    full = [part for part in every if len(part) == size] or every
+    batches = length_batches(rows, size)
+    full = [part for part in batches if len(part) == size] or batches
     middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
     return [full[i] for i in sorted({int(middle) for middle in middles})]
 
@@ -153,48 +156,20 @@ def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
         torch.mps.synchronize()
 
 
-def median_interval(values: ArrayLike, *, seed: int = 0) -> Estimate:
-    """Return the median of positive numbers measured one after the other, with its 95% interval.
+def median_interval(values: ArrayLike) -> Estimate:
+    """Return the median of numbers measured one after the other, with an interval for it.
 
-    It has no ends where the autocorrelation leaves fewer than four blocks, and where no
-    resample differs from another but by rounding: a clock with too few digits says nothing about
-    noise.
+    The interval reaches from the lowest to the highest median of :data:`PARTS` parts of the series,
+    each of numbers that follow each other. It has no ends where there are fewer numbers than
+    :data:`ENOUGH`, and where no part differs from another but by rounding: a clock with too few
+    digits says nothing about noise.
     """
-    logs = np.log(np.asarray(values, dtype=float))
-    n, estimate = len(logs), math.exp(np.median(logs))
-    fewest, most = _BLOCKS
-    block = math.ceil(max(_SPANS * autocorrelation_time(logs), n / most))
-    blocks = math.ceil(n / block)
-    if n / block < fewest:
-        return Estimate(estimate)
-    quantile = -stdtrit(blocks - 1, 0.025) * math.sqrt(blocks / (blocks - 1))
-    tail = float(ndtr(-quantile))
-    resamples = int(np.clip(_BEYOND / tail, *_RESAMPLES))
-    starts = np.random.default_rng(abs(seed)).integers(n, size=(resamples, blocks, 1))
-    indices = ((starts + np.arange(block)) % n).reshape(resamples, -1)[:, :n]
-    drawn = np.median(logs[indices], axis=1)
-    if np.ptp(drawn) <= EPS:
-        return Estimate(estimate)
-    return Estimate(estimate, *np.exp(np.quantile(drawn, [tail, 1 - tail])).tolist())
-
-
-def autocorrelation_time(values: Array) -> float:
-    """Return over how many neighbours a series resembles itself: 1 + 2 sum of autocorrelations.
-
-    Those of the signs about the median, which is what the median's error is made of; summed in
-    pairs of lags as long as these are positive, none larger than the one before.
-    """
-    signs = np.sign(values - np.median(values))
-    signs = signs - signs.mean()
-    n = len(signs)
-    square = float(signs @ signs)
-    if square == 0.0:
-        return 1.0
-    lags = [float(signs[: n - lag] @ signs[lag:]) / square for lag in range(n // 2)]
-    total, last = -1.0, math.inf
-    for pair in zip(lags[::2], lags[1::2], strict=False):
-        last = min(last, sum(pair))
-        if last <= 0:
-            break
-        total += 2 * last
-    return max(1.0, total)
+    series = np.asarray(values, dtype=float)
+    median = float(np.median(series))
+    if len(series) < ENOUGH:
+        return Estimate(median)
+    medians = [float(np.median(part)) for part in np.array_split(series, PARTS)]
+    low, high = min(medians), max(medians)
+    if high - low <= EPS * abs(median):
+        return Estimate(median)
+    return Estimate(median, low, high)

@@ -24,7 +24,8 @@ from headscope.core.serialise import to_dict
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.stats.compared import Compare, Setting, is_plain, marked
-from headscope.stats.estimate import Estimate, Z
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import finite, t_half_width
 
 Key = tuple[str, str, str]
 
@@ -197,6 +198,11 @@ def _classify(result: ClassifyResult) -> Iterator[Found]:
                     yield where, f"{key} heads", Number(count)
 
 
+def _half_width(error: float | None, n: int) -> float | None:
+    """Return half of the interval (Student's t) of a mean over n sequences; None if unknown."""
+    return None if error is None else finite(float(t_half_width(error, n)))
+
+
 def _depth(result: DepthResult) -> Iterator[Found]:
     models: list[tuple[str, DepthCurves]] = [("", result)]
     models += [("random weights: ", result.control)] if result.control is not None else []
@@ -205,10 +211,9 @@ def _depth(result: DepthResult) -> Iterator[Found]:
         means = {**curves.variants, bare: curves.attention_without_layernorm}
         stds = {**curves.std, bare: curves.attention_without_layernorm_std}
         for variant, mean in means.items():
+            root = math.sqrt(max(result.sequences, 1))
             halves = (
-                None
-                if std is None or result.sequences < 2
-                else Z * std / math.sqrt(result.sequences)
+                _half_width(None if std is None else std / root, result.sequences)
                 for std in stds.get(variant, ())
             )
             points = zip(mean, chain(halves, repeat(None)), strict=False)
@@ -296,7 +301,7 @@ def _spectrum(result: SpectrumResult) -> Iterator[Found]:
         yield head.name, "verdict", verdicts.get(head.name, "between")
         rows = zip_longest(head.curve, head.curve_sem or ())
         points = {
-            f"{i} largest": Number.around(value, None if sem is None else Z * sem)
+            f"{i} largest": Number.around(value, _half_width(sem, result.sequences))
             for i, (value, sem) in enumerate(rows, start=1)
             if value is not None
         }

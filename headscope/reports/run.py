@@ -24,6 +24,7 @@ from headscope.core.memory import give_back
 from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
+from headscope.data.pieces import readable_pieces
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype
@@ -247,6 +248,6 @@ def _sample_patterns(
             for head, rows in zip(site.head_ids, of_heads, strict=True):
                 rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in rows)
                 patterns[head_name(site.layer, head)] = rounded
-        tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
-        samples.append(SamplePatterns(text, tuple(map(str, tokens)), patterns))
+        tokens = readable_pieces(loaded.tokenizer, ids)
+        samples.append(SamplePatterns(text, tokens, patterns))
     return tuple(samples)

@@ -112,7 +112,13 @@ class Opened:
         effects = Effects(loaded, source, task, seed)
         common = {
             "schema": SCHEMA,
-            "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
+            "provenance": provenance(
+                loaded,
+                command=options.command,
+                seed=seed,
+                data=source,
+                warnings=effects.warnings,
+            ),
             "validation": validation,
             "left_out": tuple(stack for stack in all_stacks.stacks if stack not in loaded.stacks),
             "text": {
@@ -164,6 +170,7 @@ class Effects:
         check_measured(text, self.lines)
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
+        self.warnings: tuple[str, ...] = ()  # What makes values of the task doubtful
         if task is not None and self._baseline is not None:
             self.task = EffectTask(
                 name=task.name,
@@ -173,6 +180,7 @@ class Effects:
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed),
             )
+            self.warnings = (*task.notes, *task.doubts(self._baseline))
 
     def observe(
         self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None

@@ -36,6 +36,17 @@ POOLING = Option(
     choices=("mean", "cls", "max", "weighted"),
     loading=True,
 )
+#: Of models such as NLLB and mBART.
+LANGUAGES = {
+    side: Option(
+        help=f"Code of the {side}'s language, such as {code}, for a model of several languages. "
+        "Default: what its files say.",
+        metavar="CODE",
+        loading=True,
+        panel=MODEL,
+    )
+    for side, code in (("source", "eng_Latn"), ("target", "fra_Latn"))
+}
 STACK = Option(
     help="Attention of an encoder-decoder model. Default: all that the input runs.",
     choices=STACKS,
@@ -43,7 +54,8 @@ STACK = Option(
 #: Options of most commands, in the order in which they come after a command's own.
 _SHARED = (
     *("pooling", "validate", "state", "resume", "seed"),
-    *("dtype", "device", "revision", "task_head", "progress", "command"),
+    *("dtype", "device", "revision", "source_language", "target_language"),
+    *("task_head", "progress", "command"),
 )
 
 
@@ -92,6 +104,8 @@ class ModelOptions:
         str | None,
         Option(help="Branch, tag or commit of a hub id.", loading=True, panel=MODEL),
     ] = None
+    source_language: Annotated[str | None, LANGUAGES["source"]] = None
+    target_language: Annotated[str | None, LANGUAGES["target"]] = None
     pooling: Annotated[
         str | None,
         Option(help=POOLING.help, choices=POOLING.choices, loading=True, python_only=True),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Protocol
 
 from headscope.data.corpus import Corpus
 from headscope.data.examples import Examples
-from headscope.data.pieces import count_unknown, tokenise
+from headscope.data.pieces import count_unknown, special_ids, tokenise
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.layers import removed_layers
 from headscope.models.surgery.neurons import removed_neurons
@@ -42,7 +43,11 @@ def provenance(
     ``warnings`` are those of the results that this one was made of; it has its own besides.
     """
     fit = fit_of(loaded, data)
-    own_warnings = fit_warnings(fit, loaded.name, "" if data is None else data.name)
+    own_warnings = [*fit_warnings(fit, loaded.name, "" if data is None else data.name)]
+    if isinstance(data, Corpus):
+        own_warnings += data.notes
+    if data is not None and loaded.tokenizer is not None:
+        own_warnings += special_warnings(loaded, data)
     sha256, all_stacks = loaded.weights_sha256, loaded.whole or loaded
     weights = "in memory" if loaded.file is None else "in memory, changed since loading"
     removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
@@ -131,12 +136,37 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
         )
 
 
-def _texts(data: object) -> Iterator[Iterable[str | Sequence[str]]]:
+def special_warnings(loaded: LoadedModel, data: Source) -> Iterator[str]:
+    """Say where texts hold special tokens that somebody has written out."""
+    known = loaded.tokenizer.convert_ids_to_tokens(sorted(special_ids(loaded.tokenizer)))
+    names = [name for name in known if name]
+    if not names:
+        return
+    begins = "".join({re.escape(name[0]) for name in names})  # looked for first, as it is faster
+    spelled = re.compile(f"(?=[{begins}])(?:{'|'.join(map(re.escape, names))})")
+    n_texts = n_special = 0
+    example = ""
+    for kind in _texts(data):
+        for text in kind:
+            n_texts += 1
+            if found := spelled.search(text):
+                (encoding,) = tokenise(loaded, [text], check=False)
+                n_special += encoding.written_out
+                example = example or found[0]
+    if n_special:
+        yield (
+            f"{n_special:,} of {n_texts:,} texts of {data.name} hold special tokens that are "
+            f"written out ({example}); the tokenizer reads them as its own, and they count as "
+            "special tokens."
+        )
+
+
+def _texts(data: object) -> Iterator[Iterable[str]]:
     """Yield the texts of any data that a run is measured on, those of one kind together."""
     data = getattr(data, "test", data)  # transfer reads two files, and measures on this one
     if isinstance(data, Corpus) and data.pairs is not None:
         yield chain.from_iterable(data.pairs())
     elif isinstance(data, Corpus):
-        yield (item if isinstance(item, str) else item.words for item in data.read())
+        yield data.lines()
     elif isinstance(data, Examples):
         yield data.texts

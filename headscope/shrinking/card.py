@@ -9,12 +9,13 @@ from huggingface_hub import ModelCardData
 from headscope.core.safe_text import markdown, visible
 from headscope.models.run.loaded import LoadedModel
 from headscope.removal.card import (
-    HUB_TASKS,
     MADE_BY,
     base_model,
     card_text,
+    hub_task,
     inherited_header,
     nameless,
+    sentence_code,
     table,
     transformers_code,
 )
@@ -24,10 +25,11 @@ from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.serving import Form
 from headscope.shrinking.view import answer, blocks, picture
 
-_SENTENCES = {
-    "torch": 'model = SentenceTransformer("FOLDER")',
-    "onnxruntime": 'model = SentenceTransformer("FOLDER", backend="onnx")',
-    "openvino": 'model = SentenceTransformer("FOLDER", backend="openvino"SETTING)',
+#: What sentence-transformers is told of each runtime.
+_BACKENDS = {
+    "torch": "",
+    "onnxruntime": ', backend="onnx"',
+    "openvino": ', backend="openvino"',
 }
 _TOKENS = """
 inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
@@ -63,11 +65,15 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
     assert saved is not None
     source = str(result.provenance["model"]["id"])
     name = markdown(Path(source).name)
+    tags = ["sentence-transformers"] if sentences else []
+    tags.append("headscope")
+    if best.training is not None:
+        tags.append("distilled")
     header = ModelCardData(
         base_model=base_model(source),
-        tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
+        tags=tags,
         library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=HUB_TASKS.get(result.task),
+        pipeline_tag=hub_task(result.task, loaded),
         **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},
     )
     tables, texts = [], []
@@ -109,11 +115,7 @@ def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = ""
     codes, exact = [], form == Form("openvino", "float32")
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-        codes.append(
-            "from sentence_transformers import SentenceTransformer\n"
-            f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
-            'print(model.encode(["A sentence."]).shape)'
-        )
+        codes.append(sentence_code(model, _BACKENDS[form.runtime] + kwargs))
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
         code = _ALONE[form.runtime].replace("SETTING", config)

@@ -1,8 +1,10 @@
 """Distillation: a smaller model learns the whole model's own outputs, on text without labels.
 
 The loss is 1 - cosine to the whole model's embedding; for a head the Kullback-Leibler divergence
-from the whole model's probabilities; for a head of one score the squared difference. A tenth of the
-text is held out: the weights that came nearest on it are kept, those before training among them.
+from the whole model's probabilities (summed over labels that are independent); for a head of
+numbers, such as a score, their squared difference as a share of their variance over the text. A
+tenth of the text is held out: the weights that came nearest on it are kept, those before training
+among them.
 
 References
 ----------
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from torch.nn import functional as F
 
 from headscope.core.files import write_atomically
 from headscope.data.token_rows import Padded, Row, padded
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel, as_before, wrap
 from headscope.models.run.products import fast_products
 from headscope.shrinking.result import Training
@@ -40,6 +44,7 @@ RATE, BATCH = 6e-4, 64
 NEAR = 0.05
 TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
 HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
+MOST_SPREAD = 256  # Texts over which the variance of a head's numbers is taken
 WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two evaluations on the held-out text
 PATIENCE = 4  # Evaluations in a row without progress, after which training ends
@@ -67,14 +72,16 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
     return logits.flatten(0, -2).float()
 
 
-def loss_of(ours: Tensor, theirs: Tensor, *, head: bool) -> Tensor:
-    """Return the loss of each row: 1 - cosine, KL(full model || ours), or a squared difference."""
-    if not head:
+def loss_of(
+    ours: Tensor, theirs: Tensor, outputs: HeadOutputs | None, spread: Tensor | None = None
+) -> Tensor:
+    """Return the loss of each row: 1 - cosine without a head, else the distance of its outputs.
+
+    Numbers are compared in units of their ``spread`` (outputs,) over the text.
+    """
+    if outputs is None:
         return 1 - (ours * theirs).sum(-1)
-    if theirs.shape[-1] == 1:
-        return (ours - theirs).square().sum(-1)
-    full = theirs.log_softmax(-1)
-    return (full.exp() * (full - ours.log_softmax(-1))).sum(-1)
+    return outputs.distance(theirs, ours, spread)
 
 
 def distil(
@@ -188,7 +195,7 @@ class Lesson:
         known: dict[int, Tensor],
     ) -> None:
         self.student, self._full_model, self._rows, self._known = student, full_model, rows, known
-        self._head = full_model.task_head is not None
+        self._outputs = None if full_model.task_head is None else head_outputs(full_model)
 
     def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
         """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
@@ -196,7 +203,20 @@ class Lesson:
         batch = self._batch(self.student, self._rows[0], chosen)
         with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
             ours = output_of(self.student, batch)
-        return loss_of(ours, theirs, head=self._head).mean()
+        return loss_of(ours, theirs, self._outputs, self._spread).mean()
+
+    @cached_property
+    def _spread(self) -> Tensor | None:
+        """The spread of the numbers that the whole model's head puts out, over some of the text."""
+        if self._outputs is not HeadOutputs.NUMBERS:
+            return None
+        n = len(self._rows[1])
+        few = min(n, MOST_SPREAD)
+        chosen = sorted((i * n // few for i in range(few)), key=lambda i: len(self._rows[1][i]))
+        outputs = [
+            self._theirs(chosen[first : first + BATCH]) for first in range(0, len(chosen), BATCH)
+        ]
+        return spread_of(torch.cat(outputs))
 
     def backward(self, chosen: Sequence[int], low: bool) -> None:
         """Add the gradient of the mean loss of some texts of rising length, a few at a time."""

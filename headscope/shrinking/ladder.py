@@ -165,7 +165,10 @@ class Ladder:
                 times = bench.times(full_model, served)
                 # On text of another kind all forms are compared where nothing is searched for.
                 all_of_it = lost > ROUNDING and self.target is None and self.max_drop is None
-                self.models.append(bench.measured(files, form, times, elsewhere=all_of_it))
+                measured = bench.measured(
+                    files, form, times, elsewhere=all_of_it, exact=lost <= ROUNDING
+                )
+                self.models.append(measured)
                 self._forms.append(form)
                 self._lost[form] = lost
             else:
@@ -218,10 +221,8 @@ class Ladder:
         self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
         if not self.reached:
             self.stopped = (
-                f"The whole model in {form} reaches the target but may lose "
-                f"{model.loss} of {self.bench.task.metric}, more than "
-                f"{self.max_drop:g}, and a smaller model would lose more: allow more, or give "
-                "more examples."
+                f"The whole model in {form} reaches the target, but {self._excess(model)}; a "
+                "smaller model would lose more: allow more, or give more examples."
             )
         return True
 
@@ -254,8 +255,7 @@ class Ladder:
             self.stopped = f"No form of the whole model reaches the target; {what} in {form} do."
         elif not model.keeps(self.max_drop):
             self.stopped = (
-                f"{what} in {form} reach the target but may lose {model.loss} of "
-                f"{self.bench.task.metric}, more than {self.max_drop:g}: allow more, give "
+                f"{what} in {form} reach the target, but {self._excess(model)}: allow more, give "
                 "more minutes, or more text of the kind that the model will read."
             )
         else:
@@ -458,17 +458,18 @@ class Ladder:
         Calibration text has put the forms in order, the least lossy first.
         """
         confirmed: list[Form] = []
+        refused: MeasuredModel | None = None
         for form in sorted(self._forms, key=lambda f: self._lost[f]):
             if not self._model(form).keeps(self.max_drop):
+                refused = self._model(form)
                 break
             confirmed.append(form)
         form = next((f for f in self._forms if f in confirmed), TORCH)
         self._choose(form)
-        if form != self._forms[0]:
-            first = self._model(self._forms[0])
+        if refused is not None and form != self._forms[0]:
             self.stopped = (
-                f"The whole model in {first.form} may lose {first.loss} already, so "
-                f"it stays whole, in {form}."
+                f"The whole model in {refused.form}: {self._excess(refused)}, so it stays whole, "
+                f"in {form}."
             )
             return
         self.stopped = f"The whole model in {form} keeps to it."
@@ -487,14 +488,15 @@ class Ladder:
             model = self._measured(files, form, training)
             self.models.append(model)
             if not model.keeps(self.max_drop):
-                self.stopped = (
-                    f"{model.parts(self.models[0])} may lose {model.loss}, more than "
-                    f"{self.max_drop:g}, so less was not tried."
-                )
+                parts = model.parts(self.models[0])
+                self.stopped = f"{parts}: {self._excess(model)}, so less was not tried."
                 files.close()
                 return
             self.best, self.chosen = files, len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
+
+    def _excess(self, model: MeasuredModel) -> str:
+        return model.excess(self.bench.task.metric, self.max_drop)
 
     def _choose(self, form: Form) -> MeasuredModel:
         """Take the whole model in one form."""

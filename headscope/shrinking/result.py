@@ -20,11 +20,23 @@ class Elsewhere:
 
     text: str
     texts: int
-    of: str  # ``cosine`` or ``classes``
-    nearness: Estimate  # Mean cosine of embeddings, or the share of equal classes
+    of: str  # ``cosine``, ``classes``, ``labels`` or ``scores``
+    #: Mean cosine of embeddings, the share of texts with an equal class or an equal set of labels,
+    #: or Spearman's correlation of scores.
+    nearness: Estimate
     #: Share of the ten nearest neighbours among these texts that the whole model finds too; the
     #: interval is of a mean over the texts that ask.
     neighbours: Estimate
+
+
+@dataclass(frozen=True)
+class BatchEffect:
+    """How a form's outputs depend on the texts that share a batch."""
+
+    #: Largest difference of a text's last states, read alone and in a batch, as a share of the
+    #: largest state
+    difference: float
+    values: tuple[float, ...]  # The metric, in one order of the texts after the other
 
 
 @dataclass(frozen=True)
@@ -80,10 +92,14 @@ class MeasuredModel:
     speed: Estimate  # Time of the whole model in torch / its time, run in turns
     value: Estimate
     change: Estimate  # Paired: value minus the whole model's
-    most_lost: float | None  # The bad end of that interval; None where it is unknown
+    #: The bad end of that interval; None where it is unknown: of fewer than FEWEST_TESTED examples,
+    #: of an interval without width, of a whole model whose values mean nothing
+    most_lost: float | None
     metrics: dict[str, float]  # All metrics of the task by name; rates are times 100
     elsewhere: tuple[Elsewhere, ...] = ()
     training: Training | None = None
+    #: Only of a form whose outputs depend on the batch; value and change are then over all orders
+    batch_effect: BatchEffect | None = None
 
     @property
     def form(self) -> str:
@@ -116,10 +132,11 @@ class MeasuredModel:
             return True
         return self.most_lost is not None and self.most_lost <= max_drop
 
-    @property
-    def loss(self) -> str:
-        """What it may lose, in words."""
-        return "an unknown amount" if self.most_lost is None else f"{self.most_lost:.2f}"
+    def excess(self, metric: str, max_drop: float | None) -> str:
+        """Say that it may lose more than ``max_drop``, or that its loss is not known."""
+        if self.most_lost is None:
+            return f"what it loses of {metric} at most is not known"
+        return f"it may lose {self.most_lost:.2f} of {metric}, more than {max_drop:g}"
 
     @property
     def extent(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.serialise import SCHEMA
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -21,6 +22,7 @@ from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.saving import measured_folder, save
 from headscope.shrinking.serving import installed_runtimes, lacks_vnni, need_runtimes
 from headscope.shrinking.text import read_all
+from headscope.stats.confirm import need_examples
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
@@ -28,10 +30,12 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     task_name, seed, tell, folder = options.task, options.seed, options.tell, options.save
     target, max_drop, minutes = options.target, options.max_drop, options.minutes
     runtimes = tuple(dict.fromkeys(options.runtimes or ()))
+    makes_smaller = options.searches and options.check_folder is None
 
     need_runtimes(runtimes)
     if folder is not None:
         check_target(folder)
+    loaded = open_for_tasks(model, task=task_name, **options.loading)
     texts = read_all(
         task_name,
         options.data,
@@ -39,10 +43,11 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         options.other_text,
         limit=options.limit,
         seed=seed,
-        trains=options.searches,
-        distils=options.searches and minutes > 0,
+        trains=makes_smaller,
+        distils=makes_smaller and minutes > 0,
+        calibrates=options.check_folder is None,
+        reads_pairs=gives_one_score(loaded),
     )
-    loaded = open_for_tasks(model, task=task_name, **options.loading)
     need_tokenizer(loaded, "shrink")
     if loaded.encoder_decoder and task_name != "seq2seq":
         raise InputError(
@@ -52,14 +57,22 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     validation = require_valid(loaded, options.validate)
     task = texts.evaluation_task(loaded)
     texts.rows(loaded)  # refuses what does not fit before anything is measured
+    if max_drop is not None:
+        need_examples(task.n_examples, task.data.name)
 
     with tempfile.TemporaryDirectory() as room:
         bench = Bench(loaded, task, texts, Path(room), batch_size=options.batch_size, seed=seed)
+        if max_drop is not None and (why := bench.degenerate) is not None:
+            raise InputError(
+                f"The whole model {why}: what a smaller one loses says nothing about it, so "
+                "max_drop cannot be used; give speed, ms or mb, or data that the model tells apart."
+            )
 
         def result(**measured: Any) -> ShrinkResult:
             remarks = []
             if (why := bench.degenerate) is not None:
                 remarks = [f"The whole model {why}, so no value here means anything."]
+            remarks += bench.doubts
             if lacks_vnni():
                 remarks.append(
                     "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "
@@ -78,7 +91,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
                 threads=torch.get_num_threads(),
                 target=target,
                 max_drop=max_drop,
-                text=texts.names or (texts.training.name,),
+                text=texts.names or (texts.training.name,) * bool(texts.training.name),
                 sentences=len(texts.training),
                 dropped=texts.dropped,
                 warnings=(*texts.warnings, *task.notes, *remarks),
@@ -93,8 +106,8 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
                 missed.append(f"{target} was asked for, and it has {models[1].extent}")
             if not models[1].keeps(max_drop):
                 missed.append(
-                    f"at most {max_drop:g} of {task.metric} may be lost, and it may lose "
-                    f"{models[1].loss}"
+                    f"at most {max_drop:g} of {task.metric} may be lost, and "
+                    f"{models[1].excess(task.metric, max_drop)}"
                 )
             return result(
                 models=models,

@@ -77,8 +77,7 @@ def save(
         again = load(str(room.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
         check_embeds(again, room)
         opened = Files(again, room, [], written={form: room / file})
-        value, _, _ = bench.value(again, opened.served(form))
-        measured = value.value or 0.0
+        measured = bench.value(again, opened.served(form)).value.value or 0.0
         if not abs(measured - (best.value.value or 0.0)) <= _TOLERANCE:
             raise ArtefactError(
                 f"The model written for {folder}, opened again, has {measured:.4g} of "
@@ -145,10 +144,9 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     model = load(str(folder), task_head="auto")
     check_exportable(model)
     rows, _ = tokenised(model, read_texts(text, CALIBRATION).texts)
-    if model.task_head in _PAIRS and "token_type_ids" in model.tokenizer.model_input_names:
-        rows = [
-            dataclasses.replace(row, types=(0,) * len(row)) for row in rows
-        ]  # then the graph takes types
+    if model.task_head in _PAIRS and model.token_types.given:
+        # Then the graph takes types.
+        rows = [dataclasses.replace(row, types=row.types or (0,) * len(row)) for row in rows]
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
     with tempfile.TemporaryDirectory(dir=folder) as room:

@@ -50,6 +50,7 @@ _NEEDS = {
     "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "export"),
     "openvino": (("onnx", "onnxscript", "openvino", "nncf"), "export,openvino"),
 }
+BFLOAT16 = 2.0**-8  # Rounding of bfloat16
 CALIBRATION = 300  # Texts that ranges of activations are taken from
 
 
@@ -151,6 +152,8 @@ class OpenVinoModel(RuntimeFile):
         self.inputs = tuple(port.get_any_name() for port in self._compiled.inputs)
         self.outputs = tuple(port.get_any_name() for port in self._compiled.outputs)
         used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if used == "bf16":
+            self.rounding = 4 * BFLOAT16
         if precision == "bfloat16" and used != "bf16":
             raise UnsupportedModelError(
                 "openvino computes in float32 on this processor, which does not multiply bfloat16."

@@ -47,16 +47,24 @@ class Texts:
         return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
 
     def other_rows(self, model: LoadedModel) -> list[Row]:
-        """Return text of another kind as a model reads it; what is too long for it is left out."""
-        key, other = model.vocab_size, self.other
+        """Return text of another kind as a model reads it, in random order.
+
+        Random texts of it, MOST at most; what is too long for the model is left out.
+        """
+        key, texts = model.vocab_size, self.other.texts if self.other else ()
         if key not in self._other_rows:
             prompt = "" if model.task_head else model.pooling.prompt
-            texts = [prompt + text for text in (other.texts[:MOST] if other else ())]
-            self._other_rows[key], _ = tokenised(model, texts)
+            drawn = random.Random(self.seed).sample(texts, min(len(texts), MOST))
+            self._other_rows[key], _ = tokenised(model, [prompt + text for text in drawn])
         return self._other_rows[key]
 
     def rows(self, model: LoadedModel) -> list[Row]:
-        """Tokenise the training text for a model; row i is the same text for every vocabulary."""
+        """Tokenise the training text for a model; row i is the same text for every vocabulary.
+
+        Empty where nothing is trained or calibrated.
+        """
+        if not len(self.training):
+            return []
         if model.vocab_size not in self._rows:
             self._rows[model.vocab_size] = self._tokenised(model)
         return self._rows[model.vocab_size]
@@ -102,10 +110,14 @@ def read_all(
     seed: int,
     trains: bool,
     distils: bool,
+    calibrates: bool = True,
+    reads_pairs: bool = False,
 ) -> Texts:
     """Read every file, and leave out of each text the sentences of what it must not share.
 
-    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes.
+    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes,
+    ``calibrates`` that anything is made at all: a folder that is only checked needs no such text;
+    ``reads_pairs`` that the model is a cross-encoder, which reads no sentence alone.
     """
     warnings = list[str]()
     sample = sample_texts()
@@ -117,12 +129,15 @@ def read_all(
     else:
         evaluation = read_examples(task, data, limit, seed)
     plain = task in _SENTENCES and (task != "classification" or evaluation.second is None)
+    plain = plain and not (task == "similarity" and reads_pairs)
     if not plain and not text and trains:
         raise InputError(
             f"The task {task} is trained on examples of its own kind; give them by text "
             "(labels in them are not used)."
         )
-    if not plain:
+    if not calibrates:
+        training, names = Examples("", "", first=()), tuple[str, ...]()
+    elif not plain:
         parts = [read_examples(task, path) for path in text]
         if len(parts) > 1:
             raise InputError("Several files of pairs cannot be joined; give one text.")

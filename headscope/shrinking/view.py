@@ -9,7 +9,8 @@ from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, nu
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
 from headscope.show.view import next_step, view
-from headscope.shrinking.result import MeasuredModel, ShrinkResult
+from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
+from headscope.stats.estimate import FEWEST_TESTED
 
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
@@ -21,8 +22,15 @@ def answer(result: ShrinkResult) -> str:
         if len(result.models) == 1:
             return f"Only the whole model in {result.whole.form} was measured."
         keeps = [model for model in result.models[1:] if loses_nothing(result, model)]
+        known = [model for model in result.models[1:] if model.most_lost is not None]
+        if not known:
+            return "What other forms of the whole model lose at most is not known."
         if not keeps:
-            return "No other form of the whole model is without a measurable loss."
+            least = min(known, key=lambda model: model.most_lost or 0.0)
+            return (
+                "Every other form of the whole model loses something. "
+                f"{least.form} loses least: {_change(result, least)}."
+            )
         fast = max(keeps, key=lambda model: model.speed.value or 0.0)
         return (
             f"Without removing anything, {fast.form} is {fast.speed.value:.2f} times as fast as "
@@ -51,9 +59,31 @@ def _change(result: ShrinkResult, model: MeasuredModel) -> str:
     return (
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
         f"{number(result.whole.value.value, result.metric)} -> "
-        f"{number(model.value.value, result.metric)}; "
-        f"{change_words(result.metric, model.change)}"
+        f"{number(model.value.value, result.metric)}; {_loss(result, model)}"
     )
+
+
+#: How near a model's outputs are to the whole one's, by what is compared.
+_NEARNESS = {
+    "cosine": "the mean cosine to the whole model's embeddings is {:.3f}",
+    "classes": "{:.1%} of the classes are the whole model's",
+    "labels": "{:.1%} of the texts have the whole model's set of labels",
+    "scores": "the Spearman correlation of the scores with the whole model's is {:.3f}",
+}
+
+
+def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
+    """Say what is lost at most, or why that is not known."""
+    if model.most_lost is None and result.examples < FEWEST_TESTED:
+        return (
+            f"what is lost at most is not known ({result.examples} examples; {FEWEST_TESTED} are "
+            "needed)"
+        )
+    if model.most_lost is None:
+        return "what is lost at most is not known"
+    if model.change.interval is None:
+        return "nothing is lost, since its outputs are the whole model's up to rounding"
+    return change_words(result.metric, model.change)
 
 
 def _also(model: MeasuredModel) -> str:
@@ -62,13 +92,13 @@ def _also(model: MeasuredModel) -> str:
     for item in model.elsewhere:
         if item.nearness.value is None:
             continue
-        text = f"{item.nearness.value:.1%} of the classes are the whole model's"
-        if item.of == "cosine":
-            text = f"the mean cosine to the whole model's embeddings is {item.nearness.value:.3f}"
+        text = _NEARNESS[item.of].format(item.nearness.value)
         if item.neighbours.value is not None:
             text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
         parts.append(f"on {item.text} {text}")
-    return "; " + joined(parts) if parts else ""
+    elsewhere = "; " + joined(parts) if parts else ""
+    depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
+    return elsewhere + depends
 
 
 def loses_nothing(result: ShrinkResult, model: MeasuredModel) -> bool:
@@ -91,6 +121,9 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     yield b.Text(" ".join(_how(result)), "control")
     for sentence in result.refused:
         yield b.Text(f"Not used: {sentence}")
+    for model in result.models:
+        if model.batch_effect is not None:
+            yield b.Text(_batch_words(result, model, model.batch_effect), "warning")
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -104,6 +137,19 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield next_step(
             result, "narrower or fewer layers, distilled:", "shrink {} --speed 6 --text TEXT"
         )
+
+
+def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> str:
+    """Say what the texts that share a batch do to a form."""
+    metric = result.metric
+    low, high = (number(end(effect.values), metric) for end in (min, max))
+    return (
+        f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
+        f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
+        f"orders of the texts, in batches of {result.batch_size} as its speed is: "
+        f"{SHORT_NAMES.get(metric, metric)} is {low} to {high}. Its value is their mean, and its "
+        "intervals hold those of every order."
+    )
 
 
 def _table(result: ShrinkResult) -> b.Table:
@@ -206,7 +252,8 @@ def _how(result: ShrinkResult) -> Iterator[str]:
     kind = "texts without labels"
     if result.task == "seq2seq":
         kind = "pairs, whose targets the decoder reads"
-    yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
+    if result.text:
+        yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
     for model in result.models:
         if (t := model.training) is not None:
             ended = " (it came no nearer)" if t.ended == "no nearer" else ""

@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headscope.core.errors import InputError
 from headscope.core.rounding import above
+from headscope.stats.estimate import FEWEST_TESTED
 from headscope.stats.paired_change import Change
 
 LEVEL = 0.95  # Level of the two-sided intervals, of which only one end counts.
@@ -49,14 +51,27 @@ class Judged:
 
     change: Change
     lost: float  # Above 0 for a loss, whichever direction of the metric is better.
-    most_lost: float
+    most_lost: float  # Infinite where it is unknown; then nothing is allowed.
     allowed: bool
 
 
 def judged(change: Change, sign: int, bound: float) -> Judged:
-    """Judge a paired change; ``sign`` is 1 if a higher metric is better, else -1."""
+    """Judge a paired change; ``sign`` is 1 if a higher metric is better, else -1.
+
+    A loss that is unknown is not allowed.
+    """
     most = change.most_lost(sign)
-    return Judged(change, -sign * change.difference, most, not bool(above(most, bound)))
+    allowed = math.isfinite(most) and not bool(above(most, bound))
+    return Judged(change, -sign * change.difference, most, allowed)
+
+
+def need_examples(count: int, data: str) -> None:
+    """Refuse so few examples that nothing could be confirmed on them."""
+    if count < FEWEST_TESTED:
+        raise InputError(
+            f"{data} gives {count} examples, and max_drop needs {FEWEST_TESTED} or more (better "
+            "hundreds) to test on."
+        )
 
 
 class Stopped(NamedTuple):

@@ -18,8 +18,9 @@ each side. Where 0 lies beyond all resamples, they only show that p is small; p 
 from the normal tail with their standard deviation, so that it can be adjusted over many heads.
 
 An interval of no width is never given. Where it would have none (no resample differs from another,
-beyond rounding), or where examples are fewer than :data:`FEWEST`, it is unknown: from minus to plus
-infinity, p 1.
+beyond rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
+infinity, p 1. So is what is lost at most, unless both models are known to be the same: the
+correlation of some pairs does not move while their ranks do not, though the models differ.
 
 References
 ----------
@@ -31,7 +32,9 @@ American Statistician 69 (quantiles for small n); Koehn 2004 (paired bootstrap o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
@@ -51,12 +54,20 @@ from headscope.stats.metrics import (
     size_of,
     value_of,
 )
-from headscope.stats.statistics import agresti_coull, tango, tango_p
+from headscope.stats.statistics import FEWEST_UNITS, agresti_coull, tango, tango_p
 
-FEWEST = 8  # Fewest examples for which an interval is given.
 _BEYOND = 5  # Fewest resamples that must lie beyond either end of an interval.
 _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
+
+
+def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
+    """Join a metric of the same examples in several orders, as :func:`over_orders` does changes."""
+    mean = fmean(float(value) for value in values)
+    ends = [value.interval for value in values if value.interval is not None]
+    if len(ends) < len(values):
+        return Estimate(mean)
+    return Estimate(mean, min(low for low, _ in ends), max(high for _, high in ends))
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,8 @@ class Change:
     units: int  # and the independent units among them: examples, or clusters of them.
     #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
+    #: Whether both are the same model, as far as outputs tell that only equal models share.
+    same: bool = False
 
     @property
     def ci(self) -> tuple[float, float] | None:
@@ -80,18 +93,40 @@ class Change:
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
 
     def estimate(self) -> Estimate:
-        """Return the difference with its interval, as results have it."""
+        """Return the difference with its interval, as results have it.
+
+        Of the same model it is known to be nothing, and both ends are the difference itself.
+        """
+        if self.ci is None and self.same:
+            return Estimate(self.difference, self.difference, self.difference)
         return Estimate(self.difference, *(self.ci or ()))
 
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
 
-        Where the interval is unknown although there are enough units, every resample showed the
-        same loss, and that is returned; with too few it is infinite.
+        Infinite where the interval is unknown, but 0 of the same model.
         """
-        if self.ci is None and self.units >= FEWEST:
-            return -sign * self.difference
+        if self.ci is None:
+            return 0.0 if self.same else math.inf
         return -self.low if sign > 0 else self.high
+
+
+def over_orders(changes: Sequence[Change]) -> Change:
+    """Join changes that were measured on the same examples in several orders.
+
+    For models whose outputs depend on the texts they are run with: the mean of the differences, and
+    an interval that holds the interval of every order. It is unknown where one of them is.
+    """
+    value = fmean(change.value for change in changes)
+    return replace(
+        changes[0],
+        value=value,
+        difference=value - changes[0].baseline,
+        low=min(change.low for change in changes),
+        high=max(change.high for change in changes),
+        p_value=max(change.p_value for change in changes),
+        same=all(change.same for change in changes),
+    )
 
 
 def paired_change(
@@ -124,7 +159,7 @@ def paired_change(
         gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
         return change(low, high, tango_p(gained, lost))
-    if n < FEWEST:
+    if n < FEWEST_UNITS:
         return change(-math.inf, math.inf, 1.0)
     if isinstance(metric, Counted):
         baseline, outputs = (
@@ -156,13 +191,26 @@ def interval_of(
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
         return Estimate(value, *(100.0 * end for end in agresti_coull(hits, n, level)))
-    if n < FEWEST:
+    if n < FEWEST_UNITS:
         return Estimate(value)
     if isinstance(metric, Counted):
         outputs, values = metric.with_two_more(outputs, (True, False)), None
     values = _enough(metric, values, outputs, n, level, resamples, seed)
     ends = _ends(values, n, level, abs(value))
     return Estimate(value) if math.isinf(ends[0]) else Estimate(value, *ends)
+
+
+def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
+    """Return a number with the interval that its bootstrap resamples give, as :func:`interval_of`.
+
+    ``values`` (resamples,) are the number in resamples of ``units`` lines, say; those that are not
+    finite are left out.
+    """
+    values = values[np.isfinite(values)]
+    if units < FEWEST_UNITS or len(values) < _BEYOND / _tail(units, 0.95):
+        return Estimate(value)
+    low, high = _ends(values, units, 0.95, abs(value))
+    return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
 
 
 # --- the bootstrap ------------------------------------------------------------------------------

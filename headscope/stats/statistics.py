@@ -6,7 +6,10 @@ half a second to load, so functions that need them load them.
 References
 ----------
 Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947,
-Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
+Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57; Carter, Schnepel & Steigerwald 2017, Review
+of Economics and Statistics 99 (effective number of clusters); Korn & Graubard 1998, Survey
+Methodology 24 (Wilson's interval of a clustered share); Efron & Tibshirani 1993, An Introduction to
+the Bootstrap, chapter 11 (jackknife).
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainc, ndtr, ndtri, stdtrit
+from scipy.special import betainc, ndtr, ndtri, stdtr, stdtrit
 
 from headscope.core.accumulator import Array
-from headscope.core.rounding import above
+from headscope.core.rounding import ROUNDING, above
 from headscope.stats.estimate import Estimate, JointEstimate
 
 Z95 = float(ndtri(0.975))  # Normal quantile of a two-sided 95% interval.
+#: Fewest sampled units (sentences, lines, windows, examples) for which an interval or a p-value is
+#: given.
+FEWEST_UNITS = 8
+#: Fewest random draws or layers whose spread gives an interval.
+FEWEST_DRAWS = 2
 
 
 def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
@@ -72,7 +80,7 @@ def paired_p(
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
-    return normal_p(h / n, error, expected / n)
+    return t_p(h / n, error, expected / n, np.inf)
 
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
@@ -81,23 +89,58 @@ def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     return np.where(n > 0, betainc(k, n - k + 1, np.asarray(chance, dtype=float)), 1.0)
 
 
-def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
-    """Return p of a one-sided z-test: the probability of a mean this far above ``reference``.
+def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[float, float]:
+    """Return the share of right guesses that chance gives, and p of as few as there are.
 
-    A gap within rounding counts as none, however small its error: p is 1/2.
+    ``predicted`` and ``gold`` count each class. Chance guesses every class as often as the model
+    does, whatever it reads, and is right where that meets the gold share (as in Cohen's kappa). p
+    is that of the exact binomial test: the probability of at most ``right``.
+    """
+    guessed, true = np.asarray(predicted, dtype=float), np.asarray(gold, dtype=float)
+    n = float(true.sum())
+    chance = float(guessed @ true) / n**2
+    wrong = n - right
+    return chance, float(binomial_p(wrong, n, 1 - chance))
+
+
+def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLike) -> Array:
+    """Return p of a one-sided t-test: the probability of a mean this far above ``reference``.
+
+    ``units`` are the sampled units behind the standard error, infinite for a z-test. A gap within
+    rounding counts as none: p is 1/2. Where all units agree, p is that of a sign test, 1/2 to the
+    power of units. Without a standard error (infinite or NaN) p is 1.
     """
     mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
+    error, units = np.asarray(error, dtype=float), np.asarray(units, dtype=float)
     gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
-    error = np.asarray(standard_error, dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)
-    return np.asarray(ndtr(-np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf)))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        by_t = stdtr(np.maximum(units - 1.0, 1.0), -gap / error)
+        by_sign = np.where(gap > 0, 0.5**units, np.where(gap < 0, 1.0, 0.5))
+    p = np.where(error > ROUNDING, by_t, by_sign)
+    return np.where(np.isfinite(error) & np.isfinite(gap), p, 1.0)
 
 
-def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, Array]:
-    """Return mean -/+ 1.96 standard errors."""
-    centre, half = np.asarray(mean, dtype=float), Z95 * np.asarray(standard_error, dtype=float)
-    return centre - half, centre + half
+def share_interval(mean: ArrayLike, error: ArrayLike, units: ArrayLike) -> tuple[Array, Array]:
+    """Return the 95% interval of a share, or of a mean of weights between 0 and 1.
+
+    Wilson's, with Student's quantile in place of the normal one, and as many trials as would have
+    this standard error; where all ``units`` agree, one trial a unit. Near 0 and 1, mean -/+ t
+    standard errors covers far too little. NaN without a standard error (infinite or NaN).
+    """
+    mean, error = np.asarray(mean, dtype=float), np.asarray(error, dtype=float)
+    units = np.asarray(units, dtype=float)
+    t2 = np.square(stdtrit(np.maximum(units - 1.0, 1.0), 0.975))
+    p = mean.clip(0.0, 1.0)
+    spread = p * (1.0 - p)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        vary = (error > ROUNDING) & (spread > ROUNDING)
+        trials = np.where(vary, spread / np.square(error), units)
+        centre = (p + t2 / (2 * trials)) / (1 + t2 / trials)
+        half = np.sqrt(t2 * (spread / trials + t2 / (4 * trials**2))) / (1 + t2 / trials)
+    known = np.isfinite(error)
+    low = np.minimum((centre - half).clip(0.0, 1.0), p)
+    high = np.maximum((centre + half).clip(0.0, 1.0), p)
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
 def adjust(p: Array, among: Array | None = None) -> Array:
@@ -132,40 +175,70 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
         return np.asarray(np.sqrt(np.clip(variance, 0.0, None) / n))
 
 
+def effective_units(queries: ArrayLike, queries_squared: ArrayLike) -> Array:
+    """Return how many sentences of one length would tell as much: at most as many as there are.
+
+    The square of the sum of all queries over the sum over sentences of their squares; 0 without.
+    """
+    queries = np.asarray(queries, dtype=float)
+    squared = np.asarray(queries_squared, dtype=float)
+    return np.asarray(np.square(queries) / np.where(squared > 0, squared, 1.0))
+
+
 def ratio_error(
     sums: ArrayLike,
     squares: ArrayLike,
     products: ArrayLike,
     queries: ArrayLike,
     queries_squared: ArrayLike,
-    sentences: int,
+    sentences: ArrayLike,
 ) -> Array:
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
-    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4. Infinite where fewer than
-    2 sentences have queries: one says nothing about the next. NaN where there is no query.
+    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4, with n / (n - 1) for the
+    effective number n of sentences (:func:`effective_units`). Infinite where fewer than
+    :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there
+    is no query.
     """
-    total = np.asarray(sums, dtype=float)
-    if sentences < 2:
-        return np.full(total.shape, np.inf)
-    queries, squares = np.asarray(queries, dtype=float), np.asarray(squares)
+    total, queries = np.asarray(sums, dtype=float), np.asarray(queries, dtype=float)
+    n = effective_units(queries, queries_squared)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = total / queries
-        residual = squares - 2 * rate * np.asarray(products)
+        residual = np.asarray(squares) - 2 * rate * np.asarray(products)
         residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
-        error = np.sqrt(residual * sentences / (sentences - 1)) / queries
-    alone = (queries > 0) & (queries**2 == queries_squared)  # all queries are of one sentence
-    return np.where(alone, np.inf, error)
+        error = np.sqrt(residual * n / (n - 1)) / queries
+    return np.where((queries > 0) & (np.asarray(sentences) < FEWEST_UNITS), np.inf, error)
 
 
-def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
+def t_half_width(error: ArrayLike, n: ArrayLike, fewest: int = FEWEST_UNITS) -> Array:
     """Return half of the 95% interval (Student's t) of a mean of n values with a standard error.
 
-    Infinite for a single value, NaN for none.
+    Infinite for fewer values than ``fewest``, NaN for none.
     """
     n = np.asarray(n)
     quantile = stdtrit(np.maximum(n - 1, 1), 0.975)
-    return np.where(n == 1, np.inf, quantile * np.asarray(error))
+    return np.where((n > 0) & (n < fewest), np.inf, quantile * np.asarray(error))
+
+
+def jackknife(full: ArrayLike, without_each: Array) -> tuple[Array, Array]:
+    """Return the 95% interval of positive numbers, such as ratios of sums over sentences.
+
+    Student's t of the jackknife's pseudo-values of the logarithm; it is wide enough to hold
+    ``full``, the number itself. NaN below :data:`FEWEST_UNITS` sentences.
+
+    Shapes: ``full`` (...), ``without_each`` (sentences, ...): the same without one sentence.
+    """
+    full, n = np.asarray(full, dtype=float), len(without_each)
+    if n < FEWEST_UNITS:
+        unknown = np.full(full.shape, np.nan)
+        return unknown, unknown
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(without_each)
+        mean = logs.mean(axis=0)
+        centre = n * np.log(full) - (n - 1) * mean
+        error = np.sqrt((n - 1) / n * np.square(logs - mean).sum(axis=0))
+    half = t_half_width(error, n)
+    return np.minimum(np.exp(centre - half), full), np.maximum(np.exp(centre + half), full)
 
 
 def joint_mean(
@@ -254,7 +327,7 @@ class CrossedMean:
 
     mean: Array  # Over sequences and draws.
     sem: Array  # Standard error; NaN for a single sequence.
-    half_width: Array  # Half of the 95% interval; infinite for a single sequence: it is unknown.
+    half_width: Array  # Half of the 95% interval; infinite (unknown) for too few sequences.
     #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
     draw_std: Array
 
@@ -263,7 +336,7 @@ class CrossedMean:
         return Estimate.around(float(self.mean[at]), finite(self.half_width[at]))
 
 
-def crossed_mean(values: Array) -> CrossedMean:
+def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
     """Average values that were measured on every sequence with every random draw.
 
     With s the standard error over sequences (each averaged over draws) and d that over draws (each
@@ -271,7 +344,8 @@ def crossed_mean(values: Array) -> CrossedMean:
 
         sem^2 = s^2 + d^2        half_width^2 = (t_{S-1} s)^2 + (t_{D-1} d)^2
 
-    What sequences and draws have in common is counted twice, so the interval is rather too wide.
+    What sequences and draws have in common is counted twice, so the interval is rather too wide;
+    with fewer sequences than ``fewest`` it is unknown.
 
     Howe 1974, JASA 69: limits for the mean of a sum, from the limits of its two parts.
 
@@ -285,8 +359,8 @@ def crossed_mean(values: Array) -> CrossedMean:
         of_sequences = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)
     if draws > 1:
         of_draws = by_draw.std(axis=0, ddof=1) / np.sqrt(draws)
-        wide_draws = t_half_width(of_draws, np.array(draws))
-    wide_sequences = t_half_width(of_sequences, np.array(sequences))
+        wide_draws = t_half_width(of_draws, draws, FEWEST_DRAWS)
+    wide_sequences = t_half_width(of_sequences, sequences, fewest)
     return CrossedMean(
         mean=by_sequence.mean(axis=0),
         sem=np.hypot(of_sequences, of_draws),

@@ -76,9 +76,8 @@ class QuestionAnswering(Task):
         right = examples.answers or ((),) * len(examples)
         self._rows: list[SpanRow] = []
         measured: list[int] = []
-        typed = "token_type_ids" in loaded.tokenizer.model_input_names
         for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
-            windows = [*_windows(encoding, loaded, right[i], len(measured), typed)]
+            windows = [*_windows(encoding, loaded, right[i], len(measured))]
             if windows:
                 measured.append(i)
                 self._rows += [
@@ -214,7 +213,6 @@ def _windows(
     loaded: LoadedModel,
     right: Sequence[tuple[int, str]],
     example: int,
-    typed: bool,
 ) -> Iterator[SpanRow]:
     """Yield a question with every window of its context; nothing if there is no room for one."""
     context = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
@@ -226,12 +224,15 @@ def _windows(
     if room < 1:
         return
     step = room - min(OVERLAP, room // 2)
+    all_types = loaded.token_types.of_encoding(encoding, pair=True)
     for start in range(begin, behind, step):
         part = slice(start, min(start + room, behind))
-        ids, types, marks = (
-            (*values[:begin], *values[part], *values[behind:])
-            for values in (encoding.ids, encoding.type_ids, encoding.special_tokens_mask)
-        )
+
+        def kept(values: Sequence[int], part: slice = part) -> tuple[int, ...]:
+            return (*values[:begin], *values[part], *values[behind:])
+
+        ids = kept(encoding.ids)
+        marks = kept(encoding.special_tokens_mask)
         # No answer is at the position of cls, else of the first special token.
         none = marks.index(1) if 1 in marks else 0
         if (cls := getattr(loaded.tokenizer, "cls_token_id", None)) in ids:
@@ -240,7 +241,7 @@ def _windows(
         yield SpanRow(
             index=0,
             ids=ids,
-            types=types if typed else None,
+            types=None if all_types is None else kept(all_types),
             content=tuple(i for i, mark in enumerate(marks) if not mark),
             example=example,
             window=(begin, begin + len(offsets)),

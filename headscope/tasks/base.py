@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -17,9 +17,11 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import joined_rows, share
+from headscope.core.rounding import above
 from headscope.data.batches import BATCH_TOKENS, LARGE, buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, padded, sentences_of
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.intervene import Means, Run, gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
@@ -29,6 +31,7 @@ from headscope.models.surgery.output_maps import original_outputs
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Metric, Outputs, resampled, value_of
 from headscope.stats.paired_change import Change, interval_of, paired_change
+from headscope.stats.statistics import below_chance
 
 R = TypeVar("R", bound=Row)
 #: Rows, how many examples are measured on them, and how many examples there were.
@@ -58,6 +61,9 @@ class Task:
     has_labels: bool = True  # whether :meth:`loss_batches` can use labels
     #: The model's head whose outputs are compared; None where its embeddings are.
     head: ClassVar[str | None] = None
+    #: An output that two models share on every example only if they are the same; None where other
+    #: models may share all of them (a rank, an answer).
+    identifying: ClassVar[str | None] = None
     alone: ClassVar[bool] = False  # whether batches have to be read one after the other
     #: Whether some metrics are of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
@@ -76,6 +82,7 @@ class Task:
                 f"limit of {loaded.max_length} tokens; give two that do (nothing is ever cut)."
             )
         self.skipped = all_of_them - self.n_examples
+        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes)))
         self.distance = Distance(self.rows, loaded)
 
     @property
@@ -160,7 +167,15 @@ class Task:
         ``difference`` is value minus the baseline's, whichever direction is better; the options are
         those of :func:`~headscope.stats.paired_change.paired_change`.
         """
-        return paired_change(self.table[self.metric], baseline, outputs, **options)
+        change = paired_change(self.table[self.metric], baseline, outputs, **options)
+        return replace(change, same=self._same(baseline, outputs))
+
+    def _same(self, baseline: Outputs, outputs: Outputs) -> bool:
+        """Whether two models share, up to rounding, what only equal models share."""
+        if self.identifying is None:
+            return False
+        theirs, ours = baseline[self.identifying], outputs[self.identifying]
+        return not above(np.abs(ours - theirs), 0.0).any()
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say what makes a model's value meaningless: outputs that do not depend on the text.
@@ -169,8 +184,17 @@ class Task:
         """
         raise NotImplementedError
 
-    def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
-        """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say what makes the whole model's value doubtful, though the model reads its input."""
+        return ()
+
+    def loss_batches(
+        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+    ) -> Iterator[LossBatch]:
+        """Yield batches whose loss can be differentiated by gates, in the order of the rows'.
+
+        ``of_value``: the output e is what the task's value is made of, and nothing beside it.
+        """
         labelled = labels and self.has_labels
         if labelled and (sets := self._sets()) is not None:
             yield from self._batches_of_sets(loaded, sets)
@@ -180,7 +204,8 @@ class Task:
         for batch in self.batches(loaded, _tokens_with_gradients(loaded)):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
-            yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
+            embed = self._embed_value if of_value else self._embed
+            yield LossBatch(loaded, batch, owner, loss, embed, *selects)
 
     def _batches_of_sets(
         self, loaded: LoadedModel, sets: Iterable[Sequence[Row]]
@@ -248,8 +273,13 @@ class Task:
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's distance to the unpruned model."""
         if self.head is not None:
-            return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
+            need_logits(logits)
+            return self.distance.measure(batch, hidden, logits)[self.distance.of_outputs]
         return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
+
+    def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the part of :meth:`_embed` that the task's value is made of."""
+        return self._embed(batch, hidden, logits)
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's output as a vector."""
@@ -264,6 +294,27 @@ class _Set:
 
     def __len__(self) -> int:
         return len(self.rows) * max(map(len, self.rows))
+
+
+BELOW_CHANCE = 0.01  # p below which accuracy is said to be lower than chance.
+
+
+def order_doubt(
+    name: str, right: float, predicted: Array, gold: Array, kinds: str
+) -> tuple[str, ...]:
+    """Say that classes may be in another order where fewer are right than by chance.
+
+    ``predicted`` and ``gold`` count every class of the data called ``name``.
+    """
+    chance, p = below_chance(int(right), predicted, gold)
+    if p >= BELOW_CHANCE:
+        return ()
+    accuracy = 100 * right / gold.sum()
+    return (
+        f"The whole model's accuracy, {accuracy:.1f}%, is significantly below chance "
+        f"({100 * chance:.1f}%, p = {p:.1g}): the {kinds} of {name} may be numbered in another "
+        "order than the model's.",
+    )
 
 
 def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
@@ -324,10 +375,12 @@ class TokenTask(Task):
 
 
 class Distance:
-    """Cosine of embeddings, and KL of the head's outputs, to a reference model."""
+    """Cosine of embeddings, and distance of the head's outputs, to a reference model."""
 
     def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
         self.head = reference.task_head
+        self.outputs_are = head_outputs(reference)
+        self.of_outputs = self.outputs_are.distance_name  # Name of the distance of outputs
         self._rows, self._reference = rows, reference
         self._pooled: Tensor | None = None
         #: Per row: the logits (of classes, or of where an answer begins and ends), or the hidden
@@ -353,28 +406,47 @@ class Distance:
 
         return Joined(partial(at_masks, batch), theirs, their_logits)
 
-    def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
+    def measure(
+        self, batch: Padded, hidden: Tensor, logits: Tensor | None, *, spread: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return ``cosine`` and, with a head, what :attr:`of_outputs` names: (batch,) each.
+
+        Both are differentiable. A language model's is the mean over the masks of a row; numbers are
+        compared in units of their ``spread`` where that is given.
+        """
         ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
         theirs = self.embeddings()[batch.index].to(ours)
         distances = {"cosine": cosine(ours, theirs, precise=False)}
         if logits is None or self.head is None:
             return distances
-        # KL(unpruned || this model); a mean over its masks for a language model.
+        return {**distances, self.of_outputs: self._between_outputs(batch, logits, spread)}
+
+    def _between_outputs(self, batch: Padded, logits: Tensor, spread: Tensor | None) -> Tensor:
+        """Return the distance of this model's outputs from the reference model's, (batch,)."""
         if self.head in TOKEN_HEADS:
-            other, full = wide(logits[0]).log_softmax(-1).chunk(2)
-            return {**distances, "kl": by_row(batch, _kl(full, other))}
+            other, full = wide(logits[0]).chunk(2)
+            return by_row(batch, self.outputs_are.distance(full, other))
         if self.head == SPAN_HEAD:
             full = pad_sequence([self._outputs[i] for i in batch.index], batch_first=True)
             full, other = (spans(part, batch.attention_mask) for part in (full.to(logits), logits))
-            return {**distances, "kl": (full.exp() * (full - other)).sum(dim=(1, 2)) / 2}
+            return (full.exp() * (full - other)).sum(dim=(1, 2)) / 2
         stored = torch.stack([self._outputs[i] for i in batch.index])
-        return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
+        return self.outputs_are.distance(wide(stored), wide(logits), spread)
 
     def logits(self) -> Tensor:
         """Return the reference model's logits of whole rows, (rows, classes)."""
         self.embeddings()
         return torch.stack(self._outputs)
+
+    @cached_property
+    def spread(self) -> Tensor | None:
+        """The unit of numbers where their change is added to another distance, (outputs,).
+
+        Their standard deviation over the rows, of the reference model; None for other outputs.
+        """
+        if self.outputs_are is not HeadOutputs.NUMBERS or self.head != "classification":
+            return None
+        return spread_of(wide(self.logits()))
 
     def constant(self) -> bool:
         """Whether the reference model's embeddings are the same for every row."""
@@ -388,7 +460,7 @@ class Distance:
         loaded, by_token = self._reference, self.head in TOKEN_HEADS
         states: list[Tensor] = [torch.empty(0)] * len(self._rows)
         outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
-        with gated(loaded) as run:
+        with original_outputs(loaded), gated(loaded) as run:
             for part in buckets(self._rows):
                 batch = padded(part, loaded.pad_id, loaded.device)
                 few = one_position if by_token else None
@@ -423,11 +495,6 @@ def spans(logits: Tensor, mask: Tensor) -> Tensor:
     """Return log-probabilities of an answer's begin and end, (batch, pos, 2); 0 at padding."""
     padding = ~mask.bool()[..., None]
     return wide(logits).masked_fill(padding, -torch.inf).log_softmax(dim=1).masked_fill(padding, 0)
-
-
-def _kl(reference: Tensor, other: Tensor) -> Tensor:
-    """Return the KL divergence over the last axis, of log-probabilities."""
-    return (reference.exp() * (reference - other)).sum(dim=-1)
 
 
 def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:

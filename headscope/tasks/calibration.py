@@ -45,12 +45,13 @@ class TaskCalibration:
         """Whether the task has a loss besides the distance to the unpruned model."""
         return self.task.has_labels
 
-    def batches(self, *, labels: bool) -> Iterator[LossBatch]:
+    def batches(self, *, labels: bool, of_value: bool = False) -> Iterator[LossBatch]:
         """Pass over the examples once, always in the same order.
 
-        Without labels the loss is the distance to the full model.
+        Without labels the loss is the distance to the full model; ``of_value`` leaves out of the
+        output e what the task's value is not made of.
         """
-        for batch in self.task.loss_batches(self.loaded, labels=labels):
+        for batch in self.task.loss_batches(self.loaded, labels=labels, of_value=of_value):
             yield replace(batch, means=self.means)
 
     def quality(self, gates: Tensor, run: Callable[[Tensor], Outputs] | None = None) -> float:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -15,11 +13,13 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
-from headscope.data.annotated import has_entities
-from headscope.data.examples import Examples, class_ids
+from headscope.data.entities import in_labels_of
+from headscope.data.examples import Examples
 from headscope.data.files import Sentence
-from headscope.data.pieces import encode_words, placed
+from headscope.data.labels import class_ids, tag_ids, with_labels
+from headscope.data.pieces import EncodedSentence, encode_words, placed, tokenise
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Select
@@ -35,10 +35,20 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.tasks.base import Taken, Task, TokenTask, need_logits, numbered
+from headscope.tasks.base import (
+    LossBatch,
+    Taken,
+    Task,
+    TokenTask,
+    need_logits,
+    numbered,
+    order_doubt,
+)
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
+#: Heads that mean more than the embeddings below them, which tasks of embeddings do not read.
+_UNREAD = ("classification", "token-classification", "question-answering")
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
 #: Entities of each sentence that are predicted and right, predicted, and right.
@@ -70,6 +80,12 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
     """Say where texts are read otherwise than a user of the model may expect."""
     prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
     notes = []
+    if loaded.task_head in _UNREAD:
+        notes.append(
+            f"The {loaded.task_head} head of {loaded.name} is not read: what is compared are "
+            f"embeddings of single texts ({loaded.pooling}), which the model may never have been "
+            "trained to make."
+        )
     if prompt:
         notes.append(
             f"Every text is read after the default prompt of the model's folder, {prompt!r}."
@@ -84,17 +100,19 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 class Fidelity(Task):
-    """Mean cosine of embeddings and, for a model with a head, mean KL of its outputs.
+    """Mean cosine of embeddings and, for a model with a head, mean distance of its outputs.
 
-    A masked language model reads text with 15% of the tokens masked, and its KL is taken there;
-    that of a head for tags is a mean over tokens, that of a head for answers the mean of the KL of
-    where they begin and where they end.
+    That is the KL of probabilities; labels that are independent have one each, summed; numbers have
+    their squared change. A masked language model reads text with 15% of the tokens masked, and its
+    KL is taken there; that of a head for tags is a mean over tokens, that of a head for answers the
+    mean of the KL of where they begin and where they end.
     """
 
     name = "fidelity"
     words = "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
     has_labels = False
     alone = True  # the whole model's outputs are made at first use
+    identifying = "cosine"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         # With a head it is the head's outputs that count, and its texts have no prompt.
@@ -108,8 +126,10 @@ class Fidelity(Task):
             ]
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
-        has_outputs = loaded.task_head is not None and not loaded.encoder_decoder
-        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
+        names = ["cosine"]
+        if loaded.task_head is not None and not loaded.encoder_decoder:
+            names.append(head_outputs(loaded).distance_name)
+        self.table = {name: mean_of(name) for name in names}
         return rows, len(rows), len(examples.texts)
 
     def _select(self, batch: Padded) -> Select | None:
@@ -124,8 +144,30 @@ class Fidelity(Task):
         return "gives every text the same embedding" if self.distance.constant() else None
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        distances = self.distance.measure(batch, hidden, logits)
-        return 1 - distances["cosine"] + distances.get("kl", 0.0)
+        distances = self.distance.measure(batch, hidden, logits, spread=self.distance.spread)
+        return 1 - distances["cosine"] + distances.get(self.distance.of_outputs, 0.0)
+
+    def loss_batches(
+        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+    ) -> Iterator[LossBatch]:
+        """Yield batches as every task does; the whole model's outputs are made before the first."""
+        self.distance.embeddings()
+        yield from super().loss_batches(loaded, labels=labels, of_value=of_value)
+
+    def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        return super()._embed(batch, hidden, logits)
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the unit embedding, and behind it the outputs of a sequence-classification head.
+
+        Half of its squared distance to the unpruned model's is the label-free loss, to second
+        order.
+        """
+        embedding = super()._embed(batch, hidden, logits)
+        if logits is None or self.distance.head != "classification":
+            return embedding
+        outputs = self.distance.outputs_are.coordinates(wide(logits), self.distance.spread)
+        return torch.cat([embedding, outputs.to(embedding)], dim=-1)
 
 
 class MaskedLM(TokenTask):
@@ -136,6 +178,7 @@ class MaskedLM(TokenTask):
     head = "mlm"
     higher_is_better = False
     same_guess = "guesses the same token at every mask"
+    identifying = "nll"
     table = {  # noqa: RUF012  (never changed)
         "loss": ratio_of("nll", "tokens"),
         "masked_accuracy": token_rate("correct", "tokens"),
@@ -169,14 +212,15 @@ class Classification(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         config = loaded.network.config
-        kind = config.problem_type
-        if config.num_labels < 2 or kind in ("regression", "multi_label_classification"):
+        outputs = head_outputs(loaded)
+        if outputs is not HeadOutputs.CHOICE:
             raise InputError(
-                f"The head of {loaded.name} does not choose one of several classes "
-                f"({config.num_labels} outputs, {kind or 'regression'}); the task classification "
-                "needs one that does."
+                f"The head of {loaded.name} does not choose one of several classes (its outputs: "
+                f"{config.num_labels}, {outputs.value}); the task classification needs one that "
+                "does."
             )
         names = {int(number): str(name) for number, name in config.id2label.items()}
+        self.data = examples = with_labels(examples, names)
         labels = class_ids(examples, names)
         rows, fitting = tokenised(loaded, examples.first, examples.second)
         self._labels = np.array([labels[i] for i in fitting])
@@ -192,6 +236,14 @@ class Classification(Task):
         """Say so where one class is predicted whatever is read."""
         same = np.ptp(outputs["predicted"]) == 0
         return "predicts one class for every example" if same else None
+
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say so where fewer classes are right than by chance."""
+        predicted, gold = outputs["predicted"], outputs["label"]
+        size = 1 + int(max(predicted.max(), gold.max()))
+        guessed, true = (np.bincount(numbers, minlength=size) for numbers in (predicted, gold))
+        right = (predicted == gold).sum()
+        return order_doubt(self.data.name, right, guessed, true, "classes")
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         scores = wide(need_logits(logits))
@@ -211,6 +263,7 @@ class Similarity(Task):
     name = "similarity"
     words = "Spearman correlation of cosines with people's scores; scored pairs"
     table = {"spearman": spearman}  # noqa: RUF012
+    identifying = "similarity"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         texts = examples.texts
@@ -223,10 +276,7 @@ class Similarity(Task):
                 pairs.append((row_of[first], row_of[second]))
                 gold.append(score)
         if len(set(gold)) < 2:
-            raise CorpusError(
-                f"{examples.name}: {len(examples) - len(pairs)} of {len(examples)} pairs are "
-                "longer than the model's limit, and the rest have no two different scores."
-            )
+            raise _one_score(examples, len(pairs))
         self.notes = notes_of(loaded, rows)
         self._pairs, self._gold = np.array(pairs), np.array(gold)
         return rows, len(pairs), len(examples)
@@ -263,11 +313,66 @@ class Similarity(Task):
         return (cosine(first, second, precise=False) - gold) ** 2
 
 
+class PairScores(Task):
+    """Spearman correlation (x100) of gold scores with a cross-encoder's score of each pair.
+
+    The head, whose one output is the score, reads both texts together. The labelled loss of a pair
+    is the squared difference of its score and the gold one, put on the whole model's scale: with
+    the mean and the standard deviation of its scores, and in units of that deviation.
+    """
+
+    name = "similarity"
+    head = "classification"
+    table = {"spearman": spearman}  # noqa: RUF012
+
+    def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        rows, fitting = tokenised(loaded, examples.first, examples.second)
+        scores = examples.scores or ()
+        self._gold = np.array([scores[i] for i in fitting])
+        if np.ptp(self._gold) == 0:
+            raise _one_score(examples, len(rows))
+        self.notes = (
+            f"{loaded.name} is a cross-encoder, so the one output of its head, the score of two "
+            "texts read together, is correlated with the gold scores.",
+        )
+        return rows, len(rows), len(examples)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"similarity": need_logits(logits)[:, 0].float()}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        return {"similarity": by_row["similarity"].astype(float), "gold": self._gold}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where no pair has a higher score than another."""
+        if above(outputs["similarity"].max(), outputs["similarity"].min()):
+            return None
+        return "gives every pair the same score, so its correlation is set to 0"
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores, full = wide(need_logits(logits)), wide(self.distance.logits())
+        gold = torch.as_tensor(self._gold).to(full)[:, None]
+        gold = (gold - gold.mean()) / spread_of(gold)
+        score = (scores - full.mean().to(scores)) / spread_of(full).to(scores)
+        return (score - gold[batch.index].to(scores)).square()[:, 0]
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the score, (rows, 1)."""
+        return wide(need_logits(logits))
+
+
+def _one_score(examples: Examples, fitting: int) -> CorpusError:
+    return CorpusError(
+        f"{examples.name}: {len(examples) - fitting} of {len(examples)} pairs are longer than the "
+        "model's limit, and the rest have no two different scores."
+    )
+
+
 class TokenClassification(TokenTask):
     """F1 of entities, or accuracy over words, times 100; a word's tag stands at its first piece.
 
-    * ``entity_f1``: where the tags mark how entities begin and go on (B-, I-), micro F1 of whole
-      entities, as seqeval reads them (IOB2 and its kin, not strict); then it is the task's value.
+    * ``entity_f1``: where the tags mark entities (``data/entities.py``), micro F1 of whole ones;
+      then it is the task's value.
     * ``word_accuracy``: share of words with the right tag.
 
     An example is a sentence.
@@ -279,72 +384,77 @@ class TokenClassification(TokenTask):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
-        gold = _tag_ids(examples, names, loaded.name)
+        examples, self._scheme = in_labels_of(examples, names, loaded.name)
+        gold = tag_ids(examples, names, loaded.name)
         words = examples.words or ()
-        encoded = (
-            None
-            if item is None
-            else Row(
-                i,
-                tuple(item.ids.tolist()),
-                None,
-                content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
-                masked=tuple(item.first.tolist()),
-                gold=gold[i],
-            )
-            for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
-        )
-        rows, fitting = numbered(encoded)
-        self.notes = examples.notes
-        self._words = [words[i] for i in fitting]
+        sentences = list(map(Sentence, words))
+        encoded = list(encode_words(loaded, placed(sentences)))
+        left_out = sum(item.left_out for item in encoded if item is not None)
+        # What is not encoded is too long, unless the tokenizer makes nothing of it.
+        too_long = [i for i, item in enumerate(encoded) if item is None]
+        unread = tokenise(loaded, [sentences[i].text for i in too_long], check=False)
+        empty = sum(all(encoding.special_tokens_mask) for encoding in unread)
+        rows, _ = numbered(_row(i, item, gold[i]) for i, item in enumerate(encoded))
+        self.notes = (*examples.notes, *_notes_on_words(left_out, empty))
         self._names = names
         self.table: dict[str, Metric] = {"word_accuracy": token_rate("correct", "tokens")}
-        self._entities = has_entities(tag for row in examples.tags or () for tag in row)
-        if self._entities:
-            if find_spec("seqeval") is None:
-                raise InputError(
-                    "F1 of entities is counted by the package seqeval, which is not installed; "
-                    "install headscope with the extra [tags]."
-                )
+        if self._scheme is not None:
             self.table = {"entity_f1": CountedF1(*_ENTITIES), **self.table}
-        return rows, len(rows), len(words)
+        return rows, len(rows), len(words) - empty
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)
-        if not self._entities:
+        outputs |= self._tag_counts(batch, need_logits(logits)[0])
+        if self._scheme is None:
             return outputs
         sizes = torch.bincount(batch.masked[0], minlength=len(batch.index)).tolist()
         guess = torch.split(need_logits(logits)[0].argmax(dim=-1).cpu(), sizes)
         right = torch.split(batch.gold.cpu(), sizes)
-        counts = [
-            entity_counts(*([self._names[tag] for tag in tags.tolist()] for tags in pair))
-            for pair in zip(guess, right, strict=True)
-        ]
+        counts = []
+        for ids, gold_ids in zip(guess, right, strict=True):
+            found = self._scheme.entities([self._names[tag] for tag in ids.tolist()])
+            gold = self._scheme.entities([self._names[tag] for tag in gold_ids.tolist()])
+            counts.append((len(found & gold), len(found), len(gold)))
         return {**outputs, **dict(zip(_ENTITIES, torch.tensor(counts).double().T, strict=True))}
 
+    def _tag_counts(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
+        """Count how often each tag is guessed, and right, in each row: (rows, tags)."""
+        rows = batch.masked[0]
+        none = logits.new_zeros(len(batch.index), logits.shape[-1], dtype=torch.float32)
+        ones = torch.ones_like(batch.gold, dtype=none.dtype)
+        tags = {"guessed_tags": logits.argmax(dim=-1), "right_tags": batch.gold}
+        return {
+            name: none.index_put((rows, numbers), ones, accumulate=True)
+            for name, numbers in tags.items()
+        }
 
-def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:
-    """Count a sentence's entities that are predicted and right, predicted, and right."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    with warnings.catch_warnings():  # of tags that are no entity's
-        warnings.simplefilter("ignore")
-        ours, theirs = set(get_entities(list(predicted))), set(get_entities(list(right)))
-    return len(ours & theirs), len(ours), len(theirs)
+    def doubts(self, outputs: Outputs) -> tuple[str, ...]:
+        """Say so where fewer tags are right than by chance."""
+        guessed, true = (outputs[name].sum(axis=0) for name in ("guessed_tags", "right_tags"))
+        return order_doubt(self.data.name, outputs["correct"].sum(), guessed, true, "tags")
 
 
-def _tag_ids(examples: Examples, names: dict[int, str], model: str) -> list[tuple[int, ...]]:
-    """Map tags to the model's numbers: by name (any case), or as numbers."""
-    numbers = {str(number): number for number in names}
-    numbers |= {name.lower(): number for number, name in names.items()}
-    rows = []
-    for i, tags in enumerate(examples.tags or ()):
-        unknown = next((tag for tag in tags if tag.lower() not in numbers), None)
-        if unknown is not None:
-            few = [*names.values()][:20]
-            raise InputError(
-                f"{examples.where(i)}: {model} has no tag {unknown!r}; it has {', '.join(few)}"
-                f"{', ...' if len(names) > len(few) else ''}."
-            )
-        rows.append(tuple(numbers[tag.lower()] for tag in tags))
-    return rows
+def _row(index: int, item: EncodedSentence | None, gold: Sequence[int]) -> Row | None:
+    """Ask for the tag of each word that has a piece, at its first one."""
+    if item is None:
+        return None
+    words = range(len(gold)) if item.with_piece is None else item.with_piece.tolist()
+    return Row(
+        index=index,
+        ids=tuple(item.ids.tolist()),
+        types=None,
+        content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
+        masked=tuple(item.first.tolist()),
+        gold=tuple(gold[word] for word in words),
+    )
+
+
+def _notes_on_words(left_out: int, empty: int) -> Iterator[str]:
+    """Say which words, and which sentences, the tokenizer makes nothing of."""
+    if left_out:
+        yield (
+            f"The tokenizer makes no piece of {left_out:,} words; they and their tags are left "
+            "out, and their sentences are kept."
+        )
+    if empty:
+        yield f"The tokenizer makes no piece of any word of {empty:,} sentences; they are left out."

@@ -16,6 +16,7 @@ from headscope.data.examples import (
     read_translations,
 )
 from headscope.data.queries import read_rerank, read_retrieval, with_candidates
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
@@ -24,6 +25,7 @@ from headscope.tasks.encoder_tasks import (
     Classification,
     Fidelity,
     MaskedLM,
+    PairScores,
     Similarity,
     TokenClassification,
 )
@@ -83,7 +85,12 @@ def make_task(
 ) -> Task:
     """Tokenise examples for a model and check that it can do the task."""
     check_task(name, loaded)
-    return TASKS[name](examples, loaded, seed, limit)
+    return task_class(name, loaded)(examples, loaded, seed, limit)
+
+
+def task_class(name: str, loaded: LoadedModel) -> type[Task]:
+    """Return what a model does as the task of this name: a cross-encoder reads pairs at once."""
+    return PairScores if name == "similarity" and gives_one_score(loaded) else TASKS[name]
 
 
 def check_task(name: str, loaded: LoadedModel) -> None:
@@ -101,6 +108,11 @@ def check_task(name: str, loaded: LoadedModel) -> None:
         raise InputError(
             f"{loaded.name} is an encoder-decoder model; the task {name} needs an encoder with a "
             "head of its own."
+        )
+    if name == "retrieval" and gives_one_score(loaded):
+        raise InputError(
+            f"{loaded.name} is a cross-encoder: its head scores a query with one document and "
+            "embeds nothing, so it cannot search all documents; choose the task rerank."
         )
     loaded.pooling.check()
 

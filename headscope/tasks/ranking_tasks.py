@@ -255,10 +255,6 @@ class Rerank(Task):
         gold = torch.as_tensor(share, device=scores.device).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, gold, reduction="none")
 
-    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        scores = wide(need_logits(logits)[:, 0])
-        return (scores - self.distance.logits()[batch.index, 0].to(scores)) ** 2
-
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return the logit, (rows, 1)."""
         return wide(need_logits(logits))

@@ -185,6 +185,8 @@ def decode_greedily(
         decoder_start_token_id=ends.start,
         pad_token_id=pad_id,
     )
+    if ends.first is not None:
+        settings.forced_bos_token_id = ends.first
     if settings.eos_token_id is None:
         settings.eos_token_id = ends.stop
     with quiet_transformers(), torch.no_grad():

@@ -61,7 +61,7 @@ binomial-tail | stats/statistics.py | more than the hits, not as many
 cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
 cross-sides | analyses/classify/labels.py | p is one-sided
-    both = 2 * normal_p( => both = normal_p(
+    both = 2 * t_p( => both = t_p(
 best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
 offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
@@ -118,7 +118,7 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-ratio-of-times | removal/times.py @ 1 | times are multiplied
+ratio-of-times | removal/times.py | times are multiplied
     spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)

@@ -26,6 +26,7 @@ TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])
 TABLES = {
     ".tsv": b"sentence\tlabel\nthe cat sat\t1\na dog ran\t0\n\nit was\t1\n",
     ".csv": b'sentence1,sentence2,score\n"the cat, sat",a dog,3.5\nit,"is ""big""",1\nhe,she,0\n',
+    ".json": b'[{"text": "the cat", "label": 1},\n {"text": "x", "label": 0}]\n',
     ".jsonl": b'{"source": "the cat", "target": "a cat"}\n{"source": "x", "target": "y", "n": 1}\n',
 }
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

@@ -1,7 +1,9 @@
 """``headscope shrink`` and ``headscope export`` as a user types them."""
 
+import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from tiny_models import WORDS, tiny_bert
 from tokenizers import Tokenizer
+from transformers import AutoModel
 
 import headscope
 from headscope.models.run.intervene import gated
@@ -44,6 +47,13 @@ def files(tmp_path_factory):
     for name in ("train", "judge"):
         lines = {" ".join(rng.choice(PIECES, 6)) for _ in range(60)}
         (base / f"{name}.txt").write_text("\n".join(sorted(lines)) + "\n")
+    (base / "few.txt").write_text("\n".join(sorted(lines)[:8]) + "\n")
+    constant = AutoModel.from_pretrained(base / "model")
+    last = constant.encoder.layer[-1].output.LayerNorm
+    last.weight.data.zero_()
+    last.bias.data.fill_(1.0)
+    shutil.copytree(base / "model", base / "constant")
+    constant.save_pretrained(base / "constant")
     return base
 
 
@@ -70,6 +80,46 @@ def test_the_file_of_the_headline_lies_where_its_users_look(files, small):
     assert snippets
     for code in snippets:
         exec(code.replace("path/to/this", str(files / "small")), {})
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("model", "data", "said"),
+    [
+        ("model", "few.txt", "gives 8 examples, and max_drop needs 60 or more"),
+        ("constant", "judge.txt", "The whole model gives every text the same embedding"),
+    ],
+)
+def test_a_loss_that_no_data_can_tell_is_not_confirmed(
+    files, small, run, model, data, said, checked
+):
+    call = ["shrink", files / model, "--runtime", "torch", "--data", files / data]
+    call += ["--check", files / "small"] if checked else ["--text", files / "train.txt"]
+    ended = run(*call, "--max-drop", 50, "--minutes", 0, "-q")
+    assert ended.code == 1
+    assert said in " ".join(ended.stderr.split())
+
+
+def test_a_size_on_few_examples_says_that_the_loss_is_not_known(files, small, run):
+    call = ("shrink", "--check", files / "small", "--data", files / "few.txt")
+    ended = run(*call, "--mb", 1, "-q")
+    assert ended.code == 0, ended.stderr
+    assert "what is lost at most is not known (8 examples; 60 are needed)" in ended.flat
+
+
+def test_a_check_of_a_task_of_pairs_needs_no_text(run, tmp_path):
+    folder = tiny_bert(tmp_path / "model", layers=1, seed=3, task_head="token-classification")
+    tags = itertools.cycle(("LABEL_0", "LABEL_1", "LABEL_1"))
+    lines = []
+    for first in range(9):
+        lines += [f"{word} {next(tags)}" for word in PIECES[first : first + 5]]
+        lines.append("")
+    (tmp_path / "tags.txt").write_text("\n".join(lines) + "\n")
+    task = ("--task", "token-classification", "--data", tmp_path / "tags.txt")
+    ended = run("shrink", folder, "--check", folder, *task, "--mb", 100, "--format", "json", "-q")
+    assert ended.code == 0, ended.stderr
+    assert ended.json["text"] == []
+    assert ended.json["sentences"] == 0
 
 
 @pytest.mark.parametrize(("bound", "code"), [(["--max-drop", 100], 0), (["--mb", 0.001], 3)])

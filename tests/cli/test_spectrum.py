@@ -101,7 +101,7 @@ def test_random_weights_are_those_of_fresh_models(model, text):
 
 
 def test_roles_come_from_a_classification_of_this_model(run, model, text, classified, tmp_path):
-    options = ("--text", text, "-n", "16", "--sequences", "4")
+    options = ("--text", text, "-n", "16", "--sequences", "8")
     outcome = run("spectrum", model, *options, "--roles", classified)
     assert "L0H1 (previous token" in outcome.flat
     assert run("spectrum", model, *options).stdout.count("positional") <= 1  # only in the hint

@@ -1,11 +1,11 @@
-"""A tokenizer that does not belong to the model, or does not know a text, is said everywhere."""
+"""A tokenizer that does not fit the model, its class or a text is said everywhere."""
 
 import json
 import shutil
 from typing import Any
 
 import pytest
-from tiny_models import SPECIAL, VOCABULARY
+from tiny_models import SPECIAL, VOCABULARY, tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError
@@ -83,3 +83,55 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
     # A text that is known warns of nothing.
     found = run("classify", model, "--limit", 4, "--format", "json").json["provenance"]
     assert found["warnings"] == []
+
+
+def _edited(folder, **changes):
+    """Change tokenizer.json of a model, and let it name BertTokenizer."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return folder
+
+
+def test_the_file_is_read_and_the_class_is_said_by_every_command(run, model, tmp_path):
+    """transformers builds BertTokenizer anew, without the replacement that the file asks for."""
+    folder = shutil.copytree(model, tmp_path / "m")
+    replacing = [
+        {"type": "Lowercase"},
+        {"type": "Replace", "pattern": {"String": "x"}, "content": "big"},
+    ]
+    _edited(folder, normalizer={"type": "Sequence", "normalizers": replacing})
+    text, saved = tmp_path / "lines.txt", tmp_path / "saved"
+    text.write_text("the cat sat on a mat\nshe ran to the house\n" * 6, encoding="utf-8")
+    commands = (
+        ("explain", folder, "x dog"),
+        ("validate", folder),
+        ("rank", folder, "--no-fresh"),
+        ("prune", folder, "--heads", "L0H0", "--data", text, "--no-roles", "--save", saved),
+    )
+    for command in commands:
+        done = run(*command, "--format", "json")
+        (said,) = [each for each in done.json["provenance"]["warnings"] if "tokenizer.json" in each]
+        assert "'Foxes' is read as f ##o ##b ##i ##g ##e ##s; BertTokenizer of" in said
+        assert said.endswith("would read f ##o ##x ##e ##s.")
+    assert said.replace(" ", "") in run(*commands[0]).flat.replace(" ", "")
+    again = run("explain", saved, "x dog", "--format", "json").json
+    assert again["tokens"] == ["[CLS]", "big", "dog", "[SEP]"]
+    assert again["provenance"]["warnings"] == []
+
+
+def test_capitals_that_no_text_gives_are_counted(run, tmp_path):
+    words = [*VOCABULARY, "Berlin", "Anna", "##A"]
+    folder = tiny_bert(tmp_path / "m", vocab_size=len(words))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    found = run("explain", folder, "Anna saw Berlin", "--format", "json").json
+    (said,) = found["provenance"]["warnings"]
+    counted = f"3 of {len(set(words))} pieces can never be given because of capitals"
+    assert f"{counted} (Berlin, Anna, ##A)" in said
+    assert "set do_lower_case to false in its tokenizer_config.json" in said
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    found = run("explain", folder, "Anna saw Berlin", "--format", "json").json
+    assert found["tokens"] == ["[CLS]", "Anna", "saw", "Berlin", "[SEP]"]
+    assert found["provenance"]["warnings"] == []

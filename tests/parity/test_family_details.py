@@ -207,7 +207,7 @@ def test_every_stack_of_an_encoder_decoder():
     result = headscope.spectrum(loaded, PAIRS, length=12, sequences=3)
     stacks = ["encoder"] * 8 + ["decoder"] * 12 + ["cross"] * 12
     assert [head.stack for head in result.heads] == stacks
-    windows = pack_pairs(as_corpus(PAIRS), loaded, 12, loaded.start_id)
+    windows = pack_pairs(as_corpus(PAIRS), loaded, 12, (loaded.start_id,))
     sources, targets = map(torch.from_numpy, windows.inputs(windows.spread(3)))
     with use_implementation(loaded.network, "eager"), torch.no_grad():
         found = loaded.network(input_ids=sources, decoder_input_ids=targets, output_attentions=True)

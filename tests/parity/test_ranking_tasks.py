@@ -214,7 +214,7 @@ def test_refusals(bert, crossed, beir, tmp_path):
     with pytest.raises(CorpusError, match="does not say which documents are relevant"):
         read_retrieval(rows)
     rows.write_text("the cat\tthe dog\tgood\nit\tthe mat\t1\n")
-    with pytest.raises(CorpusError, match=r"line 1: the label 'good' is not a number"):
+    with pytest.raises(CorpusError, match=r"line 1: this reads like a header"):
         read_rerank(rows)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from derivatives import check_derivatives
-from scipy import stats
+from scipy import special, stats
 from tiny_models import tiny_bert
 from torch import Tensor
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.examples import Examples
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
@@ -33,7 +35,16 @@ Open = Callable[..., tuple[LoadedModel, Task]]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     folder = tmp_path_factory.mktemp("tasks")
-    return {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
+    made = {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
+    kinds = {
+        "labels": (3, "multi_label_classification"),
+        "score": (1, None),
+        "numbers": (3, "regression"),
+    }
+    for name, (n, kind) in kinds.items():
+        outputs = {"num_labels": n, "problem_type": kind}
+        made[name] = tiny_bert(folder / name, task_head="classification", **outputs)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +122,21 @@ def test_mlm_is_cross_entropy_at_the_masks(opened):
     assert not task.higher_is_better
 
 
-@pytest.mark.parametrize("head", [None, "classification", "mlm"])
+def one_by_one(full: Tensor, other: Tensor, head: str) -> float:
+    """The distance of the outputs of one text, by SciPy."""
+    if head == "score":
+        return float((other - full) ** 2)
+    if head == "labels":
+        pairs = zip(special.expit(full.numpy()), special.expit(other.numpy()), strict=True)
+        return sum(stats.entropy([p, 1 - p], [q, 1 - q]) for p, q in pairs)
+    return float(stats.entropy(special.softmax(full.numpy()), special.softmax(other.numpy())))
+
+
+@pytest.mark.parametrize("head", [None, "classification", "mlm", "labels", "score"])
 def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
     loaded, task = opened("fidelity", head)
-    same = task.metrics(task.outputs(loaded))
-    assert same == pytest.approx({"cosine": 1.0, "kl": 0.0} if head else {"cosine": 1.0}, abs=1e-9)
+    same, name = task.metrics(task.outputs(loaded)), "squared_change" if head == "score" else "kl"
+    assert same == pytest.approx({"cosine": 1.0, name: 0.0} if head else {"cosine": 1.0}, abs=1e-9)
     compact = headscope.remove_heads(loaded, [(0, 1), (1, 2)])
     outputs = task.outputs(compact)
     cosines, divergences = [], []
@@ -125,19 +146,21 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
             (a, p), (b, q) = (m.run(ids, torch.ones_like(ids)) for m in (loaded, compact))
         cosines.append(float(torch.cosine_similarity(a[0].mean(0), b[0].mean(0), dim=0)))
         if p is not None:
-            p, q = (x[0].log_softmax(-1) for x in (p, q))
-            kl = (p.exp() * (p - q)).sum(-1)
-            divergences.append(float(kl[list(row.masked)].mean() if head == "mlm" else kl))
+            places = [(p[0, i], q[0, i]) for i in row.masked] if head == "mlm" else [(p[0], q[0])]
+            divergences.append(np.mean([one_by_one(*pair, head) for pair in places]))
     np.testing.assert_allclose(outputs["cosine"], cosines)
     assert 0.0 < task.value(outputs) < 1.0
     if head:
-        np.testing.assert_allclose(outputs["kl"], divergences)
+        np.testing.assert_allclose(outputs[name], divergences)
+        assert min(divergences) > 1e-5
 
 
 @pytest.mark.parametrize(
     ("task", "head", "labels"),
     [
         *(("fidelity", None, False), ("fidelity", "classification", False)),
+        *(("fidelity", "labels", False), ("fidelity", "score", False)),
+        *(("similarity", "score", True), ("similarity", "score", False)),
         *(("mlm", "mlm", True), ("mlm", "mlm", False)),
         *(("classification", "classification", True), ("similarity", None, True)),
     ],
@@ -145,6 +168,24 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
 def test_derivatives(task, head, labels, opened):
     loaded, made = opened(task, head)
     check_derivatives(made, loaded, labels=labels)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", [None, "classification", "labels", "score", "numbers"])
+def test_half_the_squared_distance_of_e_is_the_label_free_loss(head, opened):
+    """To second order: what fisher and surgeon measure is what gates lower."""
+    loaded, task = opened("fidelity", head)
+    for batch in task.loss_batches(loaded, labels=False):
+        full = batch.gates().detach()
+        less = full - 1e-3 * torch.rand(full.shape, generator=torch.Generator().manual_seed(0))
+        moved = (batch.embed(less) - batch.embed(full)).square().sum(-1) / 2
+        torch.testing.assert_close(moved, batch.loss(less), rtol=0.02, atol=0.0)
+    if head in ("score", "numbers"):  # the change of numbers counts in units of their spread
+        logits = task.distance.logits().numpy()
+        np.testing.assert_allclose(task.distance.spread.numpy(), logits.std(axis=0))
+    for batch in task.loss_batches(loaded, labels=False, of_value=True):
+        unit = batch.embed(batch.gates().detach())
+        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(batch.size).to(unit))
 
 
 @pytest.mark.parametrize(
@@ -165,8 +206,40 @@ def test_a_head_for_regression_is_no_classifier(files, tmp_path):
     folder = tiny_bert(tmp_path / "regression", task_head="classification", num_labels=1)
     loaded = headscope.load(str(folder), task_head="auto")
     examples = read_examples("classification", files["classification"])
-    with pytest.raises(InputError, match="does not choose one of several classes"):
+    with pytest.raises(InputError, match=r"one of several classes \(its outputs: 1, numbers\)"):
         make_task("classification", examples, loaded)
+
+
+def test_a_cross_encoder_is_measured_by_its_score_of_each_pair(opened, files):
+    """One pair at a time through the plain network: both texts in one input."""
+    loaded, task = opened("similarity", "score")
+    lines = [line.split(",") for line in files["similarity"].read_text().splitlines()]
+    scores = []
+    for first, second, _ in lines:
+        pair = loaded.tokenizer(first, second, return_tensors="pt")
+        with torch.no_grad():
+            scores.append(loaded.network(**pair).logits.item())
+    outputs = task.outputs(loaded)
+    np.testing.assert_allclose(outputs["similarity"], scores, atol=1e-6)
+    gold = [float(line[2]) for line in lines]
+    assert task.value(outputs) == pytest.approx(100 * stats.spearmanr(scores, gold)[0])
+    assert "cross-encoder" in task.notes[0]
+    own = Examples(
+        "own", "", *zip(*(line[:2] for line in lines), strict=True), scores=tuple(scores)
+    )
+    ideal = make_task("similarity", own, loaded)
+    assert ideal.value(ideal.outputs(loaded)) == pytest.approx(100)
+    # Its loss is nothing where the gold scores are its own, on whatever scale.
+    other = replace(own, scores=tuple(3 * score - 7 for score in scores))
+    for batch in make_task("similarity", other, loaded).loss_batches(loaded):
+        np.testing.assert_allclose(batch.loss(batch.gates().detach()), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("head", ["classification", "labels"])
+def test_a_head_that_is_not_read_is_said(head, opened):
+    _, task = opened("similarity", head)
+    assert "The classification head" in task.notes[0]
+    assert "is not read: what is compared are embeddings" in task.notes[0]
 
 
 def test_unknown_names_and_missing_files():

@@ -17,7 +17,6 @@ import headscope
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.annotated import read_questions, read_tagged
 from headscope.models.run.loaded import LoadedModel
-from headscope.tasks import encoder_tasks
 from headscope.tasks.making import make_task, read_examples
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -79,6 +78,34 @@ def test_tags_of_first_pieces(tagger, tagged):
     assert task.interval(outputs).low < task.value(outputs) < task.interval(outputs).high
 
 
+def test_entities_of_labels_in_another_scheme(tmp_path, tagged):
+    """A model of BILOU on a file of IOB: seqeval reads both once L- and U- are called E- and S-."""
+    labels = ["O", *(f"{mark}-{kind}" for kind in ("PER", "LOC") for mark in "BILU")]
+    names = dict(enumerate(labels))
+    numbers = {name: i for i, name in names.items()}
+    made = tiny_bert(
+        tmp_path / "m", task_head="token-classification", id2label=names, label2id=numbers
+    )
+    model = headscope.load(str(made), task_head="auto", dtype="float64")
+    data = read_tagged(tagged)
+    task = make_task("token-classification", data, model)
+    (note,) = task.notes
+    assert note.startswith("Entities are read by the scheme IOB")
+    assert note.endswith("The file's tags were rewritten in the model's scheme, BILOU.")
+    predicted, as_bioes = [], str.maketrans("LU", "ES")
+    for words in data.words:
+        given = model.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            guess, places = model.network(**given).logits[0].argmax(-1), given.word_ids()
+        tags = [labels[guess[places.index(i)]] for i in range(len(words))]
+        predicted.append([tag[:1].translate(as_bioes) + tag[1:] for tag in tags])
+    expected = 100 * f1_score([list(tags) for tags in data.tags], predicted)
+    assert 0 < expected < 100
+    outputs = task.outputs(model)
+    assert task.value(outputs) == pytest.approx(expected)
+    assert task.metrics(outputs)["word_accuracy"] > 0
+
+
 def test_parts_of_speech_are_counted_by_word(tmp_path):
     """UPOS of CoNLL-U, ranges and empty nodes passed over; no entity, so accuracy is the value."""
     rows = ["# text = the cat ran", "1-2\tthecat" + "\t_" * 8]
@@ -121,7 +148,7 @@ def test_derivatives_of_tags(tagger, tagged):
         assert not one[size:].any()
 
 
-def test_files_and_models_that_do_not_tag(loaded, tagger, tagged, tmp_path, monkeypatch):
+def test_files_and_models_that_do_not_tag(loaded, tagger, tagged, tmp_path):
     with pytest.raises(InputError, match="has no token-classification head"):
         make_task("token-classification", read_tagged(tagged), loaded)
     prose = tmp_path / "prose.txt"
@@ -130,15 +157,12 @@ def test_files_and_models_that_do_not_tag(loaded, tagger, tagged, tmp_path, monk
         read_tagged(prose)
     prose.write_text("cat B-ORG\nran O\n\nhe O\n")
     with pytest.raises(
-        InputError, match=r"prose.txt, line 1: .* has no tag 'B-ORG'; it has O, B-P"
+        InputError, match=r"prose.txt, line 1: .* has no tag 'B-ORG'; it knows 0 .O., 1 .B-P"
     ):
         make_task("token-classification", read_tagged(prose), tagger)
     prose.write_text("cat O\nran O\n\nhe O\n")
     with pytest.raises(CorpusError, match="every word has the tag 'O'"):
         read_tagged(prose)
-    monkeypatch.setattr(encoder_tasks, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"seqeval, which is not installed; .*\[tags\]"):
-        make_task("token-classification", read_tagged(tagged), tagger)
 
 
 PLAIN = [word for word in WORDS if word.isalpha()]
@@ -171,9 +195,10 @@ def write(path: Path, made: list[tuple[str, str, list[str]]]) -> Path:
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = tiny_bert(tmp_path_factory.mktemp("qa") / "bert", task_head="question-answering")
-    made = headscope.load(str(folder), task_head="auto", dtype="float64")
-    made.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    return made
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return headscope.load(str(folder), task_head="auto", dtype="float64")
 
 
 def slow_f1(answer: str, gold: str) -> float:

@@ -292,7 +292,7 @@ def test_patterns_are_of_low_rank_or_not(how, verdict):
     """An untrained model's are, and the text says that this is no sign of learning."""
     loaded = opened(flat_or_sharp(how))
     measured = headscope.spectrum(
-        loaded, STREAM, length=16, sequences=6, control=True, validate=False
+        loaded, STREAM, length=16, sequences=10, control=True, validate=False
     )
     found = decide("low_rank", Evidence(spectrum=measured))
     assert found.verdict == verdict, found.parts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from torch.nn import functional as F
 
 import headscope
@@ -41,7 +41,7 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(demo.folder)
-    off = [(2, head) for head in range(12)] + [(0, 5), (5, 11)]
+    off = [(2, head) for head in range(8)] + [(0, 5), (5, 11)]
     found = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
     said, shown = found["answers"][0], found["texts"][0]
     assert said["name"] == "similarity of the two sentences"
@@ -78,13 +78,70 @@ def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
     assert all(0 < float(answer["full"]) < 1 for answer in said["answers"])
 
 
-def test_as_many_random_heads_are_off_as_were_switched_off(answers):
+def classifier(folder, **config):
+    """Answers of a tiny classifier, and its logits of some texts read together, by transformers."""
+    from transformers import AutoModelForSequenceClassification
+
+    tiny_bert(folder, task_head="classification", **config)
+    network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    def logits(*texts):
+        with torch.no_grad():
+            return network(**tiny_tokenizer()(*texts, return_tensors="pt")).logits[0]
+
+    return Answers(open_for_tasks(str(folder))), logits
+
+
+def test_independent_labels_have_a_probability_each(tmp_path):
+    names = {0: "joy", 1: "anger", 2: "fear"}
+    ids = {name: number for number, name in names.items()}
+    labels = {"num_labels": 3, "id2label": names, "label2id": ids}
+    problem = {"problem_type": "multi_label_classification"}
+    ask, logits = classifier(tmp_path / "m", **labels, **problem)
+    said = {answer["name"]: float(answer["full"]) for answer in ask(["the cat sat"], [])["answers"]}
+    expected = logits("the cat sat").sigmoid().tolist()
+    assert said == pytest.approx(dict(zip(ids, expected, strict=True)), abs=6e-4)
+
+
+def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
+    ask, logits = classifier(tmp_path / "m", num_labels=1)
+    for texts in (["the cat sat"], ["the cat sat", "a dog ran"]):
+        (answer,) = ask(texts, ["L0H0"])["answers"]
+        assert answer["name"] == "score"
+        assert float(answer["full"]) == pytest.approx(float(logits(*texts)), abs=6e-4)
+        assert answer["off"] != answer["full"]
+
+
+def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(answers):
     gates = answers._gates(["L0H0", "L0H1", "L5H3"])
+    assert RANDOM >= 19
     assert gates.shape == (2 + RANDOM, 6, 12)
-    assert (gates == 0).flatten(1).sum(1).tolist() == [0] + [3] * (1 + RANDOM)
+    off_by_layer = (gates == 0).sum(2).tolist()
+    assert off_by_layer == [[0] * 6] + [[2, 0, 0, 0, 0, 1]] * (1 + RANDOM)
+    assert len({tuple(one.flatten().tolist()) for one in gates}) == 2 + RANDOM  # all different
+    more = answers._gates(["L0H0", "L0H1", "L0H2", "L5H3"])
+    nested = [(a <= b).all() for a, b in zip(more[2:, 0], gates[2:, 0], strict=True)]
+    assert sum(nested) < RANDOM / 2  # another size draws other heads
     said = answers([A], [])  # with every head on nothing is random
     assert (said["off"], [item["random"] for item in said["answers"]]) == (0, [""])
     assert said["answers"][0]["off"] == "1.000"
+    assert (said["sets"], said["note"]) == (0, "")
+
+
+def test_one_head_is_compared_with_all_others_of_its_layer(answers):
+    gates = answers._gates(["L2H3"])[1:]
+    assert {tuple(off) for off in (gates == 0).nonzero()[:, 1:].tolist()} == {
+        (2, head) for head in range(12)
+    }
+    assert answers([A], ["L2H3"])["sets"] == 11
+
+
+@pytest.mark.parametrize("heads", [range(12), range(11)])
+def test_no_random_sets_are_shown_where_there_are_hardly_others(answers, heads):
+    """A whole layer has no other set, most of one nearly the same heads."""
+    said = answers([A], [f"L2H{head}" for head in heads])
+    assert (said["sets"], said["answers"][0]["random"]) == (0, "")
+    assert said["note"].startswith("No random sets to compare with")
 
 
 @pytest.fixture(scope="module")

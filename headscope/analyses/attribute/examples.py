@@ -22,8 +22,11 @@ from headscope.data.examples import (
     read_translations,
     without_shared,
 )
+from headscope.data.labels import class_number
+from headscope.data.pieces import readable_pieces, special_ids
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
 from headscope.tasks.seq2seq import decode_greedily
@@ -50,6 +53,11 @@ class Opened:
     calibration_rows: list[Row]
     calibration: dict[str, Any]
     data: Examples | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the data is not read."""
+        return () if self.data is None else self.data.notes
 
 
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
@@ -140,8 +148,20 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
             f"{loaded.name} is an encoder-decoder model, whose class cannot be taken apart; give "
             "two texts and of = cosine, which compares them by its encoder."
         )
-    if kind == "class" and options.flip and loaded.network.config.num_labels == 1:
-        raise InputError(f"{loaded.name} has one output, so there is no prediction to change.")
+    if kind == "class" and head_outputs(loaded) is HeadOutputs.NUMBERS:
+        n = int(loaded.network.config.num_labels)
+        count = "one number" if n == 1 else f"{n} numbers"
+        if options.flip:
+            raise InputError(
+                f"{loaded.name} has no class: it puts out {count}, so there is no prediction to "
+                "change."
+            )
+        if n > 1 and options.label is None:
+            names = ", ".join(map(str, loaded.network.config.id2label.values()))
+            raise InputError(
+                f"{loaded.name} puts out {count}, none of which is its prediction; name one of "
+                f"them by label ({names})."
+            )
     if kind == "cosine" and (name := first_set("flip", "label")):
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
 
@@ -220,15 +240,15 @@ def labelled(
     if label is not None:
         if kind == "class":
             names = {int(n): str(name) for n, name in loaded.network.config.id2label.items()}
-            fits = [i for i, n in names.items() if label.lower() == n.lower() or label == str(i)]
-            known = f"{loaded.name} has no class {label!r}; it knows {', '.join(names.values())}."
+            number = class_number(label, names, loaded.name)
         else:
             token = loaded.tokenizer.convert_tokens_to_ids(label)
-            fits = [] if token in (None, loaded.tokenizer.unk_token_id) else [int(token)]
-            known = f"{label!r} is no single token of {loaded.name}; give one of its vocabulary."
-        if not fits:
-            raise InputError(known)
-        return [replace(e, label=fits[0]) for e in examples], _label_name(loaded, kind, fits[0])
+            if token in (None, loaded.tokenizer.unk_token_id):
+                raise InputError(
+                    f"{label!r} is no single token of {loaded.name}; give one of its vocabulary."
+                )
+            number = int(token)
+        return [replace(e, label=number) for e in examples], _label_name(loaded, kind, number)
     examples = predicted(loaded, examples)
     first = examples[0].label
     same = all(example.label == first for example in examples)
@@ -238,7 +258,7 @@ def labelled(
 def _label_name(loaded: LoadedModel, kind: str, number: int) -> str:
     if kind == "class":
         return str(loaded.network.config.id2label[number])
-    return str(loaded.tokenizer.convert_ids_to_tokens(number))
+    return readable_pieces(loaded.tokenizer, [number])[0]
 
 
 # --- targets of an encoder-decoder ----------------------------------------------------------------
@@ -294,7 +314,8 @@ def target_of(row: PairRow) -> Example:
 
 def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]:
     """Yield each source that is not too long, with the target that greedy decoding gives it."""
-    special, ends = set(loaded.tokenizer.all_special_ids), ends_of(loaded)
+    special = special_ids(loaded.tokenizer)
+    ends = ends_of(loaded)
     for row in encode_rows(loaded, sources, None):
         if row is None or not row.ids:
             continue
@@ -392,9 +413,9 @@ def other_texts(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> l
     """Return the same output of other texts; a token's logit is read at a masked middle token."""
     if example.kind == "class":
         typed = example.rows[0].types is not None
-        return [
-            replace(example, rows=(replace(r, types=(0,) * len(r)) if typed else r,)) for r in rows
-        ]
+        if typed:
+            rows = [replace(row, types=row.types or (0,) * len(row)) for row in rows]
+        return [replace(example, rows=(row,)) for row in rows]
     mask, others = int(loaded.tokenizer.mask_token_id), []
     for row in rows:
         position = row.content[len(row.content) // 2]

@@ -22,6 +22,7 @@ from headscope.data.token_rows import Padded, PairRow, Row, padded
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.readout import Readout, embedding, task_head
 from headscope.models.anatomy.residual import Contributions, RecordedRun, record
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
@@ -42,6 +43,9 @@ class Example:
     #: One for a logit, two for a cosine; a third is what the second is compared with.
     rows: tuple[Row, ...]
     label: int = 0  # Of the logit
+    #: Of a label that is independent of the others: 1 where it is predicted, its probability being
+    #: above 0.5, and -1 where it is not; 0 where labels are alternatives.
+    side: int = 0
     position: int = 0  # Of the mask
     positions: tuple[int, ...] = ()  # Of the target's tokens that count; its row is a PairRow.
 
@@ -117,7 +121,8 @@ def value_of(example: Example, rows: Tensor) -> Tensor:
 def margin_of(example: Example, rows: Tensor) -> Tensor:
     """Return by how much the second text is nearer than the third, or the label is ahead.
 
-    For a target this is the smallest margin of its counted tokens.
+    For a target this is the smallest margin of its counted tokens, and for a label that is
+    independent of the others the distance of its logit from 0, where its probability is 0.5.
     """
     if example.kind == "cosine":
         return (rows[..., 0, :] * (rows[..., 1, :] - rows[..., 2, :])).sum(-1)
@@ -127,6 +132,8 @@ def margin_of(example: Example, rows: Tensor) -> Tensor:
         others = logits.clone()
         others[..., range(len(labels)), labels] = float("-inf")
         return (target - others.amax(-1)).amin(-1)
+    if example.side:
+        return example.side * rows[..., 0, example.label]
     others = rows[..., 0, :].clone()
     others[..., example.label] = float("-inf")
     return rows[..., 0, example.label] - others.amax(-1)
@@ -284,12 +291,16 @@ def _values(examples: Sequence[Example], logits: Tensor) -> Tensor:
     return torch.stack(values)[:, None]
 
 
-def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]:
+def predicted(
+    loaded: LoadedModel, examples: Sequence[Example], *, same_label: bool = False
+) -> list[Example]:
     """Give each example the class or token that the model predicts, or those of its target.
 
-    A target is read itself where its next token is predicted (teacher forcing).
+    A target is read itself where its next token is predicted (teacher forcing). Of labels that are
+    independent it is the likeliest one, or, if ``same_label``, the one that the example has.
     """
     labelled = dict(enumerate(examples))
+    independent = head_outputs(loaded) is HeadOutputs.LABELS
     for indices, part, batch in batches(loaded, examples):
         run: Run = partial(loaded.run, select=select_read(loaded, part))
         with intervene(loaded) as router, torch.no_grad():
@@ -299,6 +310,10 @@ def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]
             if example.kind == "target":
                 labels = tuple(row[: len(example.pair.labels)].argmax(-1).tolist())
                 labelled[i] = replace(example, rows=(replace(example.pair, labels=labels),))
+            elif independent:
+                label = example.label if same_label else int(row.argmax())
+                side = 1 if float(row[label]) > 0 else -1
+                labelled[i] = replace(example, label=label, side=side)
             else:
                 labelled[i] = replace(example, label=int(row.argmax()))
     return list(labelled.values())

@@ -14,6 +14,8 @@ from headscope.stats.estimate import JOINTLY_UNKNOWN, Estimate, JointEstimate
 if TYPE_CHECKING:
     import pandas
 
+#: Kinds of outputs of a head that are no choice of one class.
+INDEPENDENT, NUMBERS = "independent labels", "numbers"
 #: Numbers of a head, as its fields are called.
 EFFECTS = ("direct", "first_order", "removed", "removed_mean", "resampled", "removed_size")
 
@@ -248,6 +250,9 @@ class AttributeResult(Measured):
     control: AttributeControl | None = None  # Random weights, where asked for
     #: Where it was asked for; None also where all heads together change nothing.
     faithfulness: Annotated[Faithfulness | None, Compare()] = None
+    #: What the head of a class puts out, as :class:`~headscope.models.run.head_outputs.HeadOutputs`
+    #: has it: ``choice of one``, ``independent labels`` or ``numbers``; empty for other outputs.
+    outputs: str = ""
 
     def part(self, kind: str) -> Estimate:
         """Return what all parts of one kind contribute."""

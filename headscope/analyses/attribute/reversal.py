@@ -174,7 +174,7 @@ def searched(loaded: LoadedModel, example: Example, options: AttributeOptions) -
     None where no search is asked for.
     """
     if options.against is None:
-        return predicted(loaded, [example])[0] if options.flip else None
+        return predicted(loaded, [example], same_label=True)[0] if options.flip else None
     third = next(encode_rows(loaded, [loaded.pooling.prompt + options.against], None))
     if third is None or not third.content:
         raise InputError(f"The text of against does not fit {loaded.name}; give another.")
@@ -223,6 +223,6 @@ def _of_margin(
             others = [replace(e, positions=e.positions[: options.at][-1:]) for e in others]
     else:
         others = other_texts(loaded, example, near)
-    for other in predicted(loaded, others):
+    for other in predicted(loaded, others, same_label=True):
         if same(float(Versions(loaded, other, margin_of).measure([()])[0])):
             yield other

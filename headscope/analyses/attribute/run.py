@@ -48,8 +48,10 @@ from headscope.core.progress import Progress, silent
 from headscope.core.rounding import above
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
+from headscope.data.pieces import readable_pieces
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
+from headscope.models.run.head_outputs import head_outputs
 from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
@@ -155,11 +157,14 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     return AttributeResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=opened.data),
+        provenance=provenance(
+            loaded, command=options.command, seed=seed, data=opened.data, warnings=opened.notes
+        ),
         validation=validation,
         kind=opened.kind,
         texts=opened.texts,
         label=opened.label,
+        outputs=head_outputs(loaded).value if opened.kind == "class" else "",
         examples=n,
         skipped=opened.skipped,
         removals=len(chosen),
@@ -217,17 +222,17 @@ def _exact(loaded: LoadedModel) -> LoadedModel:
 
 
 def _joint(values: Array, of: int) -> JointEstimate:
-    """Return one of ``of`` means over examples with Student's t intervals; one example has none."""
+    """Return one of ``of`` means over examples with Student's t intervals; few have none."""
     n = len(values)
     if np.isnan(values).any():
         return JOINTLY_UNKNOWN
     error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
-    half = [float(t_half_width(error, np.array(n)))]
+    half = [float(t_half_width(error, n))]
     return joint_mean([float(values.mean())], half, half, of=of, n=n)
 
 
 def _mean(values: Array) -> Estimate:
-    """Return the mean over examples with its Student's t interval; one example has none."""
+    """Return the mean over examples with its Student's t interval; few have none."""
     mean = _joint(values, 1)
     return Estimate(mean.value, mean.low, mean.high)
 
@@ -304,13 +309,10 @@ def _by_token(
         by_row = zip(example.rows, heads.sum((1, 2)), feed_forward, embeddings, strict=False)
         texts = [(row.ids, row.content, *parts_of_row) for row, *parts_of_row in by_row]
 
-    def names(ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(map(str, exact.tokenizer.convert_ids_to_tokens(list(ids))))
-
     tokens = tuple(
         AttributedToken(text, i, name, i not in content, *(float(column[i]) for column in columns))
         for text, (ids, content, *columns) in enumerate(texts)
-        for i, name in enumerate(names(ids))
+        for i, name in enumerate(readable_pieces(exact.tokenizer, ids))
     )
     if table is None:
         return tokens, None
@@ -319,7 +321,7 @@ def _by_token(
         table = table[list(example.positions)]
         sides = [tuple(example.pair.labels[i] for i in example.positions), example.pair.ids]
     values = tuple(tuple(map(float, row)) for row in table)
-    rows, columns = map(names, sides)
+    rows, columns = (readable_pieces(exact.tokenizer, ids) for ids in sides)
     return tokens, TokenPairs(rows, columns, values, float(output - table.sum()))
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
+from headscope.analyses.attribute.result import (
+    INDEPENDENT,
+    NUMBERS,
+    AttributedHead,
+    AttributeResult,
+    Reversal,
+)
 from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -173,9 +179,13 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
             for curve in faithfulness.rankings
         ]
         areas = [float(getattr(curve, area)) for curve in faithfulness.random]
+        intervals = [getattr(curve, area).interval for curve in faithfulness.rankings]
+        held = (
+            " Intervals are over examples, with each ranking held fixed." if any(intervals) else ""
+        )
         yield b.Text(
             f"{name} (area {meaning}): {joined(each)}; {random} random rankings "
-            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.",
+            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.{held}",
             "control",
         )
     shares = [k / n for k in faithfulness.kept]
@@ -397,8 +407,17 @@ def _name(result: AttributeResult) -> str:
         return "The cosine"
     if result.kind == "target":
         return f"The logit of {visible(result.label)}" if result.label else "The mean target logit"
-    what = {"class": "class", "token": "token"}[result.kind]
+    what = "label" if result.outputs == INDEPENDENT else result.kind
+    if result.outputs == NUMBERS:
+        named = result.label not in ("", "LABEL_0")  # transformers' name of what has none
+        return f"The score {visible(result.label)}" if named else "The score"
     return f"The logit of the {what} {visible(result.label)}" if result.label else "The logit"
+
+
+def _kind(result: AttributeResult) -> str:
+    if result.outputs == NUMBERS:
+        return "a score"
+    return "a cosine" if result.kind == "cosine" else "a logit"
 
 
 def _of(result: AttributeResult) -> str:
@@ -457,8 +476,7 @@ def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
     control = next(part.direct for part in result.shuffled.parts if part.kind == kind)
     texts = {"cosine": "unrelated texts", "target": "unrelated sources"}
     yield KeyNumber(
-        f"{kind}{chr(39)}{'' if kind == 'heads' else 's'} direct part of "
-        f"{'a cosine' if result.kind == 'cosine' else 'a logit'}",
+        f"{kind}{chr(39)}{'' if kind == 'heads' else 's'} direct part of {_kind(result)}",
         f"{ranged(heads)} of {ranged(output)}",
         f"{texts.get(result.kind, 'other texts')} {ranged(control)}",
         heads,

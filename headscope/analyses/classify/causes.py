@@ -108,7 +108,7 @@ def with_causes(
     measured = [h for h in result.heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in measured]
     by_head = [by_unit[units.unit(position)] for position in at]
-    notes = list(task.notes)
+    notes = [note for note in task.notes if note not in task.data.notes]
     tests: tuple[CauseTest, ...] = ()
     if units.shared:
         notes.insert(
@@ -141,7 +141,9 @@ def with_causes(
     )
     cause_of = {h.name: cause for h, cause in zip(measured, by_head, strict=True)}
     heads = tuple(replace(head, cause=cause_of.get(head.name)) for head in result.heads)
-    return replace(result, heads=heads, causes=causes)
+    warnings = [*result.provenance["warnings"], *task.data.notes, *task.doubts(full)]
+    origin = {**result.provenance, "warnings": list(dict.fromkeys(warnings))}
+    return replace(result, provenance=origin, heads=heads, causes=causes)
 
 
 def _remove_each(
@@ -168,7 +170,7 @@ def _remove_each(
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return joint_mean(losses, downs, ups, of=len(units.members))
+        return joint_mean(losses, downs, ups, of=len(units.members), n=task.n_examples)
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):
@@ -204,7 +206,7 @@ def _estimate(
     """
     calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
-        batches = calibration.batches(labels=False)
+        batches = calibration.batches(labels=False, of_value=True)
         newton = sample(batches, units, directions=DIRECTIONS, seed=seed)
         return newton.matrix.diagonal() / 2
     return -labelled_rows(calibration.batches(labels=True), units).mean(dim=0)

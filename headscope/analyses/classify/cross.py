@@ -59,7 +59,7 @@ from headscope.core.widest import widest
 from headscope.data.batches import AlignedWords, Batch
 from headscope.data.pairs import ALIGNED
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import Z95, ratio_error
+from headscope.stats.statistics import effective_units, finite, ratio_error, share_interval
 
 STEP, STEPS = 0.02, 49  # Thresholds of links: 0.02, 0.04, ... 0.98.
 _SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
@@ -187,13 +187,14 @@ class Agreement(Accumulator):
         t = int(error[0].argmin())
         of_n, products, of_d = self.squares[:, 1, layer, head, t]
         terms = both[1, t], of_n, products, size[1, t], of_d, int(self.units[1])
-        half = Z95 * float(np.nan_to_num(ratio_error(*terms), nan=1.0, posinf=1.0))
         value, n = float(error[1, t]), int(links[1, t])
+        units = effective_units(size[1, t], of_d)
+        low, high = map(float, share_interval(value, ratio_error(*terms), units))
         return LinkScore(
             threshold=round(STEP * (t + 1), 2),
             precision=int(possible[1, t]) / n if n else None,
             recall=int(sure[1, t]) / int(self.sure[1]) if self.sure[1] else None,
-            error=Estimate(value, max(value - half, 0.0), min(value + half, 1.0)),
+            error=Estimate(value, finite(low), finite(high)),
             links=n,
         )
 

@@ -32,19 +32,25 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import FEWEST, LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import NEVER, Syntactic, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import (
+    Syntactic,
+    SyntacticTest,
+    judge_syntactic,
+    why_untested,
+)
 from headscope.core.accumulator import Array
 from headscope.core.roles import NO_ROLE, PAIR, Thresholds, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (
+    FEWEST_UNITS,
     adjust,
     binomial_p,
     finite,
-    normal_interval,
-    normal_p,
     ratio,
+    share_interval,
     t_half_width,
+    t_p,
     wilson,
 )
 
@@ -222,12 +228,12 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]
     """Judge the rarest-word rate of every head against chance and uniform attention."""
     n, chance, uniform = int(sums.queries[0]), *map(sums.expected, sums.baselines)
     rates, two_rarest, error = sums.mean("rate"), sums.mean("two_rarest"), sums.error("rate")
-    low, high = (end.clip(0.0, 1.0) for end in normal_interval(rates, error))
+    units = sums.effective("rate")
     baselines = zip((chance, uniform), map(sums.error, sums.baselines), strict=True)
-    worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
-    p = adjust(worst if n else np.ones_like(worst), exists)
+    tests = [t_p(rates, error, baseline, units) for baseline, error in baselines]
+    p = adjust(np.max(tests, axis=0), exists)
     baseline, against = max((uniform, "uniform"), (chance, "chance"))
-    numbers = _Numbers(rates, (low, high), p, baseline, against)
+    numbers = _Numbers(rates, share_interval(rates, error, units), p, baseline, against)
     earned = (rates >= thresholds.rare) & (rates - uniform >= thresholds.rare_gain - FRACTION)
     earned &= (rates > baseline) & (p <= thresholds.q)
     for head in _heads_in(exists):
@@ -249,17 +255,15 @@ def _order(
     """Judge the alignment of every cross-attention head, against no order at all."""
 
     def alignment(of: CrossHeads, p: Array) -> _Numbers:
-        """An unknown interval is all of [-1, 1]."""
-        mean, error = of.mean("alignment"), of.error("alignment")
-        half = np.nan_to_num(t_half_width(error, of.units), nan=np.inf, posinf=np.inf)
-        centre = np.nan_to_num(mean)
-        interval = (centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0)
+        mean, half = of.mean("alignment"), t_half_width(of.error("alignment"), int(of.units))
+        half = np.where(np.isfinite(half), half, np.nan)
+        interval = (mean - half).clip(-1.0, 1.0), (mean + half).clip(-1.0, 1.0)
         return _Numbers(mean, interval, p, 0.0, "no order")
 
     mean, error = sums.mean("alignment"), sums.error("alignment")
     # Either direction is a finding.
-    both = 2 * normal_p(np.abs(mean), error, 0.0)
-    p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
+    both = 2 * t_p(np.abs(mean), error, 0.0, int(sums.units))
+    p = adjust(both.clip(max=1.0), exists)
     numbers, pairs = alignment(sums, p), int(sums.units)
     with_swapped = alignment(swapped, p) if swapped is not None and int(swapped.units) else None
     low, high = numbers.interval
@@ -283,10 +287,9 @@ def _order(
 def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the confidence of every cross-attention head, against uniform attention."""
     mean, error = sums.mean("confidence"), sums.error("confidence")
-    width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
-    low, high = (end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
-    uniform = sums.expected("confidence")
-    p = adjust(normal_p(mean, error, uniform), exists)
+    units, uniform = sums.effective("confidence"), sums.expected("confidence")
+    low, high = share_interval(mean, error, units)
+    p = adjust(t_p(mean, error, uniform, units), exists)
     numbers = _Numbers(mean, (low, high), p, uniform, "uniform")
     earned = (low >= thresholds.sharp) & (low >= uniform) & (p <= thresholds.q)
     earned &= (sums.units >= MIN_PAIRS) & np.isfinite(mean)
@@ -308,8 +311,9 @@ def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) 
         baseline, against = least, "threshold"  # where nothing is broader than uniform
         if role.measure in sums.baselines:
             baseline, against = float(np.nan_to_num(sums.expected(role.measure))), "uniform"
-        p = adjust(normal_p(mean, error, baseline), exists)
-        numbers = _Numbers(mean, normal_interval(mean, error), p, baseline, against)
+        units = sums.effective(role.measure)
+        p = adjust(t_p(mean, error, baseline, units), exists)
+        numbers = _Numbers(mean, share_interval(mean, error, units), p, baseline, against)
         details = np.full(mean.shape, "")
         if role.key == "special":
             details = which_special(*(sums.mean(f"{e}_special_mass") for e in ("first", "last")))
@@ -354,19 +358,28 @@ def untestable(
         ordered = dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), (pairs < MIN_PAIRS, few))
         short = f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}"
         no_special = not sums.expected("special_mass") > 0
+        no_source = "no source has a special token"
         reasons = ordered | {
-            "special": (no_special, "no source has a special token"),
+            "special": (no_special or pairs < FEWEST_UNITS, no_source if no_special else few),
             "broad": (long < MIN_LONG, short),
         }
     else:
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
-        twice = profile.quantities.index("duplicate_rate")
-        alone = profile.queries[twice] ** 2 == profile.queries_squared[twice]
+        twice = int(profile.sampled[profile.quantities.index("duplicate_rate")])
+        sentences, rare = int(profile.sampled.max()), int(sums.rare.units)
+        too_few = f"fewer than {FEWEST_UNITS} sentences"
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
-        no_rare = "fewer than two sentences have a rarest word outside the 500 most frequent"
+        no_rare = f"{too_few} have a rarest word outside the 500 most frequent ({rare})"
+        unspaced = int(sums.rare.unspaced)
+        read = int(profile.units)
+        if 2 * unspaced > read:
+            no_rare = (
+                f"{unspaced:,} of {read:,} sentences are in a script that puts no space "
+                "between words, so plain text does not say where words end; give a treebank"
+            )
         no_special_token = "the model adds no special tokens"
         if stack == "decoder":
             no_special_token = "no token sees a special one before it"
@@ -374,21 +387,21 @@ def untestable(
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
             "syntactic": (not asked, no_relation if edges is not None else no_trees),
-            "rare": (int(sums.rare.units) < 2, no_rare),
+            "rare": (rare < FEWEST_UNITS or 2 * unspaced > read, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
             "broad": (long < MIN_LONG, short),
-            "duplicate": (bool(alone), "fewer than two sentences have a token twice"),
+            "self": (sentences < FEWEST_UNITS, f"{too_few} ({sentences})"),
+            "duplicate": (twice < FEWEST_UNITS, f"{too_few} have a token twice ({twice})"),
         }
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
+        for key in ("special", "punctuation", *(role.key for role in registered_roles())):
+            if not reasons[key][0]:
+                reasons[key] = reasons["self"]
     for label in labels:
-        most = max((min(n) for (name, _), n in trials.items() if name == label), default=0)
-        few = f"fewer than {thresholds.min_trials} trials in one half of the texts"
-        named = "scored, but never a label, as in a treebank"
-        reasons[PAIR + label] = (
-            most < thresholds.min_trials or label in NEVER,
-            named if label in NEVER else few,
-        )
+        names = [name for name in trials if name[0] == label] or [(label, "")]
+        why = [why_untested(edges, name, thresholds) for name in names] if edges else [""]
+        reasons[PAIR + label] = all(why), why[0]
     applying = {role.key for role in roles_of(stack, labels=labels)}
     return {role: why for role, (none, why) in reasons.items() if none and role in applying}

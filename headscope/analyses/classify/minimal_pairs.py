@@ -82,8 +82,8 @@ class Stretch:
 
 
 def _pieces(of: EncodedSentence, start: int, stop: int) -> slice:
-    first = int(of.first[start])
-    return slice(first, first + int(of.pieces[start:stop].sum()))
+    last = stop - 1
+    return slice(int(of.first[start]), int(of.first[last] + of.pieces[last]))
 
 
 def extents(heads: Sequence[int]) -> list[tuple[int, int] | None]:

@@ -197,13 +197,17 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     if causes is None or not rows:
         return
     losses = [float(cause.zero) for _, cause in rows]
-    above = sum(cause.zero.above for _, cause in rows)
+    # Where the whole model is the standard, as for fidelity, every change is a loss.
+    counted = ""
+    if causes.estimate != "squared":
+        above = sum(cause.zero.above for _, cause in rows)
+        counted = f"; {above} of {len(rows)} losses lie above zero"
     dearer = sum(cause.beyond_noise.above for _, cause in rows)
     cheaper = sum(cause.beyond_noise.below for _, cause in rows)
     yield b.Text(
         f"Removing one head costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them "
-        f"less than {loss_text(median(losses))}; {above} of {len(rows)} losses lie above zero. Any "
-        "change of a model changes its output: compared with noise of the head's own size (mean of "
+        f"less than {loss_text(median(losses))}{counted}. Any change of a model changes its "
+        "output: compared with noise of the head's own size (mean of "
         f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and for "
         f"{len(rows) - dearer - cheaper} no difference shows. These counts hold for all heads at "
         "once (95%).",

@@ -37,7 +37,7 @@ from headscope.session.texts import Raw, own_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
-_NO_SENTENCE = "is longer than the model's limit or has a word that yields no piece"
+_NO_SENTENCE = "is longer than the model's limit, or the tokenizer makes no piece of its words"
 Addition = Callable[[], None]  # Adds one batch to the sums.
 _Read = tuple[int, list[Addition]]  # Rows done so far, and what a batch adds to the sums.
 _NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
@@ -223,7 +223,8 @@ class Reading:
                 edges = sums.aligned
             else:
                 queries = int(part.positional.content)
-                read = StackCorpus(stack, int(part.profile.units), skipped, queries)
+                left_out = int(part.profile.left_out)
+                read = StackCorpus(stack, int(part.profile.units), skipped, queries, left_out)
                 if stack == "encoder" and (self.corpus.has_trees or labels):
                     edges = part
             if edges is not None:

@@ -51,8 +51,14 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Replay
 from headscope.models.run.routing import prepared
 from headscope.stats.estimate import UNKNOWN, Estimate
-from headscope.stats.paired_change import FEWEST
-from headscope.stats.statistics import adjust, standard_error, t_half_width, wilson
+from headscope.stats.statistics import (
+    FEWEST_UNITS,
+    adjust,
+    finite,
+    standard_error,
+    t_half_width,
+    wilson,
+)
 
 SENTENCES = 4096  # Sentences of the corpus that pairs are made of, at most.
 OTHERS = 5  # Other heads of the layer that are patched too, at most, drawn at random.
@@ -219,7 +225,7 @@ def with_patching(
         ]
         others = rng.permutation(others).tolist()[:OTHERS]
         follows, effects = UNKNOWN, tuple[PatchEffect, ...]()
-        if len(made) >= FEWEST:
+        if len(made) >= FEWEST_UNITS:
             patches = patch(view, made, row, [index, *others])
             hits = int((patches.shift > 0).sum())
             follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
@@ -327,4 +333,4 @@ def _mean(values: Array, together: Array) -> Estimate:
     rest = values - mean * together
     error = standard_error(rest.sum(), (rest**2).sum(), len(rest))
     half = float(t_half_width(error, len(rest)))
-    return Estimate.around(mean, half if half > ROUNDING else None)
+    return Estimate.around(mean, finite(half) if half > ROUNDING else None)

@@ -203,6 +203,7 @@ class StackCorpus:
     sentences: int  # Sources (of the encoder) or pairs that were measured
     skipped: int  # Left out; of cross-attention also those too short to show an order
     queries: int  # Tokens that were measured
+    words_left_out: int = 0  # Words of the sentences that the tokenizer makes no piece of
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class CorpusInfo:
     name: str  # Of the text or treebank, or of the pairs.
     sha256: str
     sentences: int  # Measured; pairs of source and target where ``pairs`` says so
-    skipped: int  # Left out: longer than the model allows, or with an empty word
+    skipped: int  # Left out: longer than the model allows, or without a word that has a piece
     queries: int  # Tokens measured; of pairs those of the targets, unless only sources were read
     trees: bool  # Whether it has dependency trees
     language: Annotated[str | None, Setting()]  # Two-letter code, where it is known
@@ -220,6 +221,8 @@ class CorpusInfo:
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     pairs: bool = False  # Whether it holds pairs of source and target
     by_stack: tuple[StackCorpus, ...] = ()  # Of the pairs; empty for sentences
+    #: Words of the sentences that were measured without them: the tokenizer makes no piece of them
+    words_left_out: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from headscope.core.roles import registered_roles
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
 from headscope.data.batches import Batch, Source
-from headscope.stats.statistics import ratio, ratio_error
+from headscope.stats.statistics import effective_units, ratio, ratio_error
 
 LONG = 20  # Tokens, special ones included, that a row must see to tell a broad head from others.
 FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
@@ -144,6 +144,8 @@ class QueryMeans(Accumulator):
         self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(self.quantities))
         #: (quantities,), over sequences: number of queries, and its square
         self.queries, self.queries_squared = zeros(2, len(self.quantities), dtype=np.int64)
+        #: (quantities,): sequences that have a query
+        self.sampled: Array = np.zeros(len(self.quantities), dtype=np.int64)
         #: (baselines,): sum over the same queries of what uniform attention gives
         self.uniform: Array = np.zeros(len(self.baselines))
         #: Sequences measured, and those with LONG tokens or more
@@ -153,6 +155,7 @@ class QueryMeans(Accumulator):
         """Count a batch's queries, (batch, quantities), and what uniform attention gives."""
         self.queries += numpy(queries.sum(dim=0))
         self.queries_squared += numpy(queries.square().sum(dim=0))
+        self.sampled += numpy((queries > 0).sum(dim=0))
         self.uniform += numpy(torch.stack([widest(part).sum() for part in expected]))
 
     def add(self, at: Any, sums: Tensor, queries: Tensor) -> None:
@@ -167,9 +170,9 @@ class QueryMeans(Accumulator):
         return ratio(self.sums, self.queries)
 
     def standard_errors(self) -> Array:
-        """Standard errors of :meth:`means` with sequences as the sampled unit."""
+        """Standard errors of :meth:`means` with sequences as the sampled unit; infinite for few."""
         sums = (self.sums, self.squares, self.products)
-        return ratio_error(*sums, self.queries, self.queries_squared, int(self.units))
+        return ratio_error(*sums, self.queries, self.queries_squared, self.sampled)
 
     def mean(self, quantity: str) -> Array:
         """Means of one quantity, (n_layers, n_heads)."""
@@ -178,6 +181,11 @@ class QueryMeans(Accumulator):
     def error(self, quantity: str) -> Array:
         """Standard errors of one quantity, (n_layers, n_heads)."""
         return np.asarray(self.standard_errors()[..., self.quantities.index(quantity)])
+
+    def effective(self, quantity: str) -> float:
+        """Return the effective number of sequences behind the mean of a quantity."""
+        index = self.quantities.index(quantity)
+        return float(effective_units(self.queries[index], self.queries_squared[index]))
 
     def expected(self, quantity: str) -> float:
         """Return the mean of a quantity under uniform attention; NaN where there is no query."""

@@ -131,6 +131,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             note=read.note,
             pairs=read.n_pairs > 0,
             by_stack=tuple(item.corpus for item in by_stack) if read.n_pairs else (),
+            words_left_out=last.words_left_out,
         ),
         thresholds=least,
         heads=heads,

@@ -98,6 +98,7 @@ class Profile(QueryMeans, RowMeasure):
         self.quantities = (*Profile.quantities, *registered)
         self.baselines = (*Profile.baselines, *registered)
         super().__init__(n_layers, n_heads)
+        self.left_out = np.zeros((), dtype=np.int64)  # Words without a piece
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -115,6 +116,7 @@ class Profile(QueryMeans, RowMeasure):
         queries = torch.stack([mask.sum(dim=1) for mask in asked.values()], dim=1)
         self.count(queries, _expected(batch, same))
         self.units += batch.size[0]
+        self.left_out += batch.left_out
         self.long_units += int((queries[:, self.quantities.index("long_entropy")] > 0).sum())
 
         position = torch.arange(batch.size[1], device=rows.argmax.device)
@@ -159,6 +161,11 @@ class Rare(QueryMeans, RowMeasure):
     quantities = ("rate", "two_rarest", "over_chance", "over_uniform")
     baselines = ("over_chance", "over_uniform")  # The baselines' own rates
 
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        super().__init__(n_layers, n_heads)
+        #: Sentences that are passed over as their script puts no space between words
+        self.unspaced = np.zeros((), dtype=np.int64)
+
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         rare, n_heads = batch.rare, rows.word_argmax.shape[1]
@@ -173,6 +180,7 @@ class Rare(QueryMeans, RowMeasure):
         asked = queries[:, None].expand(-1, len(self.quantities))
         self.count(asked, expected)
         self.units += int((queries > 0).sum())
+        self.unspaced += batch.unspaced
         rarest = hits(rare.rarest)
         gains = (rarest - by_baseline[:, None] for by_baseline in expected)
         self.add(..., torch.stack([rarest, hits(rare.two_rarest), *gains], dim=-1), asked)

@@ -34,7 +34,14 @@ from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batches import AlignedWords, Batch, EdgeTrials, OffsetName, RelationName
+from headscope.data.batches import (
+    TREE_WAYS,
+    AlignedWords,
+    Batch,
+    EdgeTrials,
+    OffsetName,
+    RelationName,
+)
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
@@ -44,6 +51,8 @@ NEVER = ("punct", "root")
 _POSITIONAL = ("offset", "first", "last")
 _WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
 _BY_OFFSET = ("offset_trials", "both_offset")
+#: Texts with a label's pairs that each half needs: words of one text are no independent evidence.
+FEWEST_TEXTS = 8
 _AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time
 
 
@@ -56,6 +65,8 @@ class Syntactic(RowMeasure):
         self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
         shape = (0, n_layers, n_heads)
         self.trials, self.uniform_squared = np.zeros(0, dtype=np.int64), np.zeros(0)
+        #: (relations,): sentences, or pairs of texts, that have a trial
+        self.texts = np.zeros(0, dtype=np.int64)
         #: (relations, n_layers, n_heads): trials that the head hits, by sum and by mean over the
         #: attended word's pieces
         self.hits, self.mean_hits = zeros(2, *shape, dtype=np.int64)
@@ -86,6 +97,10 @@ class Syntactic(RowMeasure):
         self._grow()
         wordless = torch.stack([edges.first, edges.last, edges.uniform], dim=1)  # as _WORDLESS
         np.add.at(self.trials, relation, 1)
+        row_of_trial = np.zeros(len(relation), dtype=np.int64)
+        row_of_trial[numpy(edges.trial)] = numpy(edges.row)
+        asked = np.unique(np.stack([relation, row_of_trial]), axis=1)
+        np.add.at(self.texts, asked[0], 1)
         np.add.at(self.wordless, relation, numpy(wordless))
         np.add.at(self.uniform_squared, relation, numpy(edges.uniform) ** 2)
         np.add.at(self.offset_trials, offset, 1)
@@ -319,6 +334,23 @@ class SyntacticTest:
         )
 
 
+def why_untested(sums: Syntactic, name: tuple[str, str], thresholds: Thresholds) -> str:
+    """Say why no head could earn a label of this relation and direction; empty where one could."""
+    relation, direction = name
+    if relation in NEVER:
+        return "scored, but never a label, as in a treebank"
+    trials, texts = [], []
+    for half in (0, 1):
+        known = sums.relations.known([(half, relation, direction)])
+        trials.append(int(sums.trials[known].sum()))
+        texts.append(int(sums.texts[known].sum()))
+    if direction not in TREE_WAYS and min(texts) < FEWEST_TEXTS:
+        return f"fewer than {FEWEST_TEXTS} different texts with such pairs in one half"
+    if min(trials) < thresholds.min_trials:
+        return f"fewer than {thresholds.min_trials} trials in one half of the texts"
+    return ""
+
+
 def judge_syntactic(
     sums: Syntactic, kernel: Array, exists: Array, thresholds: Thresholds
 ) -> list[SyntacticTest]:
@@ -329,7 +361,7 @@ def judge_syntactic(
     A), the accuracy of piece means exceeds the positional baselines too, and the paired tests
     against offset, first word, last word and uniform attention are significant: the largest of the
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
-    a label. Relations with too few trials in either half are not tested.
+    a label. Relations with too few trials or texts in either half are not tested.
 
     ``kernel`` are the hits of :func:`kernel_hits` on the same trials; ``exists`` (n_layers,
     n_heads) marks where heads are.
@@ -363,7 +395,7 @@ def judge_syntactic(
         parts = (((0, 1), best), ((0,), from_a), ((1,), from_a))
         overall, a, b = (counts(name, halves, offset) for halves, offset in parts)
         drafts.append((name, best, overall, a, b))
-        asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
+        asked = not why_untested(sums, name, thresholds)
         selected.append(exists & asked & a.exceeds(a.accuracy, tuple(a.baselines), thresholds))
     if not drafts:
         return []

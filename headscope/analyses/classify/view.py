@@ -19,7 +19,7 @@ from headscope.analyses.classify.result import (
     Label,
     SyntacticScore,
 )
-from headscope.core.roles import NO_ROLE, role_class, role_in, role_name, role_of
+from headscope.core.roles import NO_ROLE, PAIR, role_class, role_in, role_name, role_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import (
@@ -171,10 +171,10 @@ def corpus_text(result: ClassifyResult) -> str:
     unit = "sentences"
     if corpus.pairs:
         unit = "sources" if result.stacks == ("encoder",) else "pairs"
-    return (
-        f"{corpus.name}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
-        f"{corpus.queries:,} tokens"
-    )
+    counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, {corpus.queries:,} tokens"
+    if corpus.words_left_out:
+        counts += f", {corpus.words_left_out:,} words without a piece left out"
+    return f"{corpus.name}: {counts}"
 
 
 def found_sentence(part: ClassifyResult) -> str:
@@ -304,6 +304,21 @@ def legend(*parts: ClassifyResult) -> str:
     return "; ".join(marks)
 
 
+def no_relation_sentence(part: ClassifyResult) -> str:
+    """Say that no head follows a relation or the user's pairs, or that none could be tested."""
+    kinds = [PAIR + label for label in part.labels] or ["syntactic"]
+    reasons = [part.untestable[kind] for kind in kinds if kind in part.untestable]
+    what = "the pairs" if part.labels else "a relation"
+    if len(reasons) == len(kinds):
+        return f"Whether a head follows {what} could not be tested: {reasons[0]}."
+    if part.labels:
+        return "No head follows the pairs better than every baseline on both halves of the corpus."
+    return (
+        "No head is syntactic: none follows a relation better than every baseline on both halves "
+        "of the corpus."
+    )
+
+
 def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
     """Show the clearest labels of each role, with what they had to beat."""
     labels = [(head, label) for head in part.heads for label in head.labels]
@@ -312,13 +327,7 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
         elif not any(role_class(label.role) == "syntactic" for _, label in labels):
-            yield b.Text(
-                "No head follows the pairs better than every baseline on both halves of the corpus."
-                if part.labels
-                else "No head is syntactic: none follows a relation better than every baseline on "
-                "both halves of the corpus.",
-                on=b.TERMINAL,
-            )
+            yield b.Text(visible(no_relation_sentence(part)), on=b.TERMINAL)
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows = []
     for role in part.possible_roles:

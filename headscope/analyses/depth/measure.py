@@ -257,9 +257,8 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
         n = counts.sum(axis=-1)
         mean = np.where(counts, values, 0.0).sum(axis=-1) / n
         squares = np.where(counts, values - mean[..., None], 0.0) ** 2
-        # One window says nothing about the next: no standard deviation, no interval.
         std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
-        half = np.where(n > 1, t_half_width(std / np.sqrt(n), n), np.nan)
+        half = t_half_width(std / np.sqrt(n), n)
     tables = (mean, std, mean - half, mean + half)
     means, stds, lows, highs = ([tuple(map(finite, row)) for row in table] for table in tables)
     *names, bare = (variant.name for variant in VARIANTS)

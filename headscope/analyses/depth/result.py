@@ -27,7 +27,7 @@ class Protection:
     lacking: str
     mean: Curve  # Over windows; negative where the part costs residual.
     std: Curve
-    low: Curve  # 95% interval of the mean (Student's t); None from a single window.
+    low: Curve  # 95% interval of the mean (Student's t); None from few windows.
     high: Curve
 
 

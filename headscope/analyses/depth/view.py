@@ -21,7 +21,7 @@ from headscope.show.cells import (
 )
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import t_half_width
+from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
 
 #: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
@@ -205,7 +205,10 @@ def protection_sentence(result: DepthResult) -> str:
     """Say which parts keep the tokens of the full model apart at the end, and which cost it."""
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
     if any(p.low[-1] is None for p in removed):
-        return "A single window gives no interval, so nothing is said of what each part keeps."
+        return (
+            f"From {result.sequences} {plural(result.sequences, 'window')} there is no interval "
+            f"({FEWEST_UNITS} are needed), so nothing is said of what each part keeps."
+        )
     lost, gained, same = list[str](), list[str](), list[str]()
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
         name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
@@ -247,7 +250,9 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """Yield what is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
         std, windows = result.std[name][-1], result.sequences
-        half = None if std is None else float(t_half_width(std / math.sqrt(windows), windows))
+        half = None
+        if std is not None:
+            half = finite(float(t_half_width(std / math.sqrt(windows), windows)))
         ratio = Estimate.around(result.variants[name][-1], half)
         text = ratio_text(ratio.value)
         if ratio.interval is not None:

@@ -28,7 +28,7 @@ from headscope.core.errors import (
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
-from headscope.data.pieces import Encoding, tokenise
+from headscope.data.pieces import readable_pieces, tokenise
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys
@@ -133,7 +133,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
 
 @dataclass(frozen=True)
 class ReadSentence:
-    """A sentence as the model reads it; ``special`` marks what the tokenizer added."""
+    """A sentence as the model reads it; ``special`` marks its special tokens."""
 
     text: str
     ids: list[int]
@@ -153,7 +153,7 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
         raise InputError(
             "The sentence holds half of a character (a lone surrogate); write it anew."
         )
-    encoding: Encoding = next(iter(tokenise(loaded, [sentence])))
+    encoding = next(tokenise(loaded, [sentence]))
     ids, special = list(encoding.ids), tuple(map(bool, encoding.special_tokens_mask))
     if all(special):
         raise InputError(
@@ -165,8 +165,7 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
             raise InputError(
                 f"The sentence has {len(ids)} tokens, and {whose} reads at most {most}; shorten it."
             )
-    tokens = tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(ids)))
-    return ReadSentence(sentence, ids, tokens, special)
+    return ReadSentence(sentence, ids, readable_pieces(loaded.tokenizer, ids), special)
 
 
 def _every_head(

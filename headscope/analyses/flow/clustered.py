@@ -9,7 +9,7 @@ import numpy as np
 
 from headscope.core.accumulator import Array
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, ratio, t_half_width
+from headscope.stats.statistics import FEWEST_UNITS, effective_units, finite, ratio, t_half_width
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Clustered:
     #: sentences: the standard error of a number is that of the mean of its column. Columns of
     #: numbers that were measured on the same sentences may be added and subtracted, row by row.
     influence: Array
+    #: (n,). The effective number of sentences behind each; 0 where too few for an interval count.
+    units: Array
 
     @classmethod
     def ratio(cls, part: Array, total: Array) -> Clustered:
@@ -34,7 +36,9 @@ class Clustered:
         value = ratio(part.sum(0), total.sum(0))
         with np.errstate(invalid="ignore", divide="ignore"):
             influence = (part - value * total) / (total.sum(0) / max(1, len(total)))
-        return cls(value, influence)
+        units = effective_units(total.sum(0), np.square(total).sum(0))
+        enough = np.count_nonzero(total, axis=0) >= FEWEST_UNITS
+        return cls(value, influence, np.where(enough, units, 0.0))
 
     @classmethod
     def mean_of(cls, rows: Sequence[Array], n: int) -> Clustered:
@@ -43,34 +47,33 @@ class Clustered:
 
     def rest(self) -> Clustered:
         """Return 1 minus each number."""
-        return Clustered(1.0 - self.value, -self.influence)
+        return Clustered(1.0 - self.value, -self.influence, self.units)
 
     def unknown(self) -> Clustered:
         """Return numbers as unknown (NaN), with the same shapes."""
-        return Clustered(self.value * np.nan, self.influence * np.nan)
+        return Clustered(self.value * np.nan, self.influence * np.nan, self.units)
 
     def mean(self) -> Clustered:
         """Return the mean of the finite numbers, as one number."""
         known = np.isfinite(self.value)
         if not known.any():
-            return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
+            nothing = np.full((len(self.influence), 1), np.nan)
+            return Clustered(np.full(1, np.nan), nothing, np.zeros(1))
         return Clustered(
-            self.value[known].mean(keepdims=True), self.influence[:, known].mean(1, keepdims=True)
+            self.value[known].mean(keepdims=True),
+            self.influence[:, known].mean(1, keepdims=True),
+            self.units[known].min(keepdims=True),
         )
 
     def __sub__(self, other: Clustered) -> Clustered:
-        return Clustered(self.value - other.value, self.influence - other.influence)
-
-    def error(self) -> Array:
-        """Return each number's standard error; infinite where there is one sentence."""
-        n = len(self.influence)
-        if n < 2:
-            return np.full(len(self.value), np.inf)
-        return np.asarray(self.influence.std(axis=0, ddof=1) / np.sqrt(n))
+        units = np.minimum(self.units, other.units)
+        return Clustered(self.value - other.value, self.influence - other.influence, units)
 
     def half_width(self) -> Array:
-        """Return half of each 95% interval (Student's t over sentences)."""
-        return t_half_width(self.error(), np.array(len(self.influence)))
+        """Return half of each 95% interval (Student's t); infinite where sentences are too few."""
+        n, units = len(self.influence), np.maximum(self.units, 1.5)
+        error = self.influence.std(axis=0) / np.sqrt(max(n, 1)) * np.sqrt(units / (units - 1))
+        return np.where(self.units > 0, t_half_width(error, units, fewest=1), np.inf)
 
     def estimates(self) -> list[Estimate]:
         """Return each number with its interval; what is not finite is None."""

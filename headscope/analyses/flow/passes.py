@@ -52,6 +52,7 @@ class Reader:
     #: Sentences of the second half that stand in the first; those that cannot be read.
     repeated: int = 0
     skipped: int = 0
+    left_out: int = 0  # Words without a piece
     _first: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
@@ -61,7 +62,7 @@ class Reader:
 
     def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
-        self.repeated, self.skipped = 0, 0
+        self.repeated = self.skipped = self.left_out = 0
         encoded = encode_words(self.loaded, placed(self._chosen()))
         return counted_batches(self._of_half(half, item) for item in encoded)
 
@@ -80,6 +81,7 @@ class Reader:
 
     def _of_half(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
         self.skipped += item is None
+        self.left_out += 0 if item is None else item.left_out
         if item is None or item.half != half:
             return None
         words = _words(item)
@@ -183,8 +185,8 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     if not fitted_on:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that maps are fitted on (every other "
-            "one, from the first on) could be read: each is longer than the model's limit or has "
-            "a word that yields no piece."
+            "one, from the first on) could be read: each is longer than the model's limit, or the "
+            "tokenizer makes no piece of its words."
         )
     maps: list[LayerMaps] = []
     while layers:  # the sums of a layer are dropped as soon as its maps are fitted

@@ -84,9 +84,10 @@ class FlowSentences:
     chosen_on: Annotated[int, Setting()]
     measured_on: Annotated[int, Setting()]
     repeated: int  # Sentences of the second half that stand in the first too, and were left out
-    skipped: int  # Sentences that are too long for the model, or hold a word without a piece
+    skipped: int  # Sentences that are too long for the model, or have no word with a piece
     note: str = ""  # What a reader should know of the corpus; mostly empty
     tokens: int | None = None  # Tokens of words that the maps were fitted on
+    words_left_out: int = 0  # Words that the tokenizer makes no piece of
 
 
 @dataclass(frozen=True, repr=False)

@@ -74,6 +74,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         skipped=reader.skipped,
         note=corpus.note,
         tokens=sums.tokens,
+        words_left_out=reader.left_out,
     )
     # Each width of the values is compared with random factors of that width.
     shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}

@@ -81,6 +81,8 @@ def _sentences(result: FlowResult) -> str:
     read = result.sentences
     left = [f"{read.repeated} repeated"] * bool(read.repeated)
     left += [f"{read.skipped} that cannot be read"] * bool(read.skipped)
+    if read.words_left_out:
+        left.append(f"{read.words_left_out:,} words without a piece")
     return (
         f"{visible(read.name)}: fitted on {read.chosen_on:,} sentences, measured on "
         f"{read.measured_on:,} others{f' ({joined(left)} left out)' if left else ''}"

@@ -33,7 +33,7 @@ class LinearOptions(EffectOptions):
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope linear demo --task similarity --data stsb-test.csv",
     )
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 12, "alone": True}
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 32, "alone": True}
 
     alone: Annotated[bool, Usual(help="Also make each head alone linear: a pass a head.")] = False
     control: Annotated[bool, Usual(help="Also measure a model with random weights.")] = True

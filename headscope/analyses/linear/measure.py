@@ -76,6 +76,9 @@ FORMS = (
 )
 EVEN = "even"  # The baseline: the mean of the values that a query may see.
 EVERY = (*FORMS, EVEN)
+#: Forms whose output is an average of values. The sums of the others grow with the sentence, or are
+#: divided by weights that may cancel, so that a few long lines decide their errors.
+AVERAGES = (*(form for form in FORMS if form.endswith(_NORMALISED)), EVEN)
 FITS = ("error", "scaled")  # Errors of the form as it is, and with the best scale.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
@@ -188,35 +191,45 @@ class LinearSums:
         """Return the mean z of every head, (heads, width)."""
         return np.asarray(self.z_sum.sum(0) / self.tokens.sum())
 
-    def errors(self, counts: Array) -> dict[str, Array]:
-        """Return every error of every form, by :data:`FITS`, for each resample.
+    def errors(self) -> dict[str, tuple[Array, Array]]:
+        """Return the errors of every form, by :data:`FITS`: of all, and without each sentence.
 
-        Scales and means are those of the whole text. Shapes: ``counts`` (resamples, sentences), how
-        often each was drawn; returns (resamples, heads, forms).
+        Scales and means are those of the sentences that are left.
+
+        Shapes: returns (heads, forms) and (sentences, heads, forms).
         """
+        sums = (self.z_square, self.z_sum, self.y_square, self.product, self.tokens)
+        totals = [np.asarray(values.sum(0)) for values in sums]
+        whole = form_errors(*totals)
+        parts = zip(totals, sums, strict=True)
+        without_each = form_errors(*(total - values for total, values in parts))
+        return {fit: (whole[fit], without_each[fit]) for fit in FITS}
 
-        def total(values: Array) -> Array:
-            flat: Array = counts @ values.reshape(len(values), -1)
-            return flat.reshape(len(counts), *values.shape[1:])
 
-        z_square = total(self.z_square)[..., None]
-        y_square, product = total(self.y_square), total(self.product)
-        n, mean = (counts @ self.tokens)[:, None, None], self.mean()
-        z_mean = total((self.z_sum * mean).sum(-1))[..., None]
-        spread = z_square - 2 * z_mean + n * np.square(mean).sum(-1)[:, None]
-        spread = np.where(spread > VARIANCE * z_square, spread, np.nan)
-        errors = {}
-        for fit, scale in zip(FITS, (np.ones(1), self.scales()), strict=True):
-            with np.errstate(invalid="ignore", over="ignore"):
-                square = z_square - 2 * scale * product + np.square(scale) * y_square
-                errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
-        return errors
+def form_errors(
+    z_square: Array, z_sum: Array, y_square: Array, product: Array, tokens: Array
+) -> dict[str, Array]:
+    """Return ||y - z|| / ||z - mean z|| of every form, by :data:`FITS`, from sums over sentences.
+
+    NaN where z never changes. Shapes: ``z_square`` (..., heads), ``z_sum`` (..., heads, width),
+    ``y_square`` and ``product`` (..., heads, forms), ``tokens`` (...).
+    """
+    errors = {}
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        spread = z_square - np.square(z_sum).sum(-1) / tokens[..., None]
+        spread = np.where(spread > VARIANCE * z_square, spread, np.nan)[..., None]
+        best = product / y_square
+        best = np.where(np.isfinite(best), best, 0.0)
+        for fit, scale in zip(FITS, (np.ones(1), best), strict=True):
+            square = z_square[..., None] - 2 * scale * product + np.square(scale) * y_square
+            errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
+    return errors
 
 
 # --- values stored under keys ---------------------------------------------------------------------
 
 TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
-STRETCHES = 4  # Stretches of keys, at most.
+STRETCHES = 8  # Stretches of keys, at most.
 
 
 def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
@@ -354,7 +367,7 @@ def correlate(
     error = float(z.std(ddof=1)) / np.sqrt(n)
     if error <= ROUNDING * abs(mean):  # all layers equal: use the spread of independent heads
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
-    half = float(t_half_width(error, np.array(n)))
+    half = float(t_half_width(error, n, LAYERS))
     p = 2 * float(stdtr(n - 1, -abs(mean) / error)) if error else 1.0
     return Correlated(Estimate(*np.tanh([mean, mean - half, mean + half]).tolist()), p, n)
 

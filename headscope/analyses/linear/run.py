@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headscope.analyses.linear import LinearOptions
 from headscope.analyses.linear.measure import (
+    AVERAGES,
     EVERY,
     FITS,
     STORED,
@@ -37,9 +38,10 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Opened
 from headscope.session.opening import Model
 from headscope.stats.effects import Effect
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import resampled
-from headscope.stats.statistics import finite, ratio, t_half_width
+from headscope.stats.paired_change import resampled_estimate
+from headscope.stats.statistics import FEWEST_DRAWS, finite, jackknife, ratio, t_half_width
 
 CONTROLS = 5  # Draws of random weights under whose keys values are stored and read back.
 ALONE = "linear"  # The form that is put into each head alone.
@@ -146,9 +148,10 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
 
 class Resamples:
-    """The numbers of every head and their bootstrap over sentences.
+    """The numbers of every head, with what other sentences would have given.
 
-    The first axis of every array is 1 + resamples: the text itself comes first.
+    Means over sentences have a bootstrap: the first axis of their arrays is 1 + resamples, the text
+    itself first. Errors, whose scales and means are fitted to the sentences, have a jackknife.
     """
 
     def __init__(self, sums: LinearSums, seed: int) -> None:
@@ -156,7 +159,9 @@ class Resamples:
         n = len(sums.tokens)
         drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
         self._counts = counts = np.concatenate([np.ones((1, n)), drawn])
-        self.errors = sums.errors(counts)  # By fit, (1 + resamples, heads, forms).
+        self._lines = int((sums.tokens > 1).sum())
+        #: By fit, (heads, forms) and (sentences, heads, forms): without each sentence.
+        self.errors = sums.errors()
         names = ("coherence", "coherence_centred", "entropy")
         #: By name, (1 + resamples, heads); errors of reading back (.., heads, readouts).
         self.numbers = {name: _mean(counts, getattr(sums, name)) for name in names}
@@ -166,11 +171,7 @@ class Resamples:
     def estimate(self, values: Array) -> Estimate:
         """Make an estimate from the text's value and those of its resamples, (1 + resamples,)."""
         value = finite(float(values[0]))
-        several = self._counts.shape[1] > 1  # one sentence says nothing about the next
-        if value is None or not several or not np.isfinite(values[1:]).any():
-            return Estimate(value)
-        low, high = np.nanquantile(values[1:], (0.025, 0.975)).tolist()
-        return Estimate(value, finite(low), finite(high))
+        return UNKNOWN if value is None else resampled_estimate(value, values[1:], self._lines)
 
     def heads(self, loaded: LoadedModel, alone: Sequence[Effect]) -> Iterator[HeadLinear]:
         """Describe every head; ``alone`` is empty where they were not changed one by one."""
@@ -190,16 +191,28 @@ class Resamples:
     def form_errors(self, head: int | None = None) -> tuple[LinearError, ...]:
         """Describe every form, of one head or as the mean of all."""
         scales = [math.nan] * len(EVERY) if head is None else self.scales[head].tolist()
-        by_fit = [_of_head(self.errors[fit], head) for fit in FITS]
-        rows = []
-        for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
-            error, scaled = (self.estimate(errors[:, i]) for errors in by_fit)
-            rows.append(LinearError(form, error, scaled, finite(scale)))
-        return tuple(rows)
+        error, scaled = (self._estimates(fit, head) for fit in FITS)
+        rows = zip(EVERY, error, scaled, scales, strict=True)
+        return tuple(LinearError(form, e, best, finite(scale)) for form, e, best, scale in rows)
+
+    def _estimates(self, fit: str, head: int | None) -> Iterator[Estimate]:
+        """Yield the error of every form, of one head or as the mean of all.
+
+        Only forms whose output is an average have an interval (:data:`AVERAGES`).
+        """
+        whole, without_each = self.errors[fit]
+        values = _one_or_mean(whole, head, axis=0)
+        low, high = jackknife(values, _one_or_mean(without_each, head, axis=1))
+        for i, form in enumerate(EVERY):
+            value = finite(float(values[i]))
+            if form in AVERAGES:
+                yield Estimate(value, finite(float(low[i])), finite(float(high[i])))
+            else:
+                yield Estimate(value)
 
     def stored_keys(self, head: int | None = None) -> StoredKeys:
         """Describe the errors of reading back, of one head or as the mean of all."""
-        linear, least_squares, softmax, softmax_own = _of_head(self.stored, head).T
+        linear, least_squares, softmax, softmax_own = _one_or_mean(self.stored, head, axis=1).T
         return StoredKeys(
             linear=self.estimate(linear),
             least_squares=self.estimate(least_squares),
@@ -211,13 +224,13 @@ class Resamples:
 
     def mean_number(self, name: str) -> float | None:
         """Return one of the numbers, mean over heads."""
-        return finite(float(_of_head(self.numbers[name][:1])[0]))
+        return finite(float(_one_or_mean(self.numbers[name][0], axis=0)))
 
     def correlations(self) -> Iterator[HeadCorrelation]:
         """Correlate properties of heads' keys with the errors of their linear forms."""
         numbers = {name: values[0] for name, values in self.numbers.items()}
         for number, form, fit, fixed in PAIRS:
-            sides = (numbers[number], self.errors[fit][0, :, EVERY.index(form)], self.rows)
+            sides = (numbers[number], self.errors[fit][0][:, EVERY.index(form)], self.rows)
             pearson, spearman = (
                 correlate(*sides, ranks=ranks, fixed=numbers.get(fixed)) for ranks in (False, True)
             )
@@ -241,7 +254,7 @@ class Resamples:
         """
 
         def worse(stored: Array) -> Array:  # (1 + resamples, heads, readouts)
-            return _of_head(stored[..., 0] - stored[..., STORED.index("softmax")])
+            return _one_or_mean(stored[..., 0] - stored[..., STORED.index("softmax")], axis=1)
 
         theirs = np.stack([worse(_mean(self._counts, sums.stored)) for sums in random])
         gap = self.estimate(worse(self.stored) - theirs.mean(0))
@@ -249,7 +262,7 @@ class Resamples:
         if gap.value is None or gap.low is None or gap.high is None:
             return Estimate(gap.value)
         error = float(theirs[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
-        drawn = float(t_half_width(error, np.array(n)))
+        drawn = float(t_half_width(error, n, FEWEST_DRAWS))
         low, high = (float(np.hypot(gap.value - end, drawn)) for end in (gap.low, gap.high))
         return Estimate(gap.value, gap.value - low, gap.value + high)
 
@@ -262,9 +275,9 @@ def _mean(counts: Array, values: Array) -> Array:
     return mean.reshape(-1, *values.shape[1:])
 
 
-def _of_head(values: Array, head: int | None = None) -> Array:
-    """Take one head of (1 + resamples, heads, ...), or the mean of those that have a number."""
+def _one_or_mean(values: Array, head: int | None = None, *, axis: int) -> Array:
+    """Take one head along an axis, or the mean of the heads that have a number."""
     if head is not None:
-        return values[:, head]
+        return np.asarray(values.take(head, axis))
     there = np.isfinite(values)
-    return ratio(np.where(there, values, 0.0).sum(1), there.sum(1))
+    return ratio(np.where(there, values, 0.0).sum(axis), there.sum(axis))

@@ -29,11 +29,10 @@ from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import PooledStates
+from headscope.session.exchanged_heads import PooledStates, boot
 from headscope.session.texts import description, line_batches
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
-from headscope.stats.statistics import normal_interval
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
@@ -252,11 +251,7 @@ def sweep_widths(
 
     def fidelity(mixed: dict[int, Mixed]) -> Estimate:
         scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
-        cosines = np.concatenate(states.cosines(scores=scores))
-        if len(cosines) < 2:
-            return Estimate(float(cosines.mean()))
-        low, high = normal_interval(cosines.mean(), cosines.std(ddof=1) / len(cosines) ** 0.5)
-        return Estimate(float(cosines.mean()), float(low), min(1.0, float(high)))
+        return boot(np.concatenate(states.cosines(scores=scores)), seed)
 
     results: list[SharedWidth] = []
     for width in widths:

@@ -36,7 +36,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.packing import LENGTH, Windows, check_length, pack, pack_pairs
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, routed
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
@@ -45,7 +45,7 @@ from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import crossed_mean, finite
+from headscope.stats.statistics import FEWEST_DRAWS, crossed_mean, finite
 
 PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
 MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
@@ -84,8 +84,9 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     if data.pairs is None:
         windows = pack(data, loaded, length)
     else:
-        assert loaded.start_id is not None  # only encoder-decoder models read pairs
-        windows = pack_pairs(data, loaded, length, loaded.start_id)
+        ends = ends_of(loaded)
+        begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
+        windows = pack_pairs(data, loaded, length, begin)
     precision = None
     if options.sequences is None:
         precision = options.precision or PRECISION
@@ -272,7 +273,9 @@ class Passes:
             draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
             curves.append(curve.mean(axis=0))
             squares.append(square.mean(axis=0))
-        of_share, of_squares = (crossed_mean(np.array(rows)[:, None]) for rows in (curves, squares))
+        of_share, of_squares = (
+            crossed_mean(np.array(rows)[:, None], FEWEST_DRAWS) for rows in (curves, squares)
+        )
         return RandomWeights(
             draws=tuple(draws),
             heads=len(curve),

@@ -28,6 +28,7 @@ from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import FEWEST_UNITS
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
 #: What the forms are called in tables and figures, and their colours and markers.
@@ -99,7 +100,10 @@ def verdict_sentence(result: SpectrumResult) -> str:
     """Say in one sentence for which heads "self-attention is low rank" holds."""
     verdict = result.verdict
     if all(head.share_at_k.interval is None for head in result.heads):
-        return "A single sequence gives no interval, so no head is called low rank, or not."
+        return (
+            f"From {result.sequences} {plural(result.sequences, 'sequence')} there is no interval "
+            f"({FEWEST_UNITS} are needed), so no head is called low rank, or not."
+        )
     every = Counter(head.layer_name for head in result.heads)
     low = Counter(head.layer_name for head in result.heads if head.name in verdict.low_rank)
     layers = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
@@ -179,7 +183,7 @@ def sampling_sentence(result: SpectrumResult) -> str:
     if sampling.requested is not None and sampling.requested > sampling.windows:
         text += f" ({sampling.requested:,} were asked for; the text has no more)"
     if sampling.half_width is None:
-        return f"{text}; a single sequence has no interval"
+        return f"{text}; fewer than {FEWEST_UNITS} have no interval"
     if sampling.reached is None:
         return f"{text}; every share is within {sampling.half_width:.3g} (95%)"
     if sampling.reached:

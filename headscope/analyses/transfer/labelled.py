@@ -18,6 +18,7 @@ from headscope.core.files import sha256_of
 from headscope.data.annotated import TASK, reversed_phrases
 from headscope.data.examples import Examples, read_labelled
 from headscope.data.files import split_words
+from headscope.data.labels import with_labels
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
@@ -36,6 +37,11 @@ class Source:
     train: Examples  # As they were read, not shared.
     test: Examples
     shared: int  # Training examples that were left out, as the test has them too.
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of both files is not read."""
+        return tuple(dict.fromkeys((*self.train.notes, *self.test.notes)))
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ def read(options: TransferOptions) -> Source:
         ours, theirs = reversed_phrases()
         task = TASK
     else:
-        ours, theirs = read_labelled(train), read_labelled(test)
+        ours = with_labels(read_labelled(train), None)
+        theirs = with_labels(read_labelled(test), None)
         task = f"{Path(train).name} -> {Path(test).name}"
     unknown = sorted(set(theirs.labels or ()) - set(ours.labels or ()))
     if unknown:

@@ -143,9 +143,8 @@ class TransferSpread:
     size: int  # Training examples
     seeds: int  # Runs of each.
     other_seeds: int
-    #: Standard deviation of the accuracy over seeds, divided by the other's, with the interval of
-    #: the F distribution, no deviation taken to be below one test example; unknown for a single
-    #: run.
+    #: Standard deviation of the accuracy over seeds, divided by the other's, with its permutation
+    #: interval, no deviation taken to be below one test example; unknown for a single run.
     ratio: Estimate
     bad: int  # Runs that diverged, at 1, 3 and 10 times each one's best rate.
     other_bad: int

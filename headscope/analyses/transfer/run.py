@@ -105,7 +105,9 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     majority = known[0].accuracy.value or 0.0  # at the smallest size
     return TransferResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=source),
+        provenance=provenance(
+            loaded, command=options.command, seed=seed, data=source, warnings=source.notes
+        ),
         validation=validation,
         task=source.task,
         classes=data.classes,

@@ -71,11 +71,15 @@ _STREAMS = "its attention has a second stream of queries, which a pattern per he
 _OTHER_INPUT = (
     "it reads more than text (entities, layout, tables or images), which headscope cannot feed"
 )
+_COMPOSED = (
+    "it is put together of two models, and headscope covers one; save the one that reads text by "
+    "itself with save_pretrained and give that"
+)
 _QUANTISED = "its attention computes with simulated integers, which no exact re-run can equal"
 
 #: By ``model_type`` too.
 REFUSED = {
-    "fnet": _NO_ATTENTION,
+    **dict.fromkeys(("fnet", "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), _NO_ATTENTION),
     **dict.fromkeys(
         (
             *("longformer", "led", "big_bird", "bigbird_pegasus", "longt5", "pegasus_x"),
@@ -90,15 +94,36 @@ REFUSED = {
         ("luke", "lilt", "tapas", "bros", "layoutlmv2", "layoutlmv3", "lxmert"), _OTHER_INPUT
     ),
     "ibert": _QUANTISED,
+    **dict.fromkeys(
+        (
+            *("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder"),
+            *("vision-text-dual-encoder", "rag"),
+        ),
+        _COMPOSED,
+    ),
 }
 
 
 def refuse(family: str, name: str) -> None:
     """Refuse a model of a family that cannot be covered."""
     if family in REFUSED:
+        article = "an" if family[0] in "aeio" else "a"
         raise UnsupportedModelError(
-            f"{name} is a {family} model, which headscope does not cover: {REFUSED[family]}."
+            f"{name} is {article} {family} model, which headscope does not cover: "
+            f"{REFUSED[family]}."
         )
+
+
+def other_input(model: Any) -> str | None:
+    """Say what a model reads that is no text, if anything is known of it."""
+    parts = [name.removesuffix("_config") for name in getattr(model.config, "sub_configs", {})]
+    if len(parts) > 1:
+        return (
+            f"it is put together of several models ({', '.join(sorted(parts))}), and headscope "
+            "covers one; save the one that reads text by itself with save_pretrained and give that"
+        )
+    reads = str(getattr(model, "main_input_name", "input_ids"))
+    return None if reads == "input_ids" else f"it reads {reads}"
 
 
 def rotary(model: Any) -> bool:

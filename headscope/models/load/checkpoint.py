@@ -9,10 +9,10 @@ import pickle
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,7 +24,13 @@ from headscope.core.errors import CheckpointError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.saved_config import family_config, is_ours
 
-_INDEX = "model.safetensors.index.json"
+#: Weights that transformers opens in a folder; the first of these that is there.
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
     *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
@@ -32,6 +38,7 @@ TOKENIZER_FILES = (
 #: What safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _ADAPTER = "adapter_config.json"
+_SUFFIXES = (".safetensors", ".bin")
 #: Names of weights; a tensor of such a name without one of these types is quantised.
 _WEIGHT = re.compile(r"(.*\.)?q?weight(_packed)?")
 #: Weights that torch does not read.
@@ -61,11 +68,11 @@ class Checkpoint:
         self.folder = folder
         self.stated = _read_config(folder)
         self.config = family_config(self.stated)
-        self.weight_files = _safetensors_files(folder)
-        self.pickled = not self.weight_files
-        if self.pickled:
-            self.weight_files = _pickle_files(folder)
-        else:
+        opened = _opened(folder, self.stated.get("transformers_weights"))
+        self.pickled = ".safetensors" not in opened.name
+        self._index = _Index(opened) if opened.suffix == ".json" else None
+        self.weight_files = [opened] if self._index is None else self._index.files
+        if not self.pickled:
             for file in self.weight_files:
                 check_safetensors(file)
         for name, (dtype, _) in self.stored.items():
@@ -86,7 +93,9 @@ class Checkpoint:
         stored: dict[str, tuple[str, tuple[int, ...]]] = {}
         for file in self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
-                for key in list(tensors.keys()):
+                keys = list(tensors.keys())
+                self._check_shard(file, keys)
+                for key in keys:
                     part = tensors.get_slice(key)
                     dtype = str(part.get_dtype())
                     stored[key] = _DTYPES.get(dtype, dtype), tuple(part.get_shape())
@@ -94,8 +103,16 @@ class Checkpoint:
 
     @cached_property
     def _unpickled(self) -> dict[str, Tensor]:
-        parts = map(read_pickle, self.weight_files)
-        return {name: tensor for part in parts for name, tensor in part.items()}
+        unpickled: dict[str, Tensor] = {}
+        for file in self.weight_files:
+            part = read_pickle(file)
+            self._check_shard(file, part)
+            unpickled |= part
+        return unpickled
+
+    def _check_shard(self, file: Path, held: Iterable[str]) -> None:
+        if self._index is not None:
+            self._index.check(file, held)
 
     def stored_dtype(self) -> str | None:
         """Floating-point type of most stored numbers, such as ``float16``."""
@@ -235,44 +252,103 @@ def read_json(path: Path) -> object:
         ) from None
 
 
-def _safetensors_files(folder: Path) -> list[Path]:
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    index = folder / _INDEX
-    if not index.is_file():
-        return []
-    data = read_json(index)
-    weight_map = data.get("weight_map") if isinstance(data, dict) else None
-    stated = weight_map.values() if isinstance(weight_map, dict) else ()
-    files = [folder / name for name in sorted({name for name in stated if isinstance(name, str)})]
-    if outside := [file for file in files if file.parent != folder or file.name == ".."]:
+def _opened(folder: Path, named: object) -> Path:
+    """Return the file that transformers opens for the weights of a folder: weights, or an index.
+
+    ``named`` is config.json's ``transformers_weights``, which goes before the usual names.
+    """
+    if named is None:
+        found = (folder / name for name in WEIGHTS if (folder / name).is_file())
+        return next(found, None) or _refuse_without_weights(folder)
+    path = folder / str(named)
+    is_safetensors = path.name.endswith((".safetensors", ".safetensors.index.json"))
+    if not is_safetensors or _leads_out(path, folder):
         raise CheckpointError(
-            f"{index} names the file {outside[0]}, which is not in its folder; download the model "
-            "again."
+            f"{folder / 'config.json'} names {str(named)[:80]!r} as its transformers_weights, "
+            "which is no safetensors file of its folder; download the model again."
         )
-    missing = [file.name for file in files if not file.is_file()]
-    if missing or not files:
+    if not path.is_file():
         raise CheckpointError(
-            f"{index} names weight files that are not there "
-            f"({', '.join(missing) or 'none at all'}); download the model again."
+            f"{folder / 'config.json'} names {path.name} as its transformers_weights, which is not "
+            "there; download the model again."
         )
-    return files
+    return path
 
 
-def _pickle_files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("pytorch_model*.bin"))
-    if files:
-        return files
+def _leads_out(file: Path, folder: Path) -> bool:
+    """Whether a name that a file of the folder states leads out of it."""
+    return file.parent != folder or file.name == ".."
+
+
+def _refuse_without_weights(folder: Path) -> NoReturn:
+    """Say what is there in place of weights that transformers would open."""
     if (folder / "model.onnx").is_file():
         raise CheckpointError(
             f"{folder} holds an ONNX graph, which onnxruntime runs, and no weights to prune or "
             "measure; give the folder that save wrote."
         )
     others = [name for name in _OTHERS if (folder / name).is_file()]
-    hint = f" (there is only {others[0]}, of another framework)" if others else ""
+    named_otherwise = [
+        file.name
+        for file in sorted(folder.iterdir())
+        if file.name.startswith(("model", "pytorch_model")) and file.suffix in _SUFFIXES
+    ]
+    hint = ""
+    if named_otherwise:
+        hint = f" by a name that transformers opens (there is {named_otherwise[0]})"
+    elif others:
+        hint = f" (there is only {others[0]}, of another framework)"
     raise CheckpointError(
         f"{folder} has no weights{hint}: model.safetensors (or its index) is missing."
     )
+
+
+class _Index:
+    """An index of weights: which tensor is in which file beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        data = read_json(path)
+        values = data if isinstance(data, dict) else {}
+        weight_map = values.get("weight_map")
+        stated = weight_map if isinstance(weight_map, dict) else {}
+        self._tensors_of: dict[Path, set[str]] = {}
+        for tensor, name in stated.items():
+            if isinstance(name, str):
+                self._tensors_of.setdefault(path.parent / name, set()).add(tensor)
+        #: The shards that it names, each once, by their names.
+        self.files = sorted(self._tensors_of)
+        suffix = ".safetensors" if ".safetensors" in path.name else ".bin"
+        for file in self.files:
+            if _leads_out(file, path.parent):
+                why = "is not in its folder"
+            elif file.suffix != suffix:
+                why = f"does not end in {suffix}"
+            else:
+                continue
+            raise CheckpointError(
+                f"{path} names the file {file}, which {why}; download the model again."
+            )
+        missing = [file.name for file in self.files if not file.is_file()]
+        if missing or not self.files:
+            raise CheckpointError(
+                f"{path} names weight files that are not there "
+                f"({', '.join(missing) or 'none at all'}); download the model again."
+            )
+        # Pickles are read here, safetensors by transformers.
+        if suffix == ".safetensors" and not isinstance(values.get("metadata"), dict):
+            raise CheckpointError(
+                f"{path} has no 'metadata', without which transformers does not read it; download "
+                "the model again."
+            )
+
+    def check(self, file: Path, held: Iterable[str]) -> None:
+        """Refuse a shard that holds other tensors than the index says."""
+        if differing := sorted(self._tensors_of[file].symmetric_difference(held)):
+            raise CheckpointError(
+                f"{file} is not the file that {self.path.name} describes: they differ in "
+                f"{differing[0]}; download the model again."
+            )
 
 
 def check_safetensors(path: Path) -> None:

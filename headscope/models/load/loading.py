@@ -8,22 +8,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from headscope.core.errors import CheckpointError
 from headscope.core.progress import say
 from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint, check_stated
+from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts, recall_rows
-from headscope.models.load.network import (
-    check_finite,
-    load_network,
-    load_tokenizer,
-    lower_case,
-    read_config,
+from headscope.models.load.network import check_finite, load_network, read_config
+from headscope.models.load.sentence_folder import (
+    cross_encoder_activation,
+    lower_cases,
+    read_pooling,
+    transformer_folder,
 )
-from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
 from headscope.models.load.source import DEMO, find_source
+from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_tokenizer
 from headscope.models.run.devices import dtype_on, pick_device
+from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
 from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
 from headscope.models.run.pooling import chosen
 from headscope.models.run.routing import quiet_transformers
@@ -39,6 +40,8 @@ def load(
     need_tokenizer: bool = True,
     task_head: str | None = None,
     pooling: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -63,6 +66,9 @@ def load(
     pooling : str, optional
         How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
         by default what the modules.json of a sentence-transformers folder says, else the mean.
+    source_language, target_language : str, optional
+        Codes of the languages that a multilingual encoder-decoder reads and writes, such as
+        ``eng_Latn``; by default what the folder's files say.
 
     Raises
     ------
@@ -80,22 +86,24 @@ def load(
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
-        raise CheckpointError(
-            f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
-            "beside it with tokenizer.save_pretrained."
-        )
+        raise no_tokenizer(source.folder)
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
         read_config(source, checkpoint)
         parts = kept_parts(checkpoint)
-        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
-        if tokenizer is not None and lower_cases(outer.folder):
-            lower_case(tokenizer)
+        opened = OpenedTokenizer(None, False, ())
+        if checkpoint.has_tokenizer:
+            opened = open_tokenizer(source, lower=lower_cases(outer.folder))
+        tokenizer = opened.tokenizer
         network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
     check_finite(network, source)
+    if (activation := cross_encoder_activation(outer.folder)) is not None:
+        # As older folders say it, so that copies of the model say it too.
+        network.config.sentence_transformers = {"activation_fn": activation}
     network = network.to(where).eval()
+    name_languages(network, tokenizer, source, source=source_language, target=target_language)
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if parts is not None:
@@ -104,7 +112,8 @@ def load(
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
+    loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
+    loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(outer.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
@@ -112,15 +121,14 @@ def load(
 
 def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
     """Yield sentences about how a checkpoint was read that users may not expect."""
-    name, settings = loaded.name, checkpoint.stated.get("sentence_transformers")
-    activation = checkpoint.stated.get("sbert_ce_default_activation_function")
-    if isinstance(settings, dict):
-        activation = settings.get("activation_fn", activation)
-    kind = str(activation or "Identity").rpartition(".")[2][:40]
-    if loaded.task_head == "classification" and kind != "Identity":
+    name, activation = loaded.name, activation_of(vars(loaded.network.config))
+    if loaded.task_head == "classification" and activation != "Identity":
+        measured = "headscope measures the logits themselves"
+        if head_outputs(loaded) is HeadOutputs.LABELS:
+            measured = "its labels are independent of each other, each with its own probability"
         yield (
-            f"CrossEncoder of sentence-transformers puts {kind} after the logits of {name}; "
-            "headscope measures the logits themselves."
+            f"CrossEncoder of sentence-transformers puts {activation} after the logits of {name}; "
+            f"{measured}."
         )
     if checkpoint.pickled:
         yield (

@@ -1,4 +1,4 @@
-"""Load the network and the tokenizer of a checked checkpoint, by transformers."""
+"""Load the network of a checked checkpoint, by transformers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import normalizers
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from headscope.core.errors import CheckpointError, reason
+from headscope.core.errors import CheckpointError, UnsupportedModelError, reason
 from headscope.core.saved_config import is_ours
-from headscope.models.load.checkpoint import (
-    TOKENIZER_FILES,
-    Checkpoint,
-    check_built,
-    refuse_pointer,
-)
+from headscope.models.load.checkpoint import Checkpoint, check_built
 from headscope.models.load.manifest import KeptParts
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
@@ -29,36 +24,7 @@ from headscope.models.run.task_heads import HeadWeights, class_for, missing_task
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
 #: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
-_SAFE = {"trust_remote_code": False, "local_files_only": True}
-
-
-def load_tokenizer(source: Source) -> Any:
-    """Load the fast tokenizer of a folder, or say what is wrong with it."""
-    remedy = "save it again with tokenizer.save_pretrained."
-    for name in filter(lambda name: (source.folder / name).is_file(), TOKENIZER_FILES):
-        refuse_pointer(source.folder / name)
-    with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointError(
-            f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
-            "words with pieces; convert it and save it beside the model."
-        )
-    longest = tokenizer.model_max_length
-    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
-        raise CheckpointError(
-            f"{source.folder / 'tokenizer_config.json'} has the model_max_length "
-            f"{str(longest)[:60]!r}, which is no number of tokens; {remedy}"
-        )
-    return tokenizer
-
-
-def lower_case(tokenizer: Any) -> None:
-    """Let a fast tokenizer read every text in lower case, in place."""
-    before = tokenizer.backend_tokenizer.normalizer
-    if not getattr(before, "lowercase", False):
-        parts = [normalizers.Lowercase(), *([] if before is None else [before])]
-        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(parts)
+SAFE = {"trust_remote_code": False, "local_files_only": True}
 
 
 def read_config(source: Source, checkpoint: Checkpoint) -> Any:
@@ -67,9 +33,9 @@ def read_config(source: Source, checkpoint: Checkpoint) -> Any:
     Done first, as the tokenizers of transformers fail on a bad config.json.
     """
     path = source.folder / "config.json"
-    with _explained(f"{path} is not a config that transformers understands: "):
+    with explained(f"{path} is not a config that transformers understands: "):
         if not is_ours(checkpoint.stated):
-            return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
+            return transformers.AutoConfig.from_pretrained(source.folder, **SAFE)
         return _family_config(checkpoint, {})
 
 
@@ -88,6 +54,16 @@ def load_network(
     """
     architecture = _architecture(checkpoint)
     wanted = task_head_of(architecture) if task_head == "auto" else task_head
+    if wanted is not None and not _builds(class_for(wanted), checkpoint):
+        if task_head != "auto":
+            raise missing_task_head(source.folder, wanted, architecture or "a base model")
+        wanted = None
+    if not _builds(class_for(wanted, architecture), checkpoint):
+        family = checkpoint.config["model_type"]
+        raise UnsupportedModelError(
+            f"{source.name} is a model of the family {family}, which transformers does not open as "
+            "a plain model of text (AutoModel), so headscope cannot either; give another model."
+        )
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
@@ -126,12 +102,12 @@ def _load(
     A pruned one gets a class that builds the full model and cuts it before it loads weights.
     """
     kind, builder = checkpoint.config["model_type"], class_for(task_head, _architecture(checkpoint))
-    with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+    with explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if parts is None else parts.config)
         check_built(checkpoint, lambda: builder.from_config(config))
         if parts is None and not checkpoint.pickled:
             loaded: tuple[Any, dict[str, Any]] = builder.from_pretrained(
-                source.folder, use_safetensors=True, **_SAFE, **options
+                source.folder, use_safetensors=True, **SAFE, **options
             )
             return loaded
         with torch.device("meta"):
@@ -149,7 +125,26 @@ def _load(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
         network.__class__ = original
+        if network.can_generate():
+            network.generation_config = _generation_config(source)
         return network, info
+
+
+def _generation_config(source: Source) -> Any:
+    """Read how a model writes, as transformers does; older folders say so in config.json."""
+    if (source.folder / GENERATION_CONFIG_NAME).is_file():
+        return transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
+    return transformers.GenerationConfig.from_pretrained(
+        source.folder,
+        config_file_name="config.json",
+        local_files_only=True,
+        _from_model_config=True,
+    )
+
+
+def _builds(auto_class: Any, checkpoint: Checkpoint) -> bool:
+    """Whether an auto class of transformers builds models of the checkpoint's family."""
+    return CONFIG_MAPPING[checkpoint.config["model_type"]] in auto_class._model_mapping
 
 
 def _architecture(checkpoint: Checkpoint) -> str | None:
@@ -171,7 +166,7 @@ def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _explained(before: str, after: str = "") -> Iterator[None]:
+def explained(before: str, after: str = "") -> Iterator[None]:
     """Turn whatever transformers raises, and it raises many kinds, into one sentence."""
     try:
         yield

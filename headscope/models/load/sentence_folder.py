@@ -103,6 +103,18 @@ def lower_cases(folder: Path) -> bool:
         return False
 
 
+def cross_encoder_activation(folder: Path) -> str | None:
+    """Return the class that a CrossEncoder's folder puts after its logits, where it says one."""
+    if not (folder / MODULES).is_file():
+        return None
+    try:
+        settings = SentenceFiles(folder).optional(SETTINGS)
+    except (CheckpointError, OSError, RecursionError):
+        return None
+    stated = settings.get("activation_fn") if settings.get("model_type") == "CrossEncoder" else None
+    return stated if isinstance(stated, str) else None
+
+
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
     modules = files.modules()

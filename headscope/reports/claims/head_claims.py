@@ -22,7 +22,6 @@ from headscope.reports.claims.rule import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.show.cells import joined
 from headscope.stats.estimate import Estimate
-from headscope.stats.paired_change import FEWEST
 
 ROLES = ("positional", "syntactic", "rare")  # The kinds of heads that claim 2 names
 
@@ -34,7 +33,7 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     of all its stacks leaves.
     """
     result = evidence.kept_roles
-    limit, most = rule.thresholds.random_p, rule.thresholds.metric_loss
+    limit = rule.thresholds.random_p
     survivors, cross_text, cross_values = list[InsightPart](), "", dict[str, object]()
     if "cross" in evidence.stacks:
         part, cross_text, cross_values = judge_survivors(rule, evidence.prune)
@@ -64,10 +63,6 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     ends = result.difference_ci or ()
     interval = sorted(-sign * end / scale for end in ends) or (None, None)
     lost = Estimate(loss, *interval)
-    little: Estimate | str = lost
-    if lost.interval is None and result.units >= FEWEST:
-        # All examples changed alike, or not at all beyond rounding: resamples do not differ.
-        little = HOLDS if loss < most else FAILS
 
     values = {
         "kept": len(result.kept),
@@ -95,7 +90,7 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     return rule.concluded(
         (
             rule.part("beats", beats, rule.say("beats", values, few=few)),
-            rule.part("little", little, shown(lost, ".1%")),
+            rule.part("little", lost, shown(lost, ".1%")),
             *survivors,
         ),
         rule.say("measured", {**known, **values}, lost=lost, does=does),

@@ -26,7 +26,7 @@ from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.registry import Sections
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, standard_error, t_half_width
+from headscope.stats.statistics import FEWEST_DRAWS, finite, standard_error, t_half_width
 
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "open", "not measured"
 
@@ -70,11 +70,11 @@ def shown(number: Estimate, form: str = ".2f", unknown: str = "not measured") ->
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of values with its t interval, which is unknown for a single value."""
+    """Return the mean over layers or heads with its t interval, unknown for a single value."""
     if not values:
         return Estimate(None)
     x, n = np.asarray(values, dtype=float), np.array(len(values))
-    half = t_half_width(standard_error(x.sum(), np.square(x).sum(), n), n)
+    half = t_half_width(standard_error(x.sum(), np.square(x).sum(), n), n, FEWEST_DRAWS)
     return Estimate.around(float(x.mean()), finite(float(half)))
 
 

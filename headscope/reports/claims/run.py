@@ -244,7 +244,8 @@ def measure_kept_roles(
     random: list[float] = []
     if 0 < len(remaining) < len(of_name):
         change = measured.change(full_outputs, _outputs_of(measured, loaded, remaining), seed=seed)
-        value, interval, units = change.value, change.ci, change.units
+        value, units = change.value, change.units
+        interval = (0.0, 0.0) if change.same else change.ci
         alone = current().size > 1  # batches are shared out, in one order
         each = side_by_side(loaded, map(drawn, range(draws)), outcomes, alone=alone)
         for draw, outcome in enumerate(each):

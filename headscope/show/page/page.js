@@ -443,6 +443,8 @@
       return label;
     }));
     live.answers = said.answers;
+    live.sets = said.sets;
+    live.note = said.note;
     live.texts = texts;
     live.words = words(said.off);
     showAnswers();
@@ -460,9 +462,10 @@
   function showAnswers() {
     const pinned = live.pinned && new Map(live.pinned.answers.map((answer) => [answer.name, answer.off]));
     const random = live.answers.some((answer) => answer.random);
-    const header = ["", "whole model", live.words, ...(random ? ["random sets of as many"] : []), ...(pinned ? ["pinned: " + live.pinned.words + (String(live.pinned.texts) === String(live.texts) ? "" : ", other text")] : [])];
+    const header = ["", "whole model", live.words, ...(random ? [`${live.sets} random sets of as many heads in the same layers`] : []), ...(pinned ? ["pinned: " + live.pinned.words + (String(live.pinned.texts) === String(live.texts) ? "" : ", other text")] : [])];
     const rows = live.answers.map((answer) => [answer.name, answer.full, answer.off, ...(random ? [answer.random] : []), ...(pinned ? [pinned.get(answer.name) || "–"] : [])]);
-    byId("answers").replaceChildren(tableOf("", header, rows, 1));
+    const note = random ? `If these heads were like any others, their value would lie outside the range of the ${live.sets} sets in 2 of ${live.sets + 1} cases.` : live.note;
+    byId("answers").replaceChildren(tableOf("", header, rows, 1), ...(note ? [element("p", note, "soft")] : []));
   }
 
   if (live) {

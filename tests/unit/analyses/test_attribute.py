@@ -13,10 +13,12 @@ from tiny_models import tiny_bert
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import headscope
-from headscope.analyses.attribute.view import agreement_sentence
+from headscope.analyses.attribute.result import INDEPENDENT, NUMBERS
+from headscope.analyses.attribute.view import agreement_sentence, sum_sentence
 from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models.anatomy.readout import Readout, task_head
 from headscope.models.anatomy.residual import find_stream, record
+from headscope.models.run.head_outputs import HeadOutputs
 from headscope.models.run.pooling import Dense, Pooling
 
 A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
@@ -171,8 +173,12 @@ def test_dense_modules_add_up_and_an_unknown_step_is_a_failure(bert):
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
+    return planted_in(tmp_path_factory.mktemp("planted"))
+
+
+def planted_in(folder, **config):
     """A classifier in which L1H2 alone writes anything, and alone decides the class."""
-    where = tiny_bert(tmp_path_factory.mktemp("planted"), task_head="classification")
+    where = tiny_bert(folder, task_head="classification", **config)
     loaded = headscope.load(str(where), dtype="float64", task_head="auto")
     with torch.no_grad():
         for number, layer in enumerate(loaded.model.encoder.layer):
@@ -213,6 +219,24 @@ def test_a_planted_head_is_the_only_one_that_counts_and_flips_the_class(planted)
     assert pair.check.error < 1e-12
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_planted_head_flips_a_label_whatever_the_others_are(tmp_path, number):
+    """One label is predicted, the other not; neither is an alternative to the other."""
+    independent = {"problem_type": "multi_label_classification"}
+    loaded = planted_in(tmp_path, **independent)
+    with torch.no_grad():
+        ids = loaded.pad([loaded.tokenizer(A)["input_ids"]])
+        logits = loaded.run(*ids)[1][0]
+    few = {"resamples": 0, "validate": False}
+    found = headscope.attribute(loaded, A, label=f"LABEL_{number}", flip=True, **few)
+    assert found.output.value == pytest.approx(float(logits[number]))
+    assert found.reversal.heads == ("L1H2",)
+    assert found.reversal.margins[0] == pytest.approx(abs(float(logits[number])))
+    assert found.reversal.margins[1] == pytest.approx(-abs(float(logits[number])))
+    assert sum_sentence(found).startswith(f"The logit of the label LABEL_{number} ")
+    assert (HeadOutputs.LABELS.value, HeadOutputs.NUMBERS.value) == (INDEPENDENT, NUMBERS)
+
+
 def test_a_comparison_is_reversed_and_its_sides_do_not_matter(bert, monkeypatch):
     monkeypatch.setattr("headscope.analyses.attribute.reversal.SEARCHES", 1)
     few = {"most": 3, "resamples": 0, "validate": False}
@@ -240,7 +264,7 @@ def test_data_gives_means_of_single_runs(bert, tmp_path):
     for i, head in enumerate(found.heads):
         each = [r.heads[i] for r in alone]
         assert head.direct.value == pytest.approx(np.mean([h.direct.value for h in each]))
-        assert head.direct.low < head.direct.value < head.direct.high
+        assert head.direct.interval is None, "three examples have no interval"
         expected = (each[0].removed.value + each[1].removed.value) / 2
         assert head.removed.value == pytest.approx(expected)
     assert alone[0].heads[0].direct.interval is None
@@ -273,6 +297,17 @@ def test_one_output_has_no_prediction_to_change(tmp_path):
     reranker = tiny_bert(tmp_path / "reranker", task_head="classification", num_labels=1)
     with pytest.raises(InputError, match="no prediction to change"):
         headscope.attribute(str(reranker), A, B, flip=True, validate=False)
+    score = headscope.attribute(str(reranker), A, B, resamples=0, validate=False)
+    assert sum_sentence(score).startswith("The score ")
+
+
+def test_one_of_several_numbers_has_to_be_named(tmp_path):
+    numbers = {"num_labels": 3, "problem_type": "regression"}
+    model = tiny_bert(tmp_path / "numbers", task_head="classification", **numbers)
+    with pytest.raises(InputError, match="3 numbers, none of which is its prediction; name one"):
+        headscope.attribute(str(model), A, validate=False)
+    found = headscope.attribute(str(model), A, label="LABEL_2", resamples=0, validate=False)
+    assert sum_sentence(found).startswith("The score LABEL_2 ")
 
 
 def test_calibration_text_may_be_the_compared_text(bert):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headscope.core.errors import CorpusError
+from headscope.data.annotated import read_tagged
 from headscope.data.corpus import as_corpus, as_plain, open_text, open_treebank
 from headscope.data.examples import read_texts
 from headscope.data.files import Sentence, split_words
@@ -99,6 +100,12 @@ def test_errors_name_the_line(change, line, tmp_path):
         ("na\u00efve cafe\u0301 \u4f60\u597d", "na\u00efve|cafe\u0301|\u4f60\u597d"),
         ("wait... what?!", "wait|.|.|.|what|?|!"),
         ("\U0001f600 \u200b", "\U0001f600"),
+        ("a\u200db\u00adc d\u200c e\u2060'f", "a\u200db\u00adc|d|e|'|f"),
+        ("\u2764\ufe0f\U0001f44d\U0001f3fd x", "\u2764\ufe0f|\U0001f44d\U0001f3fd|x"),
+        (
+            "\U0001f468\u200d\U0001f469 \U0001f1e9\U0001f1ea!",
+            "\U0001f468\u200d\U0001f469|\U0001f1e9\U0001f1ea|!",
+        ),
         (" \u00a0\t", ""),
     ],
 )
@@ -199,3 +206,79 @@ def test_columns_of_a_treebank_are_no_text(line, refused, tmp_path):
     for reader in (open_text, read_texts):
         with pytest.raises(CorpusError, match="line 3: this looks") if refused else nullcontext():
             reader(path)
+
+
+def row(number: object, form: str, head: int, misc: str = "_") -> str:
+    relation = "root" if head == 0 else "dep"
+    return f"{number}\t{form}\t_\tX\t_\t_\t{head}\t{relation}\t_\t{misc}"
+
+
+def words_in(sentence: Sentence) -> list[str]:
+    return [sentence.text[begin:end] for begin, end in sentence.spans]
+
+
+def test_the_text_is_what_was_written(tmp_path):
+    """As stated where the words stand in it, else joined as SpaceAfter says."""
+    trees = read(tmp_path, BANK)
+    assert [tree.text for tree in trees] == ["vámonos al mar", "20 000"]
+    assert words_in(trees[0]) == ["vámonos", "vámonos", "al", "al", "mar"]
+    assert trees[0].spans == ((0, 7), (0, 7), (8, 10), (8, 10), (11, 14))
+    other = BANK.replace("# text = vámonos al mar", "# text = vámonos a la mar")
+    for form in (other, BANK.replace("# text = vámonos al mar\n", "")):
+        assert read(tmp_path, form)[0].text == "vámonos al mar", "another text than the words"
+    rows = [
+        *(row("1-2", "Don't", 0, "_").replace("\t0\troot", "\t_\t_"), row(1, "Do", 3)),
+        *(row(2, "n't", 3), row(3, "go", 0, "SpaceAfter=No"), row(4, "!", 3, "SpacesAfter=\\n")),
+        *(row(5, "«", 3, "SpaceAfter=No|X=1"), row(6, "thành phố", 3, "SpaceAfter=No")),
+    ]
+    (joined,) = read(tmp_path, "\n".join(rows))
+    assert joined.text == "Don't go! «thành phố"
+    assert words_in(joined) == ["Do", "n't", "go", "!", "«", "thành phố"]
+    (spaced,) = read(tmp_path, "\n".join(["# text =  Don't  go !« thành phố ", *rows]))
+    assert words_in(spaced) == words_in(joined)
+    assert spaced.text == "Don't  go !« thành phố"
+
+
+def test_words_that_are_written_as_one_are_counted(tmp_path):
+    note = open_treebank(written(tmp_path, BANK, "bank.conllu")).note
+    assert "2 written words are 4 words of the trees" in note
+    assert "vámonos: vamos + nos" in note
+    assert not open_treebank(written(tmp_path, TREE, "plain.conllu")).note
+
+
+@pytest.mark.parametrize("forms", ["__", "___", "_._", "_-__!"])
+def test_a_treebank_without_its_words_is_refused(forms, tmp_path):
+    rows = [row(i, form, i - 1) for i, form in enumerate(forms, start=1)]
+    path = written(tmp_path, TREE + "\n".join(rows), "bank.conllu")
+    for reader in (open_treebank, read_texts, read_tagged):
+        with pytest.raises(CorpusError, match=r"line 4: the treebank's words are withheld"):
+            reader(path)
+    rows[0] = row(1, "a", 0)
+    assert len(read(tmp_path, "\n".join(rows))) == 1, "a word is left"
+
+
+def test_columns_in_another_order(tmp_path):
+    """CoNLL-U Plus states its columns in the first line."""
+    plus = "# global.columns = FORM ID DEPREL HEAD\nBirds\t1\tnsubj:x\t2\nfly\t2\troot\t0\n"
+    tree = Sentence(("Birds", "fly"), (1, -1), ("nsubj", "root"))
+    assert read(tmp_path, plus) == [tree]
+    usual = "# global.columns = ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC\n" + TREE
+    assert read(tmp_path, usual) == [tree]
+    with pytest.raises(CorpusError, match=r"line 1: the columns have no FORM \(ID HEAD\)"):
+        read(tmp_path, "# global.columns = ID HEAD\n1\t0\n")
+    with pytest.raises(CorpusError, match=r"line 2: the head '_' is not a number"):
+        read(tmp_path, "# global.columns = ID FORM\n1\tBirds\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["2-3\tab", "1\ta"], "row id 2-3 where 1 should follow"),
+        (["1-9\tab", "1\ta"], "a row reaches to word 9 of 1"),
+        (["2-1\tab", "1\ta"], "the row id 2-1 ends before it begins"),
+        (["1-2\tab", "1\ta", "2-3\tbc", "2\tb", "3\tc"], "2-3 begins inside another such row"),
+    ],
+)
+def test_written_words_have_their_place(rows, said, tmp_path):
+    with pytest.raises(CorpusError, match=said):
+        read(tmp_path, "\n".join(ids + "\t_" * 8 for ids in rows))

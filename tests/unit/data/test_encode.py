@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.batches import buckets, uniform_weight
@@ -52,16 +50,23 @@ def test_alignment():
     assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
 
-def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost():
+def test_a_word_without_a_piece_is_left_out_and_its_sentence_is_kept():
     for word in ("\u200b", "\x01", "\ufeff"):
-        lines = (("the", "cat"), ("the", word, "cat"), ("a",), ("cat", "the", "cat"))
+        lines = (("the", "cat"), ("the", word, "cat"), ("a",), ("cat", "the", "cat"), (word,))
         sentences = [Sentence(words) for words in lines]
         found = encoded(*sentences)
-        assert [item is None for item in found] == [False, True, False, False]
-        # What is skipped counts for the halves, and lends its tree.
-        assert [(item.half, item.swapped) for item in found if item] == [
-            *((0, None), (0, None), (1, sentences[1])),
+        assert [item and item.sentence.words for item in found] == [
+            *(("the", "cat"), ("the", "cat"), ("a",), ("cat", "the", "cat"), None),
         ]
+        assert [item.left_out for item in found if item] == [0, 1, 0, 0]
+        assert [item.with_piece.tolist() for item in found[:2] if item] == [[0, 1], [0, 2]]
+        # What has an empty word counts for the halves, and lends its tree.
+        assert [(item.half, item.swapped) for item in found if item] == [
+            *((0, None), (1, None), (0, None), (1, sentences[1])),
+        ]
+
+
+def test_too_long_sentences_are_skipped_and_nothing_else_is_lost():
     found = encode("the cat sat", "the cat sat on", max_length=5)
     assert [item and len(item) for item in found] == [5, None]
     lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
@@ -103,15 +108,13 @@ def ids_of(pieces: str) -> list[int]:
     return [IDS[piece] for piece in pieces.split()]
 
 
-def test_texts_words_and_lines_are_encoded_alike():
+def test_texts_and_lines_are_encoded_alike():
     (text,) = tokenise(TextOnly(), ["the cats sat"])
-    (words,) = tokenise(TextOnly(), [("the", "cats", "sat")])
     lines = ["the cats sat", "the " * 9, "the cat"]
     read = list(encode_lines(TextOnly(max_length=6), lines))
     expected = ids_of("[CLS] the cat ##s sat [SEP]")
-    assert text.ids == words.ids == expected
+    assert text.ids == expected
     assert read == [expected, None, ids_of("[CLS] the cat [SEP]")]
-    assert words.word_ids == [None, 0, 1, 1, 2, None]
     assert text.special_tokens_mask == [1, 0, 0, 0, 0, 1]
     with pytest.raises(CorpusError, match=r"embedding has\s+20 rows; .* do not belong together"):
         list(encode_lines(TextOnly(vocab_size=20), ["the zoo"]))
@@ -135,34 +138,3 @@ def test_special_tokens_are_where_the_tokenizer_puts_them(template, before, afte
     assert [row.ids for row in rows] == expected
     with pytest.raises(InputError, match="tokens or more"):
         frame(model, n_special)
-
-
-SPLIT = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-
-
-@pytest.mark.parametrize(
-    ("pre_tokenizer", "mark"),
-    [
-        (pre_tokenizers.ByteLevel(add_prefix_space=False), "Ġ"),
-        (pre_tokenizers.ByteLevel(add_prefix_space=True), "Ġ"),
-        (pre_tokenizers.Metaspace(prepend_scheme="first"), "▁"),
-        (pre_tokenizers.Metaspace(prepend_scheme="always"), "▁"),
-        (SPLIT, "▁"),
-    ],
-)
-def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(pre_tokenizer, mark):
-    """Words are spelled, each character a piece of its own."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    backend = Tokenizer(models.BPE(ids, [], unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizer
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    names = {"pad_token": "<pad>", "unk_token": "<unk>"}
-    model = TextOnly(PreTrainedTokenizerFast(tokenizer_object=backend, **names), 512, len(ids))
-    words = ("She", "don't", "repair", "sextants", ".")
-    (found,) = encode_words(model, placed([Sentence(words)]))
-    assert found is not None
-    assert {pieces[i] for i in found.ids[found.first]} == {mark}
-    assert "".join(pieces[i] for i in found.ids[1:-1]) == mark + mark.join(words)

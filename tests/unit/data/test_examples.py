@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import (
     Examples,
-    class_ids,
     lines_without_shared,
     read_labelled,
     read_pairs,
@@ -64,8 +63,8 @@ WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
     read_labelled: [
         ("empty", "x.tsv", "", "no example"),
         ("no label column", "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
-        ("row too short", "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
-        ("one column", "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
+        ("row too short", "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: 1 column where .* 2"),
+        ("one column", "x.tsv", "a\t1\nb\n", "line 2: 1 column where .* has 2"),
         ("constant", "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
         ("half paired", "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
         ("broken JSON", "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
@@ -77,7 +76,8 @@ WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
         ("open quote", "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
     ],
     read_translations: [
-        ("two", "x.tsv", "a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
+        ("two", "x.tsv", "a\tb\nc\n", "line 2: 1 column where the first row has 2"),
+        ("one", "x.tsv", "a\nb\n", r"line 1: 1 column where 2 are expected \(source, target\)"),
         ("no source", "x.tsv", "a\tb\n\t c\n", "line 2: no source; give every row source"),
         ("no column", "x.tsv", "source\tscore\na\tb\n", "line 1: the header has no column target"),
     ],
@@ -95,10 +95,10 @@ def test_wrong_files(read, name, text, message, tmp_path):
 
 def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
     """Files are sorted; every row is as likely as another, and the seed says which."""
-    path = written(tmp_path, "x.tsv", "".join(f"{i}\t{i % 2}\n" for i in range(20)))
+    path = written(tmp_path, "x.tsv", "".join(f"row {i}\t{i % 2}\n" for i in range(20)))
     drawn = [read_labelled(path).draw(5, seed) for seed in range(200)]
     for found in drawn:
-        places = [int(text) for text in found.first]
+        places = [int(text.removeprefix("row ")) for text in found.first]
         assert places == sorted(set(places))
         assert found.lines == tuple(place + 1 for place in places)
         assert found.labels == tuple(str(place % 2) for place in places)
@@ -111,15 +111,6 @@ def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
     texts = [read_texts(lines, 5, seed) for seed in range(2)]
     assert texts[0].first != texts[1].first
     assert texts[1] == read_texts(lines).draw(5, 1)
-
-
-def test_labels_by_name_and_number(tmp_path):
-    names = {0: "negative", 1: "Positive"}
-    path = written(tmp_path, "x.tsv", "a\t1\nb\tNEGATIVE\nc\tpositive\nd\t0.0\n")
-    assert class_ids(read_labelled(path), names) == (1, 0, 1, 0)
-    path = written(tmp_path, "x.tsv", "a\t1\nb\t2\n")
-    with pytest.raises(InputError, match=r"line 2: the model has no class '2'; it knows 0 \(nega"):
-        class_ids(read_labelled(path), names)
 
 
 @pytest.mark.parametrize(

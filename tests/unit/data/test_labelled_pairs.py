@@ -3,10 +3,20 @@
 from pathlib import Path
 
 import pytest
+from tiny_models import TextOnly
 
 from headscope.core.errors import CorpusError
-from headscope.data.corpus import as_corpus, corpus_of_pairs, open_pairs
-from headscope.data.pairs import open_labelled, straight, with_alignments
+from headscope.data.corpus import AlignedPair, as_corpus, corpus_of_pairs, open_pairs
+from headscope.data.files import Sentence
+from headscope.data.pairs import (
+    collate_aligned,
+    encode_aligned,
+    open_labelled,
+    straight,
+    with_alignments,
+)
+from headscope.data.pieces import placed
+from headscope.data.token_rows import Ends
 
 TWO = "a b c\t0\t1\tx\nd e f\t2\t0\tx\n"
 
@@ -28,13 +38,26 @@ def test_rows_with_the_same_text_are_one_sentence(tmp_path: Path, rows: slice) -
     assert not (corpus.has_trees)
 
 
-def test_blank_lines_part_sentences_of_the_same_text(tmp_path: Path) -> None:
-    blocks = "a b\t0\t1\tx\n\na b\n\na b\t1\t0\tx\na b\t0\t1\tx\n\n\nc d\t0\t1\tx\n"
-    found = [sentence.pairs for sentence in open_labelled(written(tmp_path, blocks))]
-    assert found == [((0, 1, "x"),), (), ((1, 0, "x"), (0, 1, "x")), ((0, 1, "x"),)]
-    # A stray blank line among rows in another order says nothing.
-    stray = "a b\t0\t1\tx\nc d\t0\t1\tx\n\na b\t1\t0\ty\nc d\t0\t1\ty\n"
-    assert open_labelled(written(tmp_path, stray)).n_sentences == 2
+def test_copies_of_a_text_are_one_sentence_in_blocks_too(tmp_path: Path) -> None:
+    blocks = "a b\t0\t1\tx\n\na b\n\na  b\t1\t0\tx\na b\t0\t1\tx\n\n\nc d\t0\t1\tx\n"
+    found = {sentence.text: sentence.pairs for sentence in open_labelled(written(tmp_path, blocks))}
+    assert found == {"a b": ((0, 1, "x"), (1, 0, "x")), "c d": ((0, 1, "x"),)}
+
+
+def test_halves_and_controls_of_pairs_go_by_text(tmp_path: Path) -> None:
+    """Texts that differ in case alone are one text; the control has another one."""
+    texts = ["a b", "A b", "c d", "a B", "e f", "C d"]
+    rows = "".join(f"{text}\t0\t1\tx\n" for text in texts)
+    found = list(placed(open_labelled(written(tmp_path, rows))))
+    assert [item.half for item in found] == [0, 0, 1, 0, 0, 1]
+    swapped = [item.swapped and item.swapped.text for item in found]
+    assert swapped == [None, None, "A b", "c d", "a B", "e f"]
+    # Sentences of a treebank are halved by their index, and their controls differ all the same.
+    trees = [Sentence(tuple(text.split()), (-1, 0), ("root", "x")) for text in texts]
+    assert [item.half for item in placed(trees)] == [0, 1] * 3
+    assert [item.swapped and item.swapped.text for item in placed(trees)] == swapped
+    with pytest.raises(CorpusError, match="none of those has a pair"):
+        open_labelled(written(tmp_path, "".join(f"{text}\t0\t1\tx\n" for text in texts[:2])))
 
 
 def test_headers_json_and_characters(tmp_path: Path) -> None:
@@ -56,7 +79,7 @@ def test_headers_json_and_characters(tmp_path: Path) -> None:
         (TWO + f"a b c\t{'9' * 5000}\t1\tx\n", r"line 3: from is '999"),
         (TWO + "a b c\t2\t2\tx\n", r"line 3: both ends of the pair are 'c', word 2; .* pieces"),
         (TWO + "a b c\t2\t1\t\n", r"line 3: no label"),
-        (TWO + "a b c\t1\tx\n", r"line 3: 3 columns where 4 or 1"),
+        (TWO + "a b c\t1\tx\n", r"line 3: 3 columns where .* has 4"),
         (TWO + "a b c\t0\t1\tx\x07\n", r"line 3: the label .* cannot be shown"),
         ("a b c\t0\t1\tx\na b c\t1\t2\ty\n", r"line 2: .* none of those has a pair"),
         ("0-0 1-1\n0-0\n", "holds no pair; .* table of source and target"),
@@ -89,6 +112,20 @@ def test_alignments_of_a_table(tmp_path: Path) -> None:
     assert corpus.sha256 != open_pairs(table).sha256
 
 
+def test_alignments_of_texts_that_come_again(tmp_path: Path) -> None:
+    """Pairs that share a text lie in one half; a row that repeats both texts is left out."""
+    rows = [("a b", "x y"), ("c d", "z u"), ("A b", "x  y"), ("a b", "v w"), ("e f", "v w")]
+    table = written(tmp_path, "".join(f"{s}\t{t}\n" for s, t in rows), "table.tsv")
+    links = written(tmp_path, "0-0\n1-1\n0-1\n1-0\n0-0 1-1\n", "table.align")
+    corpus = with_alignments(open_pairs(table), links)
+    assert (corpus.n_pairs, corpus.pairs and len(list(corpus.pairs()))) == (4, 4)
+    assert corpus.note == "Rows that repeat an earlier pair of texts are left out: 1 of 5."
+    assert corpus.aligned is not None
+    found = list(corpus.aligned())
+    assert [pair.half for pair in found] == [0, 1, 0, 0]
+    assert [pair.swapped for pair in found] == [(), found[0].links, *[found[1].links] * 2]
+
+
 def test_sides_without_spaces_are_counted_in_characters(tmp_path: Path) -> None:
     corpus = corpus_of_pairs("memory", "0", lambda: iter([("ab", "x y"), ("c", "z")]))
     corpus = with_alignments(corpus, written(tmp_path, "0-0 1-1\n0-0\n"))
@@ -119,3 +156,20 @@ def test_the_straight_line_joins_the_ends(n_source: int, n_target: int) -> None:
     line = straight(n_source, n_target, n_target).tolist()
     share = (n_source - 1) / max(n_target - 1, 1)
     assert line == [int(i * share + 0.5) for i in range(n_target)]
+
+
+def test_a_word_without_a_piece_is_left_out_with_its_links():
+    """Its pair is kept, and so are all other links."""
+    words = ((0, 3), (4, 5), (6, 9)), ((0, 1), (2, 5), (6, 7))
+    links = ((0, 0, True), (1, 1, True), (2, 1, False), (2, 2, True))
+    pair = AlignedPair("the \u200b cat", "a cat \u200b", words, links, 0, ((1, 0, True),))
+    (row,) = encode_aligned(TextOnly(), [pair], Ends(2, 3))
+    assert row is not None
+    assert row.pair.links == ((0, 0, True), (2, 1, False))
+    assert row.pair.swapped == ()
+    batch = collate_aligned([row], pad_id=0)
+    assert batch.words is not None
+    assert batch.words.pieces.tolist() == [[1, 0, 1]]
+    assert batch.words.queries.tolist() == [[True, True, False]]
+    assert batch.words.possible.nonzero().tolist() == [[0, 0, 0], [0, 1, 2]]
+    assert batch.words.sure.nonzero().tolist() == [[0, 0, 0]]

@@ -97,7 +97,7 @@ def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
 
 def test_windows_of_pairs_hold_the_same_pairs_on_both_sides():
     length = 9
-    windows = pack_pairs(as_corpus(PAIRS), TextOnly(TOKENIZER), length, 3)
+    windows = pack_pairs(as_corpus(PAIRS), TextOnly(TOKENIZER), length, (3,))
     expected = pairs_by_hand(length, 3)
     assert len(windows) == len(expected) > 1
     sources, targets = windows.inputs(range(len(windows)))
@@ -110,7 +110,7 @@ def test_windows_of_pairs_hold_the_same_pairs_on_both_sides():
 
 def test_too_few_or_damaged_pairs():
     with pytest.raises(CorpusError, match=r"2 pairs have 5 source and 8 target tokens.*38 and 39"):
-        pack_pairs(as_corpus(PAIRS[:2]), TextOnly(TOKENIZER), 40, 3)
+        pack_pairs(as_corpus(PAIRS[:2]), TextOnly(TOKENIZER), 40, (3,))
     for pairs, says in (
         ([("a", "b"), ("a", " ")], "Pair 2 in memory"),
         ([("a", "b"), "ab"], "Pair 2 in memory"),

@@ -19,6 +19,7 @@ from headscope.pruning import result as results
 from headscope.pruning.card import model_card, snippets
 from headscope.pruning.result import MaxDrop, PruneResult, SpeedResult
 from headscope.pruning.sentences import verdict
+from headscope.removal.card import hub_task
 from headscope.stats.estimate import Estimate
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
@@ -135,6 +136,12 @@ def test_a_classifier_s_snippet_opens_it_with_its_head(result, tmp_path):
     headscope.save(small, tmp_path / "small")
     (code,) = snippets(result.saved.opens, model, sentences=False)
     assert "AutoModelForSequenceClassification" in code
+    assert "CrossEncoder" in snippets(result.saved.opens, model, sentences=True)[0]
+    assert hub_task("fidelity", model) == "text-classification"
+    assert hub_task("similarity", model) == "sentence-similarity"
+    score = tiny_bert(tmp_path / "score", task_head="classification", num_labels=1)
+    reranker = headscope.load(str(score), task_head="auto")
+    assert hub_task("similarity", reranker) == hub_task("rerank", reranker) == "text-ranking"
     names: dict[str, Any] = {}
     exec(code.replace("FOLDER", str(tmp_path / "small")), names)
     ids = torch.arange(5, 13)[None]

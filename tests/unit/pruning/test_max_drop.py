@@ -14,6 +14,7 @@ from headscope.pruning import max_drop
 from headscope.pruning.max_drop import search, settle, unseen_examples
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Ranking
+from headscope.stats import confirm
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import paired_change
 from headscope.tasks.units import Units
@@ -30,7 +31,7 @@ class Planted:
     units = Units([6, 6], [(0,), (1,)])
 
     def __init__(
-        self, cost: Cost = lambda n: n / 10, *, higher: bool = False, noise: float = 0.0
+        self, cost: Cost = lambda n: n / 10, *, higher: bool = False, noise: float = 3e-6
     ) -> None:
         self.evaluation = SimpleNamespace(higher_is_better=higher)
         self.told: list[tuple[str, int, int]] = []
@@ -85,6 +86,12 @@ def test_the_interval_counts_and_not_the_value():
     assert searched(Planted(lambda n: 0.0 if n <= 3 else 1.0), 0.0)[0] == 3
 
 
+def test_a_loss_that_is_unknown_is_no_loss_that_is_allowed():
+    """Every example shows the same: nothing tells how far the next ones are from it."""
+    with pytest.raises(InputError, match="what is lost at most is not known"):
+        searched(Planted(lambda n: 0.0, noise=0.0), 50.0)
+
+
 def test_which_way_is_tested_is_settled_without_the_test_data(monkeypatch):
     """The nearest to the full model on the calibration data, whatever the test data say."""
     planted: Any = Planted()
@@ -125,7 +132,8 @@ def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:
 
 
 def test_examples_that_share_a_sentence_with_the_calibration_are_not_tested(monkeypatch):
-    monkeypatch.setattr(max_drop, "FEWEST", 2)
+    monkeypatch.setattr(max_drop, "FEWEST_TESTED", 2)
+    monkeypatch.setattr(confirm, "FEWEST_TESTED", 2)
     task = task_of(((5, 6), (7,)), ((8,), (9,)), ((7,), (9, 9)), ((4, 4), (6,)))
     assert unseen_examples(task, None).tolist() == [0, 1, 2, 3]
     assert unseen_examples(task, task_of(((7,),), ((6, 5),))).tolist() == [1, 3]

@@ -190,9 +190,12 @@ def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(docume
     (change,) = diff_of(documents["depth"], changed(new, *curve, 2, to=lambda v: v + 0.5)).curves
     assert (change.where, change.beyond, change.points) == ("attention", 2, 3)
     assert change.worst.where == "attention, L0"
-    # std / sqrt(4 windows) * 1.96 on both sides: 0.9 of a standard deviation is within.
-    old = changed(documents["depth"], "std", "full", 1, to=0.1)
-    for by, kind in ((0.19, "within"), (0.2, "curves")):
+    # std / sqrt(9 windows) * 2.306 (Student's t) on both sides; 4 windows have no interval.
+    four = changed(documents["depth"], "std", "full", 1, to=0.1)
+    moved = changed(four, "variants", "full", 1, to=lambda v: v + 0.1)
+    assert parts(diff_of(four, moved)) == {"curves"}
+    old = changed(four, "sequences", to=9)
+    for by, kind in ((0.15, "within"), (0.16, "curves")):
         moved = changed(old, "variants", "full", 1, to=lambda v, by=by: v + by)
         assert parts(diff_of(old, moved)) == {kind}
 

@@ -321,9 +321,9 @@ def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
 
 
 def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
-    """Five steps are enough for most runs of attention; norms stay at chance in all of them."""
+    """Two steps are enough for some runs of attention; norms stay at chance in all of them."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
-    more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 5}
+    more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 2}
     frail = blind(plain, 0.005)
     _, told = tuned(frail, files, "layernorm", "attention", **more, spread_seeds=8)
     assert told[10].verdict == "holds"

@@ -30,8 +30,7 @@ def test_the_mean_attention_is_the_mean_of_the_patterns(demo, classified):
     model.config._attn_implementation, before = "eager", model.config._attn_implementation
     try:
         for sentence, _ in zip(sample_corpus(), range(12), strict=False):
-            words = list(sentence.words)
-            ids = demo.tokenizer(words, is_split_into_words=True)["input_ids"]
+            ids = demo.tokenizer(sentence.text)["input_ids"]
             with torch.no_grad():
                 out = model(torch.tensor([ids]), output_attentions=True)
             pattern, n = out.attentions[1][0, 8].numpy(), len(ids)

@@ -101,3 +101,30 @@ def test_more_text_than_training_gets_through_is_drawn(tmp_path, monkeypatch):
     assert len(set(read.training.texts)) == 50
     assert read.training.texts != tuple(f"sentence {i}" for i in range(50))
     assert "Only 50 of the 80 texts of" in read.warnings[0]
+
+
+def test_neighbours_are_asked_by_random_texts_of_all_of_the_file(tmp_path, monkeypatch):
+    """A file that is sorted would else be asked by its first kind of text alone."""
+    monkeypatch.setattr(text, "MOST", 30)
+    names = ("data", "training", "other")
+    for name in names:
+        lines = "".join(f"the cat sat {name} {i}\n" for i in range(90))
+        (tmp_path / f"{name}.txt").write_text(lines)
+    data, training, other = (tmp_path / f"{name}.txt" for name in names)
+    options = {"limit": None, "seed": 0, "trains": False, "distils": False}
+    read = text.read_all("fidelity", data, [training], other, **options)
+    asked = []
+    monkeypatch.setattr(text, "tokenised", lambda model, texts: (asked.extend(texts), ()))
+    model = SimpleNamespace(vocab_size=9, task_head="classification")
+    read.other_rows(model)
+    numbers = [int(line.split()[-1]) for line in asked]
+    assert len(set(numbers)) == 30
+    assert max(numbers) > 60
+    assert numbers != sorted(numbers)
+
+
+def test_a_folder_that_is_only_checked_needs_no_text_to_train_on():
+    options = {"limit": 10, "seed": 0, "trains": False, "distils": False, "calibrates": False}
+    read = text.read_all("fidelity", None, [], None, **options)
+    assert (len(read.training), read.names, read.warnings) == (0, (), [])
+    assert read.rows(None) == []

@@ -10,22 +10,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
-from scipy.stats import entropy
+from scipy.special import expit, softmax
+from scipy.stats import entropy, spearmanr
 from tiny_models import WORDS, tiny_bert, write_translator
 from transformers import BertConfig, BertForSequenceClassification
 
 import headscope
+from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.token_rows import encode_rows, padded
+from headscope.models.run.head_outputs import HeadOutputs
 from headscope.models.surgery.layers import remove_layers
+from headscope.removal.times import length_batches, spread_places
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
+from headscope.shrinking.bench import Bench
 from headscope.shrinking.card import snippets
 from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.result import MeasuredModel, Target
-from headscope.shrinking.view import loses_nothing
+from headscope.shrinking.text import read_all
+from headscope.shrinking.view import answer, loses_nothing
 from headscope.stats.estimate import Estimate
 
 _rng = np.random.default_rng(0)
@@ -68,13 +73,20 @@ def outputs(model, texts):
 
 def test_the_loss_of_each_kind_of_head():
     ours, theirs = _rng.normal(size=(2, 5, 3))
-    loss = d.loss_of(torch.tensor(ours), torch.tensor(theirs), head=True).numpy()
+    loss = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.CHOICE).numpy()
     expected = [entropy(softmax(t), softmax(o)) for o, t in zip(ours, theirs, strict=True)]
     np.testing.assert_allclose(loss, expected)
-    one = d.loss_of(torch.tensor(ours[:, :1]), torch.tensor(theirs[:, :1]), head=True)
-    np.testing.assert_allclose(one, (ours[:, 0] - theirs[:, 0]) ** 2)
+    labels = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.LABELS).numpy()
+    holds = [
+        [entropy([t, 1 - t], [o, 1 - o]) for o, t in zip(*pair, strict=True)]
+        for pair in zip(expit(ours), expit(theirs), strict=True)
+    ]
+    np.testing.assert_allclose(labels, np.sum(holds, axis=1))
+    spread = torch.tensor([0.5, 2.0, 4.0])
+    numbers = d.loss_of(torch.tensor(ours), torch.tensor(theirs), HeadOutputs.NUMBERS, spread)
+    np.testing.assert_allclose(numbers, (((ours - theirs) / [0.5, 2, 4]) ** 2).mean(1))
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ours, theirs)]
-    cosine = d.loss_of(*map(torch.tensor, unit), head=False)
+    cosine = d.loss_of(*map(torch.tensor, unit), None)
     np.testing.assert_allclose(cosine, 1 - np.einsum("ij,ij->i", *unit), atol=1e-12)
 
 
@@ -261,11 +273,64 @@ def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
 @pytest.mark.parametrize("form", serving.FORMS, ids=str)
 def test_the_snippets_of_a_card_are_python(form, bert):
     codes = snippets(form, bert, sentences=True)
+    crosses = dataclasses.replace(bert, task_head="classification")
+    codes_of_pairs = snippets(form, crosses, sentences=True)
+    assert "CrossEncoder" in codes_of_pairs[0]
     assert len(codes) == 2
-    for code in codes:
+    for code in (*codes, *codes_of_pairs):
         compile(code, str(form), "exec")
     told = "f32" in codes[0] and "f32" in codes[1]
     assert told is (str(form) == "openvino float32")  # unasked openvino computes in bfloat16
+
+
+# --- forms whose outputs depend on the batch ------------------------------------------------------
+
+
+class _Served(RuntimeFile):
+    """The model itself; with ``shared`` above 0 each text reads something of its batch."""
+
+    def __init__(self, model, shared):
+        self._model, self._shared = model, shared
+
+    @torch.no_grad()
+    def run(self, input_ids, attention_mask, token_type_ids=None):
+        hidden, _ = self._model.run(input_ids, attention_mask, token_type_ids)
+        return {"last_hidden_state": hidden + self._shared * hidden[:1, :1] * hidden[-1:, :1]}
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.2])
+def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, tmp_path, lines, shared):
+    texts = read_all(
+        "fidelity",
+        lines / "judge.txt",
+        [lines / "train.txt"],
+        lines / "other.txt",
+        limit=None,
+        seed=0,
+        trains=False,
+        distils=False,
+    )
+    task = texts.evaluation_task(bert)
+    bench = Bench(bert, task, texts, tmp_path, batch_size=8, seed=0)
+    found = bench.value(bert, _Served(bert, shared))
+    if not shared:
+        assert found.batch_effect is None
+        assert found.change.same
+        return
+    effect = found.batch_effect
+    assert effect.difference > 0.01
+    assert len(set(effect.values)) == len(effect.values) == 5
+    assert found.value.value == pytest.approx(np.mean(effect.values))
+    assert found.value.low < min(effect.values) < max(effect.values) < found.value.high
+    assert found.change.low < min(effect.values) - 1.0
+    assert found.change.high > max(effect.values) - 1.0
+    assert not found.change.same
+    # The first order is that of the batches whose times are taken.
+    rows = task.rows
+    first = bench._in_order(bert, _Served(bert, shared), None)
+    assert effect.values[0] == first.value.value
+    whole = length_batches(rows, 8)
+    assert all(part in whole for part in spread_places(rows, 8))
 
 
 # --- what is held against a target ------------------------------------------------------------
@@ -310,7 +375,12 @@ def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chos
     monkeypatch.setattr("headscope.shrinking.ladder.width_of", lambda model: 0)
     plain = {"target": None, "max_drop": 0.5, "minutes": 0.0, "save": None, "tell": None}
     files = SimpleNamespace(served=lambda form: None, release=lambda: None)
-    bench = SimpleNamespace(files_of_whole=files, full_model=None, elsewhere=lambda *models: ())
+    bench = SimpleNamespace(
+        files_of_whole=files,
+        full_model=None,
+        elsewhere=lambda *models: (),
+        task=SimpleNamespace(metric="spearman"),
+    )
     ladder = Ladder(bench, ("openvino",), **plain)
     ladder.models = [
         dataclasses.replace(
@@ -429,6 +499,55 @@ def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
     assert found.neighbours.value == pytest.approx(np.mean(share), abs=0.02)
     full, own = outputs(bert, other), outputs(small, other)
     assert found.nearness.value == pytest.approx(float((full * own).sum(-1).mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["labels", "scores"])
+def test_the_outputs_of_a_head_on_text_of_another_kind(lines, tmp_path, kind):
+    head = {"num_labels": 1}
+    if kind == "labels":
+        head = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    folder = tiny_bert(tmp_path / "model", layers=4, task_head="classification", **head)
+    model = headscope.load(str(folder), task_head="auto")
+    result = shrink(model, lines, mb=0.8 * serving.megabytes_of(model), minutes=0)
+    (found,) = result.best.elsewhere
+    small = remove_layers(model, sorted(set(range(4)) - set(result.best.layers)))
+    read = {
+        x for name in ("train", "judge") for x in (lines / f"{name}.txt").read_text().split("\n")
+    }
+    other = [x for x in (lines / "other.txt").read_text().splitlines() if x not in read]
+    full, own = (outputs(each, other).double().numpy() for each in (model, small))
+    expected = [set(a) == set(b) for a, b in zip(labels_on(full), labels_on(own), strict=True)]
+    nearness = np.mean(expected) if kind == "labels" else spearmanr(full[:, 0], own[:, 0])[0]
+    assert (found.of, found.texts) == (kind, len(other))
+    assert found.nearness.value == pytest.approx(nearness, abs=1e-6)
+    assert found.nearness.low < nearness < found.nearness.high
+    said = {"labels": "set of labels", "scores": "Spearman correlation of the scores"}
+    assert said[kind] in answer(result)
+
+
+def labels_on(logits):
+    """The labels of each text whose probability is above one half."""
+    return [[i for i, share in enumerate(expit(row)) if share > 0.5] for row in logits]
+
+
+def test_a_score_s_distance_does_not_depend_on_its_scale(tmp_path):
+    """So that the same loss ruins a model whose scores run from 0 to 1 and one of logits."""
+    folder = tiny_bert(tmp_path / "model", layers=3, task_head="classification", num_labels=1)
+    distances = []
+    for factor in (1.0, 50.0):
+        full = headscope.load(str(folder), task_head="auto")
+        for parameter in full.network.classifier.parameters():
+            parameter.data *= factor
+        full = headscope.wrap(full.network, full.tokenizer, name="scaled")
+        small, rows = remove_layers(full, [1]), rows_of(full)[0]
+        lesson = d.Lesson(small, full, (rows, rows), {})
+        distances.append(lesson.distance(range(len(rows))))
+        theirs, ours = (outputs(each, sentences(120)).numpy()[:, 0] for each in (full, small))
+        assert distances[-1] == pytest.approx(
+            np.mean((ours - theirs) ** 2) / theirs.var(), rel=1e-3
+        )
+    assert distances[0] == pytest.approx(distances[1], rel=1e-3)
+    assert distances[0] > 0.01
 
 
 def test_sentences_that_judge_neither_train_nor_calibrate(bert, lines, tmp_path):

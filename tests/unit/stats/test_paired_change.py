@@ -5,12 +5,14 @@ Longer simulations of how often they hold the truth: docs/definitions/statistics
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import (
     CLUSTER,
     Metric,
@@ -24,8 +26,13 @@ from headscope.stats.metrics import (
     spearman,
     token_rate,
 )
-from headscope.stats.paired_change import FEWEST, interval_of, paired_change
-from headscope.stats.statistics import tango, tango_p
+from headscope.stats.paired_change import (
+    estimate_over_orders,
+    interval_of,
+    over_orders,
+    paired_change,
+)
+from headscope.stats.statistics import FEWEST_UNITS, tango, tango_p
 
 RNG = np.random.default_rng(5)
 TOKENS = token_rate("correct", "tokens")
@@ -93,10 +100,10 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
         assert found.difference == pytest.approx(difference, abs=1e-8)
         assert (found.low, found.high, found.ci) == (-math.inf, math.inf, None)
         assert found.p_value == 1.0
-        # All that was seen is that loss.
-        assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
+        assert found.most_lost(1) == math.inf
+        assert replace(found, same=True).most_lost(1) == 0.0
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
-    few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
+    few, lost = x[: FEWEST_UNITS - 1], RNG.random(FEWEST_UNITS - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
     assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
     # 30 questions on five paragraphs are five units.
@@ -104,10 +111,37 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
     found = paired_change(mean_of("x"), {"x": x, **paragraph}, {"x": x - 2.0, **paragraph})
     assert (found.ci, found.examples, found.most_lost(1)) == (None, 30, math.inf)
     assert interval_of(mean_of("x"), {"x": few}).interval is None
-    assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).interval is not None
+    assert interval_of(mean_of("x"), {"x": x[:FEWEST_UNITS]}).interval is not None
     # A ratio of losses is no rate of tokens.
     outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
     assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None
+
+
+def test_orders_of_the_same_examples_are_joined_by_their_widest_interval():
+    x, noise = RNG.normal(size=80), RNG.normal(size=(2, 80))
+    changes = [paired_change(mean_of("x"), {"x": x}, {"x": x + each}) for each in noise]
+    found = over_orders(changes)
+    assert found.difference == pytest.approx(noise.mean())
+    assert found.low == min(change.low for change in changes)
+    assert found.high == max(change.high for change in changes)
+    unknown = paired_change(mean_of("x"), {"x": x}, {"x": x})
+    assert over_orders([changes[0], unknown]).most_lost(1) == math.inf
+    values = [Estimate(1.0, 0.5, 1.2), Estimate(2.0, 1.9, 2.1)]
+    assert estimate_over_orders(values) == Estimate(1.5, 0.5, 2.1)
+    assert estimate_over_orders([*values, Estimate(3.0)]) == Estimate(2.0)
+
+
+@pytest.mark.parametrize(("pairs", "unmoved"), [(8, 0.64), (20, 0.05), (60, 0.0)])
+def test_ranks_of_few_pairs_do_not_move_though_the_model_did(pairs, unmoved):
+    """Noise of 5% of the similarities' spread: unknown as often as the docs say."""
+    rng, unknown, draws = np.random.default_rng(2), 0, 100
+    for _ in range(draws):
+        similarity = rng.normal(size=pairs)
+        outputs = {"similarity": similarity, "gold": similarity + rng.normal(size=pairs)}
+        moved = {**outputs, "similarity": similarity + 0.05 * rng.normal(size=pairs)}
+        unknown += paired_change(spearman, outputs, moved, resamples=100).most_lost(1) == math.inf
+    slack = 3 * math.sqrt(unmoved * (1 - unmoved) / draws)
+    assert unknown / draws == pytest.approx(unmoved, abs=slack + 0.01)
 
 
 def cases() -> list[tuple[Metric, Outputs, Outputs]]:

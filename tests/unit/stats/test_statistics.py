@@ -1,5 +1,6 @@
 """Intervals and tests against textbook formulas, enumeration, scipy, and simulated coverage."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,16 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from headscope.analyses.linear import LinearOptions
 from headscope.analyses.linear.measure import correlate
 from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
-from headscope.stats.estimate import UNKNOWN
+from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.paired_change import resampled_estimate
 from headscope.stats.statistics import (
+    FEWEST_DRAWS,
+    FEWEST_UNITS,
     adjust,
     binomial_p,
     crossed_mean,
+    effective_units,
+    jackknife,
     mcnemar_p,
-    normal_p,
     paired_p,
+    ratio_error,
+    share_interval,
+    t_half_width,
+    t_p,
     wilson,
 )
 
@@ -56,8 +66,89 @@ def test_p_values_by_hand():
     z = difference.mean() / (difference.std() / math.sqrt(200))
     p = paired_p(hit.sum(), expected[hit].sum(), expected.sum(), (expected**2).sum(), 200)
     assert float(p) == pytest.approx(0.5 * math.erfc(z / math.sqrt(2)))
-    # A certain difference, none, and one the other way.
-    assert [float(normal_p(mean, 0.0, 0.5)) for mean in (0.7, 0.5, 0.3)] == [0.0, 0.5, 1.0]
+
+
+def test_a_mean_over_sentences_is_tested_by_students_t():
+    """Against scipy's one-sample test; where all agree, by signs; too few say nothing."""
+    values = np.random.default_rng(0).normal(0.62, 0.2, 9)
+    error = values.std(ddof=1) / 3
+    p = stats.ttest_1samp(values, 0.5, alternative="greater").pvalue
+    assert float(t_p(values.mean(), error, 0.5, 9)) == pytest.approx(p)
+    by_sign = [float(t_p(mean, 0.0, 0.5, 9)) for mean in (0.7, 0.5, 0.3)]
+    assert by_sign == [0.5**9, 0.5, 1.0]
+    assert t_p(0.9, [np.inf, np.nan], 0.5, 9).tolist() == [1.0, 1.0]
+
+
+def clustered(rng, sentences):
+    """Draw hits and queries of sentences: rare words, rates from sentence to sentence 0 to 1."""
+    queries = rng.integers(1, 40, sentences) * (rng.random(sentences) < 0.9)
+    hits = rng.binomial(queries, rng.beta(0.6, 1.4, sentences)) if sentences else queries
+    sums = hits.sum(), (hits**2).sum(), (hits * queries).sum()
+    terms = (*sums, queries.sum(), (queries**2).sum(), np.count_nonzero(queries))
+    return terms, effective_units(terms[3], terms[4])
+
+
+@pytest.mark.parametrize("sentences", [9, 14, 25, 60])
+def test_a_share_over_sentences_misses_one_of_twenty(sentences):
+    """The mean rate of the sentences that :func:`clustered` draws is 0.3, by its beta values."""
+    rng, missed, given, n = np.random.default_rng(1), 0, 0, 1500
+    for _ in range(n):
+        terms, units = clustered(rng, sentences)
+        rate, error = terms[0] / terms[3], ratio_error(*terms)
+        low, high = share_interval(rate, error, units)
+        assert np.isnan(low) == (terms[5] < FEWEST_UNITS)
+        given += bool(np.isfinite(low))
+        missed += bool(low > 0.3 or high < 0.3)
+    assert given > 0.5 * n
+    assert 0.03 * given < missed < 0.075 * given
+
+
+def test_a_share_has_wilsons_interval_of_its_effective_trials():
+    """Without clusters it is Wilson's, but for Student's quantile; never of no width."""
+    hits, n = 13, 400
+    error = math.sqrt(hits / n * (1 - hits / n) / n)
+    ends = [float(end) for end in share_interval(hits / n, error, n)]
+    assert ends == pytest.approx([float(end) for end in wilson(hits, n)], abs=2e-4)
+    low, high = share_interval(1.0, 0.0, 10)  # 10 sentences that all agree
+    t = stats.t.ppf(0.975, 9)
+    assert (float(low), float(high)) == (pytest.approx(10 / (10 + t**2)), 1.0)
+    assert np.isnan(share_interval(0.4, np.inf, 5)).all()
+
+
+@pytest.mark.parametrize("n", [2, 7])
+def test_few_sentences_have_no_interval(n):
+    assert np.isinf(t_half_width(0.1, n))
+    assert np.isfinite(t_half_width(0.1, FEWEST_UNITS))
+    assert float(t_half_width(0.1, 2, FEWEST_DRAWS)) == pytest.approx(0.1 * stats.t.ppf(0.975, 1))
+    values = np.random.default_rng(0).random((n, 3))
+    assert crossed_mean(values).estimate().interval is None
+    assert crossed_mean(values, FEWEST_DRAWS).estimate().interval is not None
+    assert np.isnan(jackknife(1.0, values[:, 0])).all()
+    assert resampled_estimate(0.5, np.random.default_rng(0).random(1000), n) == Estimate(0.5)
+
+
+def test_the_jackknife_holds_ratios_of_sums_nineteen_times_in_twenty():
+    """Of sentences with skewed sizes, and parts of them; the truth is 0.4."""
+    rng, missed, n = np.random.default_rng(4), 0, 600
+    for _ in range(n):
+        size = rng.lognormal(0, 0.5, 24)
+        part = size * rng.beta(4, 6, 24)
+        others = (part.sum() - part) / (size.sum() - size)
+        low, high = jackknife(part.sum() / size.sum(), others)
+        missed += bool(low > 0.4 or high < 0.4)
+    assert 0.025 * n < missed < 0.085 * n
+
+
+def test_means_of_skewed_numbers_of_sentences_are_covered_at_a_reports_default():
+    """The bootstrap of ``linear``, of the lines that a report reads, on lognormal numbers."""
+    lines = LinearOptions.in_report["sentences"]
+    rng, missed, n = np.random.default_rng(2), 0, 400
+    counts = rng.multinomial(lines, np.full(lines, 1 / lines), size=1000) / lines
+    for _ in range(n):
+        values = rng.lognormal(0, 0.4, lines)
+        found = resampled_estimate(values.mean(), counts @ values, lines)
+        missed += not found.low < math.exp(0.08) < found.high
+    assert missed < 0.085 * n
 
 
 @pytest.mark.parametrize(("seed_sd", "example_sd"), [(1.0, 0.0), (0.7, 1.5)])
@@ -72,16 +163,36 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_
     assert 0.92 * n <= hit
 
 
-def test_the_ratio_of_spreads_is_that_of_an_f_test():
-    rng = np.random.default_rng(1)
-    a, b = rng.normal(0, 3, 8), rng.normal(0, 1, 6)
+def test_the_ratio_of_spreads_has_the_interval_of_a_permutation_test():
+    """By all deals of the squared distances from the medians, at both ends of the interval."""
+    a, b = np.array([0.0, 1.0, 4.0, 9.0, 13.0, 21.0]), np.array([2.0, 2.5, 3.0, 4.2, 5.0, 5.1])
     found = spread_ratio(a, b)
     assert found.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
-    for end, side in ((found.low, stats.f.sf), (found.high, stats.f.cdf)):
-        assert side((found.value / end) ** 2, 7, 5) == pytest.approx(0.025)
+    ours, theirs = ((x - np.median(x)) ** 2 for x in (a, b))
+
+    def p_values(ratio):
+        squares = np.concatenate([ours / ratio**2, theirs])
+        deals = [squares[list(deal)].sum() for deal in itertools.combinations(range(12), 6)]
+        more = [deal >= deals[0] - 1e-9 for deal in deals]
+        less = [deal <= deals[0] + 1e-9 for deal in deals]
+        return np.mean(more), np.mean(less)
+
+    assert min(p_values(found.low)) > 0.025 >= p_values(found.low / 1.03)[0]
+    assert min(p_values(found.high)) > 0.025 >= p_values(found.high * 1.03)[1]
     assert found.low < found.value < found.high
+    assert spread_ratio(a[:3], b[:3]).interval is None  # 20 deals say too little
     assert spread_ratio([1.0], [1.0, 2.0]) == UNKNOWN
     assert spread_ratio([1.0, 1.0], [1.0, 2.0]) == UNKNOWN
+
+
+def test_equal_spreads_are_rarely_told_apart_where_some_runs_diverge():
+    """The F interval takes four of ten such pairs for different."""
+    rng, alarms = np.random.default_rng(0), 0
+    for _ in range(60):
+        runs = np.where(rng.random((2, 6)) < 0.2, 50.0, 80.0) + rng.normal(size=(2, 6))
+        low, high = spread_ratio(*runs).interval or (0.0, np.inf)
+        alarms += low > 1 or high < 1
+    assert alarms <= 0.12 * 60
 
 
 def test_the_difference_of_shares_has_newcombes_interval():

@@ -22,6 +22,7 @@ from headscope.analyses.classify.rows import RowReducer
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Source
 from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import FEWEST_UNITS
 
 N_LAYERS, N_HEADS = 2, 3
 
@@ -124,19 +125,19 @@ def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
     """The standard error of a ratio of sums over pairs (Cochran 1977, section 6.4)."""
     sums = np.array([sum(pair["rows"][name]) for pair in found], dtype=float)
     counts = np.array([len(pair["rows"][name]) for pair in found], dtype=float)
-    if len(found) < 2 or (counts > 0).sum() == 1:
-        return math.inf
     if counts.sum() == 0:
         return math.nan
+    if (counts > 0).sum() < FEWEST_UNITS:
+        return math.inf
     residual = sums - sums.sum() / counts.sum() * counts
-    n = len(found)
+    n = counts.sum() ** 2 / (counts**2).sum()  # pairs of one length that would tell as much
     return math.sqrt(n / (n - 1) * float((residual**2).sum())) / counts.sum()
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    n_pairs=st.integers(1, 12),
+    n_pairs=st.integers(1, 16),
     longest=st.sampled_from([4, 9, 26]),
     per_batch=st.integers(1, 5),
     rows_at_once=st.integers(1, 4),
@@ -162,7 +163,7 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
             here = (layer, head)
             values = [pair["alignment"] for pair in found]
             np.testing.assert_allclose(alignment[here], mean(values), atol=1e-12)
-            if len(found) > 1:
+            if len(found) >= FEWEST_UNITS:
                 error = np.std(values, ddof=1) / math.sqrt(len(found))
                 np.testing.assert_allclose(alignment_error[here], error, atol=1e-7)
             for i, name in enumerate(CrossHeads.quantities[1:], start=1):

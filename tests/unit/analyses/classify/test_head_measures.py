@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.view import no_relation_sentence
 from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
@@ -67,20 +69,20 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
     assert judged(copy) == theirs
 
 
-def test_without_sentences_no_role_but_self_can_be_shown():
+def test_without_sentences_no_role_can_be_shown():
     """What cannot apply to a stack is left out of the reasons."""
     for stack in ("encoder", "decoder"):
         applying = [role.key for role in roles_of(stack)]
         reasons = untestable(HeadMeasures(1, 1), Thresholds(), stack=stack)
-        assert list(reasons) == [key for key in applying if key != "self"]
+        assert list(reasons) == applying
         assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
     assert list(untestable(CrossHeads(1, 1), Thresholds(), stack="cross")) == [
         role.key for role in roles_of("cross")
     ]
 
 
-def test_a_single_sentence_with_a_token_twice_makes_no_label():
-    """Its mean has no spread over sentences, which is no certainty."""
+def test_few_sentences_with_a_token_twice_make_no_label():
+    """Their mean has hardly a spread over sentences, which is no certainty."""
     network = tiny("bert", vocab_size=len(VOCABULARY))
     model = headscope.wrap(network, tiny_tokenizer(38), name="bert")
     lines = ["a big dog ran", "she saw it", "the cat sat on the mat"]
@@ -88,4 +90,21 @@ def test_a_single_sentence_with_a_token_twice_makes_no_label():
     found = headscope.classify(model, lines, thresholds=most, validate=False)
     assert max(head.duplicate_rate for head in found.heads) >= 0.5
     assert not any("duplicate" in head.roles for head in found.heads)
-    assert found.untestable["duplicate"] == "fewer than two sentences have a token twice"
+    assert found.untestable["duplicate"] == ("fewer than 8 sentences have a token twice (1)")
+    assert found.untestable["special"] == "fewer than 8 sentences (3)"
+    assert found.untestable["self"] == "fewer than 8 sentences (3)"
+
+
+def test_where_no_relation_could_be_tested_no_head_is_said_to_follow_none():
+    few = "no relation has 50 trials in each half of the corpus"
+    untested = SimpleNamespace(labels=(), untestable={"syntactic": few})
+    assert no_relation_sentence(untested) == (
+        f"Whether a head follows a relation could not be tested: {few}."
+    )
+    tested = SimpleNamespace(labels=(), untestable={})
+    assert no_relation_sentence(tested).startswith("No head is syntactic: none follows a relation")
+    few = "fewer than 50 trials in one half of the texts"
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few, "pair:b": few})
+    assert no_relation_sentence(pairs).startswith("Whether a head follows the pairs could not be")
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few})
+    assert no_relation_sentence(pairs).startswith("No head follows the pairs better")

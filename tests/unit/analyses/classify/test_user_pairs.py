@@ -6,6 +6,7 @@ time without padding.
 
 import dataclasses
 import json
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ import headscope
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import from_dict, to_dict, to_json
-from headscope.data.corpus import open_treebank
+from headscope.data.corpus import ANNOTATED, open_treebank, sample_corpus
 from tests.reference import Sentence, read_treebank
 
 WAYS = {"dep->head": "from->to", "head->dep": "to->from"}
@@ -76,6 +77,38 @@ def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
     again = from_dict(ClassifyResult, json.loads(to_json(found)))
     assert to_dict(again) == to_dict(found)
     assert again.possible_roles == found.possible_roles
+
+
+def random_pairs(n_texts: int, n_copies: int, n_pairs: int) -> str:
+    """Pairs that mean nothing, drawn once for each text; every copy of it has the same."""
+    rng, blocks = random.Random(0), []
+    sentences = [s.words for s in list(sample_corpus())[:ANNOTATED] if len(s.words) >= 9]
+    for words in rng.sample(sentences, n_texts):
+        places = range(len(words))
+        ends = rng.sample([(a, b) for a in places for b in places if a != b], n_pairs)
+        blocks.append("".join(f"{' '.join(words)}\t{a}\t{b}\tx\n" for a, b in ends))
+    return "\n".join(blocks * n_copies)
+
+
+@pytest.mark.parametrize(
+    ("n_texts", "n_copies", "n_pairs", "why"),
+    [
+        # While each half held all of them, these five earned two labels by chance.
+        (5, 24, 6, "fewer than 8 different texts with such pairs in one half"),
+        (15, 24, 14, "fewer than 8 different texts with such pairs in one half"),
+        (16, 24, 14, None),
+        (16, 24, 4, "fewer than 50 trials in one half of the texts"),
+    ],
+)
+def test_random_pairs_in_copies_of_a_few_texts_earn_no_label(
+    tmp_path: Path, demo: Any, n_texts: int, n_copies: int, n_pairs: int, why: str | None
+) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(random_pairs(n_texts, n_copies, n_pairs), encoding="utf-8")
+    found = headscope.classify(demo, pairs=path, validate=False)
+    assert not [head.name for head in found.heads if "pair:x" in head.roles]
+    assert found.corpus.sentences == n_texts
+    assert found.untestable.get("pair:x") == why
 
 
 def write_tokenizer(
@@ -290,7 +323,7 @@ def test_numbers_of_alignments_are_those_of_loops(folder: Path) -> None:
 
 def test_too_few_pairs_are_not_testable_and_others_refused(folder: Path, demo: Any) -> None:
     few = classified(folder, n=6, prefix_matching=True)
-    assert "fewer than 50 trials" in few.untestable["cross:pair:aligned"]
+    assert "fewer than 8 different texts" in few.untestable["cross:pair:aligned"]
     # The tokenizer knows no word of the built-in sample.
     assert few.untestable["prefix matching"] == "too few tokens"
     with pytest.raises(InputError, match="needs the stack cross"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.analyses.linear.measure import (
+    AVERAGES,
     EVEN,
     EVERY,
     LinearSums,
@@ -20,6 +21,7 @@ from headscope.analyses.linear.measure import (
     readout_errors,
     unit_keys,
 )
+from headscope.analyses.linear.run import Resamples
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
@@ -126,21 +128,42 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     return sums, {f: torch.cat(y).numpy() for f, y in y_of.items()}, torch.cat(z_of).numpy()
 
 
-@pytest.mark.parametrize("counts", [[1.0, 1.0, 1.0, 1.0], [2.0, 0.0, 1.0, 1.0]])
-def test_errors_are_those_of_all_tokens_counted_as_drawn(counts):
-    """With the fits of the whole text: z - m and c y - z, also where sentences are drawn anew."""
+@pytest.mark.parametrize("left_out", [None, 0, 2])
+def test_errors_are_those_of_all_tokens_of_the_sentences(left_out):
+    """Fits are to these sentences: z - m and c y - z, also without each sentence."""
     sums, outputs, z = measured()
-    found = {fit: x[:, 1:] for fit, x in sums.errors(np.array([counts])).items()}
-    scales, weight = sums.scales()[1:], np.repeat(counts, LENGTHS)[:, None] ** 0.5
+    found = {}
+    for fit, (whole, without_each) in sums.errors().items():
+        found[fit] = (whole if left_out is None else without_each[left_out])[1:]
+    counted = np.repeat(np.arange(4) != left_out, LENGTHS) if left_out is not None else slice(None)
+    z, outputs = z[counted], {form: y[counted] for form, y in outputs.items()}
+    scales = sums.scales()[1:]
     assert sums.tokens.tolist() == list(LENGTHS)
     for h, (i, form) in itertools.product(range(HEADS), enumerate(EVERY)):
         own, y = z[:, h], outputs[form][:, h]
-        spread = np.linalg.norm(weight * (own - own.mean(0)))
+        spread = np.linalg.norm(own - own.mean(0))
         c = np.linalg.lstsq(y.reshape(-1, 1), own.ravel(), rcond=None)[0][0]
-        assert scales[h, i] == pytest.approx(c)
+        assert left_out is not None or scales[h, i] == pytest.approx(c)
         for fit, scale in (("error", 1.0), ("scaled", c)):
-            error = np.linalg.norm(weight * (scale * y - own)) / spread
-            assert found[fit][0, h, i] == pytest.approx(error)
+            error = np.linalg.norm(scale * y - own) / spread
+            assert found[fit][h, i] == pytest.approx(error)
+
+
+@pytest.mark.parametrize(("lines", "known"), [(7, False), (9, True)])
+def test_errors_of_averages_have_an_interval_from_eight_lines(lines, known):
+    """Forms whose sums grow with the line never have one: a few long lines decide them."""
+    batch = torch.randn(3, lines, HEADS, 5, D, generator=torch.Generator().manual_seed(3))
+    q, k, v = batch.double()
+    real = torch.ones(lines, 5, dtype=torch.bool)
+    sums = LinearSums({5: HEADS}, [real], D)
+    z = attention_pattern(q, k, scale=SCALE, mask=real[:, None, None]) @ v
+    sums.update(0, inputs_of(q, k, v, real[:, None, None]), z)
+    found = Resamples(sums, 0)
+    for head in (None, 0):
+        for row in found.form_errors(head):
+            for error in (row.error, row.scaled):
+                assert (error.interval is not None) == (known and row.form in AVERAGES)
+        assert (found.stored_keys(head).linear.interval is not None) == known
 
 
 def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
@@ -148,7 +171,7 @@ def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_
     v, real = torch.ones(1, 1, 4, D), [torch.ones(1, 4, dtype=torch.bool)]
     sums = LinearSums({5: 1}, real, D)
     sums.update(0, inputs_of(q, k, v, None), v)
-    assert all(np.isnan(values).all() for values in sums.errors(np.ones((1, 1))).values())
+    assert all(np.isnan(whole).all() for whole, _ in sums.errors().values())
     sums, causal = LinearSums({5: 1}, real, D), torch.ones(4, 4, dtype=torch.bool).tril()
     sums.update(0, inputs_of(0 * q, 0 * k, varied, causal), varied)
     assert sums.entropy[0, 0] == pytest.approx(1.0)  # a share of what can be seen

@@ -1,0 +1,279 @@
+"""Which column of a table is which: the names that are known, alone and in pairs.
+
+Names are compared without case, spaces, underscores and hyphens. A table of two texts names them by
+a pair of names that belong together, as GLUE, SuperGLUE and their copies do: ``sentence1`` and
+``sentence2``, ``premise`` and ``hypothesis``. What could be a text and has no part in that pair is
+never passed over: the table is refused. So are two columns for one place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from headscope.core.errors import CorpusError
+from headscope.core.safe_text import visible
+
+_SEPARATORS = re.compile(r"[\s_-]+")
+
+
+def plain(name: str) -> str:
+    """Return a column's name without what spellings of it differ in."""
+    return _SEPARATORS.sub("", name).lower()
+
+
+def listed(cells: Sequence[str]) -> str:
+    """Return the cells of a row as a message shows them."""
+    return ", ".join(visible(cell.strip()) or "an empty one" for cell in cells)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Names under which a table holds its texts, and what else it has."""
+
+    first: str
+    second: str | None = None  # None in a table of single texts
+    #: What such a table alone calls its labels and its scores
+    labels: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()  # Columns that such a table has besides, and nobody reads
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """The plain names of the texts."""
+        return frozenset(plain(name) for name in (self.first, self.second) if name is not None)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All plain names that are this table's."""
+        others = (*self.labels, *self.scores, *self.passed_over)
+        return self.texts.union(map(plain, others))
+
+    def fit(self, names: frozenset[str]) -> bool:
+        """Whether plain names hold these texts, and no other column that could be a text."""
+        return self.texts <= names and not (names & COULD_BE_TEXT) - self.names
+
+
+#: Tables of two texts: those of GLUE and SuperGLUE, of SICK, and usual ones.
+PAIRS = (
+    Texts("sentence1", "sentence2"),  # MNLI and SNLI as their files have them, RTE, STS-B, WNLI
+    Texts("sentence", "sentence2"),
+    Texts("premise", "hypothesis"),
+    Texts("question", "sentence"),  # QNLI
+    Texts("question1", "question2", labels=("is_duplicate",)),  # QQP
+    Texts("question", "passage", labels=("answer",), passed_over=("title",)),  # BoolQ
+    Texts("question", "context"),
+    Texts("question", "answer"),
+    Texts("#1 String", "#2 String", labels=("Quality",)),  # MRPC
+    Texts(
+        "sentence_A",
+        "sentence_B",
+        labels=("entailment_judgment", "entailment_label"),
+        scores=("relatedness_score",),
+    ),
+    Texts("text1", "text2"),
+    Texts("text", "text2"),
+    Texts("text_a", "text_b"),
+    Texts("text", "text_pair"),
+    Texts("query", "passage"),
+    Texts("query", "document"),
+    Texts("anchor", "positive"),
+    Texts("claim", "evidence"),
+)
+SINGLE = (
+    Texts("sentence"),
+    Texts("text"),
+    Texts("sentence1"),
+    Texts("text1"),
+    Texts("premise"),
+    Texts("question"),
+    Texts("question1"),
+)
+#: Translations, where text without labels is wanted: the sources.
+SOURCES = (Texts("source", passed_over=("target",)),)
+#: Columns that hold text for some reader or in some table.
+COULD_BE_TEXT: frozenset[str] = frozenset().union(
+    *(texts.texts for texts in (*PAIRS, *SINGLE, *SOURCES)),
+    {"title", "subject", "headline", "summary", "abstract", "description", "body", "content"},
+    {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
+    {"utterance", "negative", "sentence3", "text3"},
+)
+#: Names of texts that are usual labels, too.
+_ALSO_LABELS = frozenset({"positive", "negative"})
+#: What labels and scores may be called, as :func:`plain` writes it.
+LABELS = ("label", "labels", "goldlabel", "class", "target")
+SCORES = ("score", "similarity", "similarityscore", "label", "gold")
+#: Names of columns that no reader reads.
+_NUMBERING = frozenset(
+    {"id", "idx", "index", "guid", "uid", "qid", "pid", "pairid", "genre", "split", "lang"}
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a reader wants of a table."""
+
+    #: For each column the names that a header may give it, as :func:`plain` writes them
+    names: dict[str, tuple[str, ...]]
+    #: For each number of cells in a row, which columns they are where there is no header; a column
+    #: without a name is not read
+    order: dict[int, tuple[str, ...]]
+    needed: tuple[str, ...]  # Columns that every row must have
+    #: What the first and the second text of a row are called, where names in pairs say which they
+    #: are; the tables that are known
+    text_columns: tuple[str, ...] = ()
+    tables: tuple[Texts, ...] = ()
+    passed_over: tuple[str, ...] = ()  # Plain names that show a header, and that are not read
+    may_be_empty: tuple[str, ...] = ()  # Columns of ``needed`` that a row may have nothing in
+    text_alone: bool = False  # Whether a row may be its first cell alone
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Every name that this reader has a use for, second texts aside."""
+        named = [name for names in self.names.values() for name in names]
+        first = [plain(texts.first) for texts in self.tables]
+        return frozenset((*named, *first, *self.passed_over))
+
+    def name_in(self, cells: Sequence[str]) -> bool:
+        """Whether some cells are known names of columns."""
+        return not self.known.isdisjoint(map(plain, cells))
+
+    def is_header(self, cells: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+        """Whether the first row has a known name that is no value of the rows below, too."""
+        for i, cell in enumerate(cells):
+            below = (row[i] for row in others if i < len(row))
+            if self.name_in([cell]) and cell not in below:
+                return True
+        return False
+
+    def passes_over(self, name: str) -> bool:
+        """Whether a column is known to be no text that a reader might miss: a parse, a title."""
+        name = plain(name)
+        in_tables = any(name in texts.names for texts in self.tables)
+        return name.endswith("parse") or in_tables or name in self.known
+
+    def find(self, where: str, header: Sequence[str]) -> dict[str, int]:
+        """Return which cell of a header names each column, by the column.
+
+        Raises :class:`CorpusError` where a column that is needed has no name or two, and where
+        another column could be the text; ``where`` begins the sentence.
+        """
+        given = [plain(cell) for cell in header]
+        wanted = self._wanted(where, header, given)
+        places: dict[str, int] = {}
+        for column, names in wanted.items():
+            found = [i for i, name in enumerate(given) if name in names]
+            if len(found) > 1:
+                several = " and ".join(repr(header[i].strip()) for i in found)
+                raise CorpusError(
+                    f"{where}: the columns {several} could each be the {column}; leave one of them."
+                )
+            if found:
+                places[column] = found[0]
+        lacking = [column for column in self.needed if column not in places]
+        if lacking:
+            raise CorpusError(
+                f"{where}: the header has no column {lacking[0]} (it has {listed(header)}); "
+                f"{self.naming()}."
+            )
+        return places
+
+    def _wanted(
+        self, where: str, header: Sequence[str], given: Sequence[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the names of every column, in a table of texts those of the table that it is."""
+        if not self.tables:
+            return self.names
+        names = frozenset(given)
+        texts = next((texts for texts in self.tables if texts.fit(names)), None)
+        could_be = [header[i].strip() for i, name in enumerate(given) if name in COULD_BE_TEXT]
+        if texts is None and len(could_be) > 1:
+            raise CorpusError(
+                f"{where}: the columns {', '.join(map(repr, could_be))} could each be the text and "
+                f"are no known pair; {self.naming()}, and leave out what is not read."
+            )
+        if texts is None:
+            return self.names
+        own = {"label": texts.labels, "score": texts.scores}
+        wanted = {
+            column: (*names, *map(plain, own.get(column, ())))
+            for column, names in self.names.items()
+        }
+        first, *second = self.text_columns
+        wanted[first] = (plain(texts.first),)
+        if texts.second is not None:
+            wanted |= dict.fromkeys(second, (plain(texts.second),))
+        return wanted
+
+    def naming(self) -> str:
+        """Say how a header names what is needed, and which names of texts are known besides."""
+        if not self.tables:
+            return f"name the columns {', '.join(self.needed)}"
+        others = [column for column in self.needed if column not in self.text_columns]
+        single = [texts.first for texts in self.tables if texts.second is None]
+        pairs = [(texts.first, texts.second) for texts in self.tables if texts.second is not None]
+        forms = [", ".join((*texts, *others)) for texts in (single[:1], pairs[0]) if texts]
+        known = [" or ".join(single[:2])] if single else []
+        known += [f"{first} with {second}" for first, second in pairs]
+        return f"name the columns {' or '.join(forms)} (known for texts: {', '.join(known)})"
+
+
+# --- tables without a header ---
+
+_END = re.compile(r"[.,;:!?\u2026\u3002\uff01\uff1f\u3001\uff0c\u061f\u0964\"()\u00ab\u00bb\u201c]")
+_LETTER = re.compile("[A-Za-z]")
+_LONG = 4  # Words that no name of a column has.
+_NAME_WORDS = 2  # Words that a column's name may have.
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _length(text: str) -> int:
+    """Return about how many words a text has, in scripts without spaces too."""
+    return max(len(text.split()), len(text) // 6)
+
+
+def looks_like_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row of a table reads like names above the rows that follow.
+
+    A cell speaks for names where the column has numbers and it is none, where the column repeats
+    few values and it is none of them, where it is shorter than every text below it, or in letters
+    that the column does not use. It speaks for data where it is a number, a value that comes again,
+    or a sentence. Names win by a column of numbers, else by any cell if none speaks for data.
+    """
+    is_data = is_name = False
+    for cell, *column in zip(first, *others, strict=True):
+        cell, values = cell.strip(), [value.strip() for value in column if value.strip()]
+        if is_number(cell) or cell in values:
+            is_data = True
+        elif values and all(map(is_number, values)):
+            return True
+        elif len(cell.split()) >= _LONG or _END.search(cell):
+            is_data = True
+        elif plain(cell) in COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING:
+            is_name = True
+        elif len(values) > 1:
+            repeats = 2 * len(set(values)) <= len(values)
+            length = len(cell.split())
+            shorter = length <= _NAME_WORDS and length < min(map(_length, values))
+            other_letters = cell.isascii() and not any(map(_LETTER.search, values))
+            is_name = is_name or repeats or shorter or other_letters
+    return is_name and not is_data
+
+
+def are_labels(values: Sequence[str]) -> bool:
+    """Whether values read like numbers or names of classes, and not like texts."""
+    values = [value.strip() for value in values if value.strip()]
+    if all(map(is_number, values)):
+        return True
+    short = all(len(value.split()) <= _NAME_WORDS for value in values)
+    return short and (len(values) < _LONG or 2 * len(set(values)) <= len(values))

@@ -1,0 +1,341 @@
+"""Entities that tags mark: which scheme tags are written in, and where each entity begins and ends.
+
+A tag is a mark and a type, as in ``B-PER``; ``O`` stands for a word outside of all entities.
+
+* **IO**: ``I`` on every word. Neighbouring entities of one type cannot be told apart.
+* **IOB1**, **IOB2**: ``I``, and ``B`` on the first word: of every entity (IOB2), or only of one
+  that follows another of its type (IOB1).
+* **IOE1**, **IOE2**: the same with ``E`` on the last word.
+* **BIOES**, **BILOU**, **BMES**, **BMEWO**: marks for the first word (``B``), for those inside
+  (``I``, ``M``), the last (``E``, ``L``), and a single one (``S``, ``U``, ``W``).
+
+A mark means the same wherever it occurs, so one reader reads all of them. It is not strict: an
+entity also begins at a mark that should continue one, where none of that type goes before it, and
+ends where nothing continues it, as seqeval reads IOB and BIOES.
+
+References
+----------
+Ramshaw & Marcus 1995 (IOB1); Tjong Kim Sang & Veenstra 1999 (IOB2, IOE1, IOE2); Ratinov & Roth 2009
+(BILOU).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from headscope.core.errors import CorpusError, HeadscopeError, InputError
+from headscope.data.examples import Examples
+
+_OUTSIDE = {"O", "o"}  # What tags call a word outside of all entities.
+Entity = tuple[str, int, int]  # Its type, its first word and its last.
+Mark = tuple[str, str]  # One of the letters below, and the type.
+
+_BEGINS = "BSUW"  # Marks at which an entity begins.
+_ENDS = "ELSUW"  # Marks at which one ends.
+#: The marks of each scheme. Some fit several, which read them alike: the first counts.
+_SCHEMES = {
+    "IO": "I",
+    "IOB": "IB",
+    "IOE": "IE",
+    "BIOES": "BIES",
+    "BILOU": "BILU",
+    "BMES": "BMES",
+    "BMEWO": "BMEW",
+}
+_KNOWN = "IO, IOB1, IOB2, IOE1, IOE2, BIOES, BILOU, BMES and BMEWO, written B-PER, B_PER or PER-B"
+#: A mark before its type, or alone where there is one type; and behind it.
+_BEFORE = (
+    re.compile(r"(?P<mark>[^\W\d_])[-_](?P<type>.+)"),
+    re.compile(r"(?P<mark>[BIELMSUW])"),
+)
+_BEHIND = (re.compile(r"(?P<type>.+)[-_](?P<mark>[^\W\d_])"),)
+#: Words for a place in an entity, which no known scheme writes out.
+_PLACE = re.compile("beg|begin|start|in|inside|mid|middle|cont|end")
+#: Labels of models that are no tags: padding, special tokens, later pieces of a word, no name.
+_NO_TAG = re.compile(r"\W*(x|pad|cls|sep|unk|mask|ignored?|none|null|label_\d+)?\W*", re.I)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How some tags mark entities."""
+
+    name: str
+    #: The mark of each tag; a tag without one is outside of all entities
+    marks: Mapping[str, Mark]
+
+    def entities(self, tags: Sequence[str]) -> set[Entity]:
+        """Read the entities of a sentence."""
+        found: set[Entity] = set()
+        open_kind = ""  # The type of the entity that goes on, and its first word.
+        open_at: int | None = None
+        for i, tag in enumerate(tags):
+            mark, kind = self.marks.get(tag, ("", ""))
+            continues = bool(mark) and mark not in _BEGINS and kind == open_kind
+            if open_at is not None and not continues:
+                found.add((open_kind, open_at, i - 1))
+                open_at = None
+            if mark and open_at is None:
+                open_kind = kind
+                open_at = i
+            if open_at is not None and mark in _ENDS:
+                found.add((open_kind, open_at, i))
+                open_at = None
+        if open_at is not None:
+            found.add((open_kind, open_at, len(tags) - 1))
+        return found
+
+    @property
+    def family(self) -> str:
+        """The name without the number of a rule."""
+        return self.name.split()[0].rstrip("12")
+
+    @property
+    def letters(self) -> set[str]:
+        """The marks that occur."""
+        return {letter for letter, _ in self.marks.values()}
+
+    def written(
+        self, entities: Iterable[Entity], n_words: int, outside: str | None
+    ) -> list[str | None]:
+        """Write the tags of a sentence; None where there is no tag that a word should have."""
+        tag_of = {mark: tag for tag, mark in self.marks.items()}
+        begin, inside, end, single = self._letters_by_place()
+        tags: list[str | None] = [outside] * n_words
+        for kind, first, last in entities:
+            for word in range(first, last + 1):
+                tags[word] = tag_of.get((inside, kind))
+            tags[first] = tag_of.get((begin, kind))
+            tags[last] = tag_of.get((end, kind))
+            if first == last:
+                tags[first] = tag_of.get((single, kind))
+        return tags
+
+    def _letters_by_place(self) -> tuple[str, str, str, str]:
+        """Return the marks of a first word, those inside, a last word and a single one."""
+
+        def first_of(choice: str, otherwise: str) -> str:
+            return next((letter for letter in choice if letter in self.letters), otherwise)
+
+        inside = first_of("IM", "I")
+        begin = first_of("B", inside)
+        end = first_of("EL", inside)
+        single = first_of("SUW", end if begin == inside else begin)
+        return begin, inside, end, single
+
+
+def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
+    """Find the scheme of a file's tags; None where they mark no entities, as parts of speech.
+
+    Types alone (PER, O, LOC) are read as IO where most words are outside.
+    """
+    sentences = list(tags)
+    counts = Counter(chain(*sentences))
+    outside = _OUTSIDE & {*counts}
+    others = [tag for tag in counts if tag not in outside]
+    if not others:
+        return None
+    for patterns in (_BEFORE, _BEHIND):
+        marks = _marks(others, patterns)
+        letters = {letter for letter, _ in marks.values()}
+        if len(marks) < len(others):
+            continue
+        if (family := _family(letters)) and (outside or letters & {"B", "I"}):
+            scheme = Scheme(family, marks)
+            return replace(scheme, name=_numbered(scheme, sentences))
+        if outside or letters & {"B", "I"}:
+            raise _unknown(CorpusError, name, others)
+    # Some tags are marked and others are not, or in words.
+    some = list(_marks(others, _BEFORE).values())
+    if outside:
+        some += _marks(others, _BEHIND).values()
+    in_words = outside and any(_names_a_place(tag) for tag in others)
+    if in_words or any(letter in "BI" for letter, _ in some):
+        raise _unknown(CorpusError, name, others)
+    commonest = max(counts, key=lambda tag: counts[tag], default="")
+    if commonest in outside:
+        return Scheme("IO", {tag: ("I", tag) for tag in others})
+    return None
+
+
+def scheme_of_model(name: str, labels: Iterable[str]) -> Scheme | None:
+    """Find the scheme of a model's labels; None where they mark no entities.
+
+    Labels that are no tags, such as that of padding, are outside of all entities.
+    """
+    labels = list(labels)
+    has_outside = bool(_OUTSIDE & {*labels})
+    others = [label for label in labels if label not in _OUTSIDE and not _NO_TAG.fullmatch(label)]
+    for patterns in (_BEFORE, _BEHIND):
+        marks = _marks(others, patterns)
+        if marks and len(marks) == len(others):
+            if family := _family({letter for letter, _ in marks.values()}):
+                return Scheme(family, marks)
+            raise _unknown(InputError, f"the labels of {name}", others)
+    if any(letter in "BI" for letter, _ in _marks(others, _BEFORE).values()):
+        raise _unknown(InputError, f"the labels of {name}", others)
+    if has_outside and others:
+        return Scheme("IO", {label: ("I", label) for label in others})
+    return None
+
+
+def _marks(tags: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> dict[str, Mark]:
+    """Return the marks of those tags that are written in one of these ways."""
+    marks: dict[str, Mark] = {}
+    for tag in tags:
+        match = next(filter(None, (pattern.fullmatch(tag) for pattern in patterns)), None)
+        if match is not None:
+            marks[tag] = match["mark"].upper(), match.groupdict().get("type") or ""
+    return marks
+
+
+def _family(letters: set[str]) -> str:
+    """Return the first scheme that has all these marks; empty where none does."""
+    return next((name for name, marks in _SCHEMES.items() if letters and letters <= {*marks}), "")
+
+
+def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
+    """Return the name of a scheme; IOB and IOE with the number whose rule the tags follow.
+
+    The first one marks only what touches another entity of its type, the second every entity.
+    """
+    if scheme.name not in ("IOB", "IOE"):
+        return scheme.name
+    from_left = scheme.name == "IOB"
+    alone: set[str] = set()  # The marks of first (last) words that touch no entity of their type.
+    for sentence in sentences:
+        before = ""
+        for tag in sentence if from_left else reversed(sentence):
+            mark, kind = scheme.marks.get(tag, ("", ""))
+            if mark and (not before or scheme.marks[before][1] != kind):
+                alone.add(mark)
+            before = tag if mark else ""
+    if "I" not in alone:
+        return f"{scheme.name}2"
+    if alone == {"I"}:
+        return f"{scheme.name}1"
+    return f"{scheme.name} (rules 1 and 2 mixed)"
+
+
+def _names_a_place(tag: str) -> bool:
+    """Whether a tag begins or ends with a word for a place in an entity, as in START-PER."""
+    parts = re.split("[-_]", tag.lower())
+    return len(parts) > 1 and any(_PLACE.fullmatch(part) for part in (parts[0], parts[-1]))
+
+
+def _unknown(kind: type[HeadscopeError], name: str, tags: Sequence[str]) -> HeadscopeError:
+    few = ", ".join(tags[:8]) + ", ..." * (len(tags) > 8)
+    return kind(
+        f"{name}: the tags {few} follow no scheme of entities that is known; write them in one of "
+        f"{_KNOWN}, with O for words outside."
+    )
+
+
+# The tags of a file, and the labels of a model.
+
+
+def in_labels_of(
+    examples: Examples, labels: Mapping[int, str], model: str
+) -> tuple[Examples, Scheme | None]:
+    """Rewrite a file's tags in the scheme of a model's labels, and return that scheme.
+
+    The entities stay those that the scheme of the file marks; a note names it. Tags that are
+    numbers are labels already, and those of a type that the model does not have are left as they
+    are. None in place of a scheme where the tags mark no entities.
+    """
+    tags = examples.tags or ()
+    are_numbers = all(tag.isdecimal() for tag in chain(*tags))
+    if are_numbers:
+        name_of = {str(number): name for number, name in labels.items()}
+        tags = tuple(tuple(name_of.get(tag, tag) for tag in sentence) for sentence in tags)
+    theirs = scheme_of_file(examples.name, tags)
+    ours = None if theirs is None else scheme_of_model(model, labels.values())
+    if theirs is None or ours is None:
+        return examples, None
+    notes = [_reading(theirs)]
+    if are_numbers or _is_written_in(theirs, ours, labels.values()):
+        if ours.family == "IOB" and theirs.name not in ("IO", "IOB2"):
+            notes.append(
+                "The accuracy over words compares tags as they are written: a model of IOB2 "
+                "loses where an entity begins, though not in F1."
+            )
+        return replace(examples, notes=(*examples.notes, *notes)), ours
+    outside = next((label for label in labels.values() if label in _OUTSIDE), None)
+    return _rewritten(examples, theirs, ours, outside, model), ours
+
+
+def _reading(scheme: Scheme) -> str:
+    """Say by which scheme the entities of a file are read."""
+    if scheme.name != "IO":
+        return f"Entities are read by the scheme {scheme.name}."
+    return (
+        "Entities are read by the scheme IO: neighbouring words of one type are one entity, since "
+        "no tag says where one begins or ends."
+    )
+
+
+def _is_written_in(theirs: Scheme, ours: Scheme, labels: Iterable[str]) -> bool:
+    """Whether a file's tags are a model's labels, in the same scheme.
+
+    A file that has I- alone may be written in IOB1 as well as in IO.
+    """
+    known = {label.lower() for label in labels}
+    is_spelled = all(tag.lower() in known for tag in theirs.marks)
+    same = theirs.family == ours.family or (theirs.family, ours.family) == ("IO", "IOB")
+    return is_spelled and same
+
+
+def _rewritten(
+    examples: Examples, theirs: Scheme, ours: Scheme, outside: str | None, model: str
+) -> Examples:
+    """Write a file's entities in the scheme of a model's labels, and say so."""
+    types = _types_of(ours, theirs)
+    if types is None:  # the tag that is unknown is named where labels are numbered
+        return examples
+    rewritten: list[tuple[str, ...]] = []
+    joined = 0
+    for i, tags in enumerate(examples.tags or ()):
+        found = theirs.entities(tags)
+        entities = {(types[kind], first, last) for kind, first, last in found}
+        written = ours.written(entities, len(tags), outside)
+        if None in written:
+            word = written.index(None)
+            raise InputError(
+                f"{examples.where(i)}: {model} has no label in its scheme, {ours.name}, for word "
+                f"{word + 1} of the sentence, tagged {tags[word]!r}; give a model whose labels "
+                "cover the tags."
+            )
+        row = tuple(tag for tag in written if tag is not None)
+        joined += len(entities) - len(ours.entities(row))
+        rewritten.append(row)
+    notes = [_reading(theirs)]
+    if tuple(rewritten) != examples.tags:
+        notes.append(f"The file's tags were rewritten in the model's scheme, {ours.name}.")
+    if joined:
+        notes.append(
+            f"{joined:,} entities follow another of their type without a gap and count as one with "
+            f"it, since {ours.name} cannot tell them apart."
+        )
+    return replace(
+        examples,
+        tags=tuple(rewritten),
+        all_labels=(),  # those of the file are spelled in its scheme
+        notes=(*examples.notes, " ".join(notes)),
+    )
+
+
+def _types_of(ours: Scheme, theirs: Scheme) -> dict[str, str] | None:
+    """Return what a model calls each type of a file, in any case; None if it lacks one."""
+    names = {kind for _, kind in ours.marks.values()}
+    in_one_case = Counter(kind.lower() for kind in names)
+    any_case = {kind.lower(): kind for kind in names if in_one_case[kind.lower()] == 1}
+    types: dict[str, str] = {}
+    for _, kind in theirs.marks.values():
+        name = kind if kind in names else any_case.get(kind.lower())
+        if name is None:
+            return None
+        types[kind] = name
+    return types

@@ -1,0 +1,149 @@
+"""Tell a multilingual encoder-decoder which languages it reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from headscope.core.errors import CheckpointError, InputError, nearest
+from headscope.data.languages import SOURCE, TARGET, language_codes
+from headscope.models.load.checkpoint import read_json
+from headscope.models.load.source import Source
+
+#: Families whose decoder starts with what stands last in a target; others are told by their config.
+_START_WITH_LAST = ("mbart", "plbart")
+#: Settings that may name the target's language by its token id.
+_NAMING = ("forced_bos_token_id", "decoder_start_token_id")
+
+
+def name_languages(
+    network: Any, tokenizer: Any, origin: Source, *, source: str | None, target: str | None
+) -> None:
+    """Let a tokenizer put the right codes beside sources and targets, in place.
+
+    ``source`` and ``target`` are what the user names; else what the folder's files say holds. What
+    neither says stays open: then no text is read, or no target.
+
+    Raises
+    ------
+    InputError
+        If a language is named that the model does not know, or it knows none at all.
+    CheckpointError
+        If the folder's files name another language than the model knows, or two different ones.
+    """
+    several = getattr(network.config, "is_encoder_decoder", False)
+    codes = language_codes(tokenizer) if several else {}
+    given = {"source_language": source, "target_language": target}
+    for option, language in given.items():
+        if language is not None and len(codes) < 2:
+            raise InputError(
+                f"{origin.name} is no encoder-decoder model of several languages, so {option} has "
+                "no use; leave it out."
+            )
+        if language is not None and language not in codes:
+            near = nearest(language, codes, "it knows")
+            raise InputError(
+                f"{option} is {language[:40]!r}, which the model does not know; {near}"
+            )
+    if len(codes) < 2:
+        return
+    before, after = _codes_around(tokenizer, codes)
+    around = next(iter((*before, *after)), None)
+    source = source or _stated_source(origin.folder, codes, around, tokenizer)
+    target = target or _stated_target(origin.folder, codes)
+    if source is not None:
+        _read_from(tokenizer, source, around, codes)
+    tokenizer.init_kwargs[SOURCE] = source
+    tokenizer.init_kwargs[TARGET] = target
+    if target is None:
+        return
+    tokenizer.tgt_lang = target
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        for key in _NAMING:
+            if getattr(settings, key, None) in codes.values():
+                setattr(settings, key, codes[target])
+    # Such a model's decoder starts with the code; the decoder of others writes it first.
+    if after and network.config.model_type in _START_WITH_LAST:
+        network.config.decoder_start_token_id = codes[target]
+
+
+def _codes_around(tokenizer: Any, codes: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Return the language codes that a tokenizer puts before a text, and those behind it."""
+    encoding = tokenizer("a").encodings[0]
+    special = encoding.special_tokens_mask
+    inner = special.index(0) if 0 in special else len(special)
+    before = [token for token in encoding.tokens[:inner] if token in codes]
+    after = [token for token in encoding.tokens[inner:] if token in codes]
+    return before, after
+
+
+def _stated_source(
+    folder: Path, codes: Mapping[str, int], around: str | None, tokenizer: Any
+) -> str | None:
+    """Return the source's language as the files name it.
+
+    A tokenizer of a class that knows languages puts a default of its own around a text.
+    """
+    language = _settings(folder / "tokenizer_config.json").get(SOURCE)
+    if language is None:
+        return None if hasattr(tokenizer, SOURCE) else around
+    return _known(language, SOURCE, folder / "tokenizer_config.json", codes)
+
+
+def _stated_target(folder: Path, codes: Mapping[str, int]) -> str | None:
+    """Return the target's language as the files name it, by its code or by the code's token id."""
+    code_of = {token: code for code, token in codes.items()}
+    stated: dict[str, str] = {}
+    path = folder / "tokenizer_config.json"
+    if (language := _settings(path).get(TARGET)) is not None:
+        stated[f"{TARGET} of {path.name}"] = _known(language, TARGET, path, codes)
+    for name in (GENERATION_CONFIG_NAME, "config.json"):
+        settings = _settings(folder / name)
+        for key in _NAMING:
+            token = settings.get(key)
+            if isinstance(token, int) and token in code_of:
+                stated[f"{key} of {name}"] = code_of[token]
+    if len({*stated.values()}) > 1:
+        named = " and ".join(f"{where} names {code}" for where, code in stated.items())
+        raise CheckpointError(
+            f"The files in {folder} do not agree about the target's language ({named}); give "
+            "target_language."
+        )
+    return next(iter(stated.values()), None)
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    settings = read_json(path) if path.is_file() else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _known(language: object, key: str, path: Path, codes: Mapping[str, int]) -> str:
+    if isinstance(language, str) and language in codes:
+        return language
+    near = nearest(str(language)[:40], codes, "it knows")
+    raise CheckpointError(
+        f"{path} names {str(language)[:40]!r} as its {key}, which the tokenizer does not know; "
+        f"{near}"
+    )
+
+
+def _read_from(tokenizer: Any, source: str, around: str | None, codes: Mapping[str, int]) -> None:
+    """Let a tokenizer put the code of ``source`` around a text, in place of another one."""
+    if hasattr(tokenizer, SOURCE):
+        tokenizer.src_lang = source
+    elif around is None:
+        raise InputError(
+            "The tokenizer puts no language code around a text, so source_language has no use; "
+            "leave it out."
+        )
+    elif around != source:
+        processor = tokenizer.backend_tokenizer.post_processor
+        state = processor.__getstate__().decode()
+        state = state.replace(json.dumps(around), json.dumps(source))
+        state = state.replace(f"[{codes[around]}]", f"[{codes[source]}]")
+        processor.__setstate__(state.encode())
+        tokenizer.backend_tokenizer.post_processor = processor

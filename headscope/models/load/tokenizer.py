@@ -1,0 +1,462 @@
+"""Open the tokenizer of a folder so that it reads texts as the folder's tokenizer.json says.
+
+transformers 5 builds the tokenizer of a named class, such as BertTokenizer, anew from its
+vocabulary: the normaliser, the pre-tokenizer, lower case and the special tokens around a text are
+then those of the class, whatever tokenizer.json says. Only PreTrainedTokenizerFast follows the
+file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import transformers
+from tokenizers import normalizers
+from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+from headscope.core.errors import CheckpointError, reason
+from headscope.core.safe_text import listed, visible
+from headscope.models.load.checkpoint import TOKENIZER_FILES, read_json, refuse_pointer
+from headscope.models.load.network import SAFE, explained
+from headscope.models.load.source import Source
+
+FILE = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
+#: The class whose tokenizer is the file's; transformers 4 knows it by this name too.
+FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
+FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
+_REMEDY = "save it again with tokenizer.save_pretrained."
+
+#: Texts that normalisers, pre-tokenizers and frames of special tokens read in different ways.
+_TEXTS = (
+    "Foxes",
+    "x-ray",
+    "don't",
+    " the cat",
+    "the  cat",
+    "the cat ",
+    "the\tcat sat.",
+    "a",
+    "self_attention",
+    "e.g. U.S.A.",
+    "1,234.50",
+    "50% off",
+    "a/b",
+    "``quoted''",
+    "WAIT",
+    "Z\u00fcrich",
+    "na\u00efve",
+    "e\u0301",
+    "\u00df \u1e9e",
+    "\u0130stanbul",
+    "\u2026\u2014\u201c",
+    "\ufb01rst \u2167 \u00bd \uff12",
+    "so\u00adft",
+    "a\u200bb\u00a0c",
+    "\U0001f44d\U0001f3fd ok",
+    "\u6771\u4eac\u30bf\u30ef\u30fc",
+    "\u4e2d\u6587abc",
+    "\u041f\u0440\u0438\u0432\u0435\u0442",
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\u0e2a\u0e27\u0e31\u0e2a",
+    "\u0645\u0631\u062d\u0628\u0627",
+    "The quick brown fox jumps over the lazy dog",
+    "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
+)
+_PAIRS = (("the cat", "a dog"), ("a", "b"))
+#: Most pieces, and most added tokens, that further probes are made of.
+_MOST_PIECES = 100
+_MOST_TOKENS = 256
+_UNCUT = {"truncation": False, "padding": False, "verbose": False}
+#: What a piece for a byte, and a token with brackets around it, look like.
+_NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
+
+
+class OpenedTokenizer(NamedTuple):
+    """A tokenizer, and what its user has to know about how it reads texts."""
+
+    tokenizer: Any
+    #: Whether AutoTokenizer and SentenceTransformer read some texts of the folder otherwise.
+    class_differs: bool
+    remarks: tuple[str, ...]
+
+
+class Difference(NamedTuple):
+    """A text that two tokenizers read in two ways, and what each of them makes of it."""
+
+    text: str
+    first: str
+    second: str
+
+
+def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
+    """Open the fast tokenizer of a folder, or say what is wrong with it.
+
+    Where there is a tokenizer.json, texts are read as it says, whatever class the folder names.
+    ``lower``: sentence-transformers is to read every text of the folder in lower case.
+    """
+    for name in TOKENIZER_FILES:
+        if (source.folder / name).is_file():
+            refuse_pointer(source.folder / name)
+    with explained(f"The tokenizer in {source.folder} cannot be used (", f"); {_REMEDY}"):
+        return _opened(source, lower)
+
+
+def _opened(source: Source, lower: bool) -> OpenedTokenizer:
+    """Open a tokenizer by its class and by its file, and let it follow the file."""
+    by_class, problem = _opened_by_class(source)
+    by_file = None
+    if (source.folder / FILE).is_file():
+        follows = type(by_class) is FOLLOWS_FILE
+        by_file = by_class if follows else _opened_by_file(source, by_class, problem)
+    if by_file is None and problem is not None:
+        raise _refusal(source.folder) or problem
+    remarks = [] if by_file is None else [*_without_dropout(source, by_file)]
+    for opened in (by_class, by_file):
+        if lower and opened is not None and opened.is_fast:
+            lower_case(opened)
+    tokenizer = by_class
+    otherwise: str | None = None
+    if problem is not None:
+        tokenizer = by_file
+        otherwise = _class_fails(source, problem)
+    elif by_file is not None and by_file is not by_class:
+        tokenizer, otherwise = _reconciled(source, by_class, by_file)
+    if not tokenizer.is_fast:
+        raise CheckpointError(_no_fast_class(source.folder, type(tokenizer)))
+    _check_length(source, tokenizer)
+    if otherwise is not None:
+        remarks.append(otherwise)
+    remarks += _cased_pieces(source, tokenizer, lower)
+    return OpenedTokenizer(tokenizer, otherwise is not None, tuple(remarks))
+
+
+def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
+    """Return the tokenizer that follows the file; say it where the class reads a text otherwise."""
+    languages = _knows_languages(by_class, by_file)
+    difference = first_difference(by_file, by_class, framed=not languages)
+    tokenizer = _following_file(by_class, by_file, languages)
+    if difference is None:
+        return tokenizer, None
+    return tokenizer, _class_reads_otherwise(source, type(by_class).__name__, difference)
+
+
+def no_tokenizer(folder: Path) -> CheckpointError:
+    """Return the error for a folder without a file that a tokenizer can be read from."""
+    return _refusal(folder) or CheckpointError(
+        f"{folder} has no tokenizer ({FILE}); save the model's fast tokenizer beside it with "
+        "tokenizer.save_pretrained."
+    )
+
+
+def _refusal(folder: Path) -> CheckpointError | None:
+    """Return the error for a folder whose class is a slow one; None for any other."""
+    kind = _class_of(folder)
+    if kind is None or issubclass(kind, FOLLOWS_FILE):
+        return None
+    return CheckpointError(_no_fast_class(folder, kind))
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer read every text in lower case, in place."""
+    backend = tokenizer.backend_tokenizer
+    if not _lowers(backend):
+        steps = [normalizers.Lowercase()]
+        if backend.normalizer is not None:
+            steps.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(steps)
+
+
+def _lowers(backend: Any) -> bool:
+    """Whether the normaliser of a backend turns capitals into lower case."""
+    return backend.normalizer is not None and "ab" in backend.normalizer.normalize_str("AB")
+
+
+# --- by the class that the folder names, and by the file ---
+
+
+def _opened_by_class(source: Source) -> tuple[Any, CheckpointError | None]:
+    """Open what AutoTokenizer makes of a folder: the tokenizer, or None and what is wrong."""
+    try:
+        with explained(f"The tokenizer in {source.folder} cannot be read (", f"); {_REMEDY}"):
+            return transformers.AutoTokenizer.from_pretrained(source.folder, **SAFE), None
+    except CheckpointError as error:
+        return None, error
+
+
+def _opened_by_file(source: Source, by_class: Any, problem: CheckpointError | None) -> Any:
+    """Open tokenizer.json as it is; ``problem`` is what kept its class from being opened."""
+    kind = type(by_class) if by_class is not None else _class_of(source.folder)
+    inputs = {} if kind is None else {"model_input_names": list(kind.model_input_names)}
+    try:
+        with explained(f"{source.folder / FILE} cannot be read (", f"); {_REMEDY}"):
+            by_file = FOLLOWS_FILE.from_pretrained(source.folder, **SAFE, **inputs)
+    except CheckpointError:
+        if problem is not None:
+            raise problem from None
+        raise
+    return by_file
+
+
+def _following_file(by_class: Any, by_file: Any, languages: bool) -> Any:
+    """Return the tokenizer that has the class's special tokens and reads as the file says.
+
+    A fast class stays: it knows which inputs the model takes, and, for a translator of many
+    languages, what is put around a source and a target. Special tokens of the class that the
+    vocabulary does not have are dropped.
+    """
+    backend = by_file.backend_tokenizer
+    special = by_class.all_special_tokens
+    known = [token for token in special if backend.token_to_id(token) is not None]
+    backend.add_special_tokens([t for t in known if t not in by_file.added_tokens_encoder])
+    stays = by_class.is_fast and (languages or not switches_language(by_class))
+    tokenizer = by_class if stays else by_file
+    for name in by_class.SPECIAL_TOKENS_ATTRIBUTES:
+        token = getattr(by_class, name)
+        if token not in known:
+            setattr(tokenizer, name, None)
+        elif tokenizer is by_file:
+            setattr(tokenizer, name, token)
+    if tokenizer is by_class:
+        extra = by_class.extra_special_tokens
+        by_class.extra_special_tokens = [token for token in extra if token in known]
+        by_class._tokenizer = backend
+        if languages:
+            by_class._switch_to_input_mode()
+    return tokenizer
+
+
+def switches_language(tokenizer: Any) -> bool:
+    """Whether a class changes the special tokens around a text with the language."""
+    return hasattr(tokenizer, "_switch_to_target_mode")
+
+
+def _knows_languages(by_class: Any, by_file: Any) -> bool:
+    """Whether a class changes with the language, and the file has a token for its source's."""
+    if not switches_language(by_class):
+        return False
+    return by_file.backend_tokenizer.token_to_id(str(by_class.src_lang)) is not None
+
+
+def _class_of(folder: Path) -> Any:
+    """Return the class of transformers that a folder names, or else that of its family, or None."""
+    files = [folder / SETTINGS, folder / "config.json"]
+    read = [read_json(file) for file in files if file.is_file()]
+    stated = [settings for settings in read if isinstance(settings, dict)]
+    names = [settings.get("tokenizer_class") for settings in stated]
+    names += [TOKENIZER_MAPPING_NAMES.get(str(each.get("model_type"))) for each in stated]
+    name = next((name for name in names if isinstance(name, str)), "")
+    kind = getattr(transformers, name.removesuffix("Fast"), None)
+    return kind if hasattr(kind, "model_input_names") else None
+
+
+def _check_length(source: Source, tokenizer: Any) -> None:
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise CheckpointError(
+            f"{source.folder / SETTINGS} has the model_max_length {str(longest)[:60]!r}, which is "
+            f"no number of tokens; {_REMEDY}"
+        )
+
+
+# --- where two tokenizers read a text in two ways ---
+
+
+def first_difference(first: Any, second: Any, *, framed: bool = True) -> Difference | None:
+    """Return a probe text that two tokenizers read in two ways; None where they agree on all.
+
+    Compared are ids, spans of pieces in the text, and token types where the model takes them.
+    ``first`` is a fast one, whose vocabulary probes are made of. ``framed``: with the special
+    tokens around a text.
+    """
+    fields = ["ids"]
+    if second.is_fast:
+        fields.append("offsets")
+        if "token_type_ids" in second.model_input_names:
+            fields.append("type_ids")
+    batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
+    for batch in batches:
+        readings = zip(_read(first, batch, framed), _read(second, batch, framed), strict=True)
+        for text, (reading, second_reading) in zip(batch, readings, strict=True):
+            if reading is None:
+                continue  # what cannot be read is said where a user's text is read
+            shown = " | ".join(text) if isinstance(text, tuple) else text
+            if second_reading is None:
+                return Difference(shown, _pieces(reading, special=False), "nothing, and fail")
+            for field in fields:
+                if getattr(reading, field) != getattr(second_reading, field):
+                    return Difference(shown, *_shown(reading, second_reading, field))
+    return None
+
+
+class _Reading(NamedTuple):
+    """One text as a tokenizer reads it; a slow tokenizer tells the first three alone."""
+
+    tokens: Sequence[str]
+    ids: Sequence[int]
+    special: Sequence[int]
+    type_ids: Sequence[int] = ()
+    offsets: Sequence[tuple[int, int]] = ()
+
+
+def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading | None]:
+    """Read texts, or pairs of texts; None for one that the tokenizer fails on."""
+    columns = zip(*batch, strict=True) if isinstance(batch[0], tuple) else (batch,)
+    try:
+        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNCUT)
+    except BaseException as error:
+        # A panic of Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if len(batch) == 1:
+            return [None]
+        return [_read(tokenizer, [text], framed)[0] for text in batch]
+    if not tokenizer.is_fast:
+        special = set(tokenizer.all_special_ids)
+        return [
+            _Reading(tokenizer.convert_ids_to_tokens(ids), ids, [int(i in special) for i in ids])
+            for ids in read["input_ids"]
+        ]
+    return [
+        _Reading(e.tokens, e.ids, e.special_tokens_mask, e.type_ids, e.offsets)
+        for e in read.encodings
+    ]
+
+
+def _shown(first: _Reading, second: _Reading, field: str) -> tuple[str, str]:
+    """Show how two readings of a text differ: their pieces, or else what differs."""
+    if field != "ids":
+        return _numbers(first, field), _numbers(second, field)
+    if list(first.tokens) == list(second.tokens):
+        return _numbers(first, "ids"), _numbers(second, "ids")
+    framed = _pieces(first, special=False) == _pieces(second, special=False)
+    return _pieces(first, special=framed), _pieces(second, special=framed)
+
+
+def _pieces(reading: _Reading, *, special: bool) -> str:
+    """Write the pieces of a text, with or without the special tokens around it."""
+    marked = zip(reading.tokens, reading.special, strict=True)
+    tokens = [token for token, is_special in marked if special or not is_special]
+    return visible(" ".join(map(str, tokens))) or "nothing"
+
+
+def _numbers(reading: _Reading, field: str) -> str:
+    """Write ids, token types or spans of a text's pieces."""
+    called = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}[field]
+    values = getattr(reading, field)
+    if field == "offsets":
+        values = [f"{start}-{end}" for start, end in values]
+    return f"{called} {' '.join(map(str, values))}"
+
+
+def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
+    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
+    backend = tokenizer.backend_tokenizer
+    ids = sorted(backend.get_vocab(with_added_tokens=False).values())
+    chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
+    words = [text for i in chosen if (text := backend.decode([i]).strip())]
+    for word, following in pairwise(words):
+        yield from (word, word.upper(), word.capitalize())
+        for between in (" ", "  ", "-"):
+            yield f"{word}{between}{following}"
+    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
+        yield from (f"the {token} cat", f"the{token}cat")
+    for step in (backend.normalizer, backend.pre_tokenizer):
+        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
+            yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
+
+
+def _patterns(settings: object) -> Iterator[str]:
+    """Yield every text that a normaliser or pre-tokenizer looks for."""
+    pending = [settings]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pattern = value.get("pattern")
+            if isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+                yield pattern["String"]
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+# --- what is said ---
+
+
+def _class_reads_otherwise(source: Source, kind: str, difference: Difference) -> str:
+    """Say that the run follows the file, and what the class would have read."""
+    return (
+        f"Texts are read by the {FILE} of {source.name}: {visible(repr(difference.text))} is read "
+        f"as {difference.first}; {kind} of transformers {transformers.__version__}, which "
+        f"AutoTokenizer and SentenceTransformer open, would read {difference.second}."
+    )
+
+
+def _class_fails(source: Source, problem: CheckpointError) -> str:
+    """Say that the run follows the file, since transformers cannot open the class."""
+    kind = _class_of(source.folder)
+    name = "another class" if kind is None else kind.__name__
+    why = reason(problem.__cause__).rstrip(".")
+    return (
+        f"Texts are read by the {FILE} of {source.name}; AutoTokenizer and SentenceTransformer of "
+        f"transformers {transformers.__version__} fail on it, as they take {name} ({why}): name "
+        f"{FOLLOWS_FILE_NAME} in its {SETTINGS}."
+    )
+
+
+def _no_fast_class(folder: Path, kind: type) -> str:
+    """Say that a tokenizer is a slow one, and what can be done."""
+    name = kind.__name__
+    lacks = "no fast class"
+    if name not in SLOW_TO_FAST_CONVERTERS:
+        lacks += " and no converter"
+    return (
+        f"{folder} has no fast tokenizer ({FILE}), which is needed to align words with pieces, and "
+        f"transformers has {lacks} for its {name}: build {FILE} with the package tokenizers and "
+        "put it into the folder (docs/troubleshooting.md shows how)."
+    )
+
+
+def _without_dropout(source: Source, tokenizer: Any) -> Iterator[str]:
+    """Read texts without the dropout of merges that a file may state, and say so."""
+    model = tokenizer.backend_tokenizer.model
+    if dropout := getattr(model, "dropout", None):
+        model.dropout = None
+        yield (
+            f"The {FILE} of {source.name} leaves out merges at random (dropout {dropout:g}), which "
+            "is for training; texts are read with all of them."
+        )
+
+
+def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
+    """Say how many pieces have capitals that a lower-casing tokenizer never gives."""
+    backend = tokenizer.backend_tokenizer
+    if not _lowers(backend):
+        return
+    added = tokenizer.added_tokens_encoder
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    words = [p for p in vocabulary if p not in added and not _NO_WORD.fullmatch(p)]
+    capitals = {char for char in set("".join(words)) if char != char.lower()}
+    if "ByteLevel" in repr(backend.pre_tokenizer):  # single characters stand for all bytes
+        capitals = {char for char in capitals if char.isascii()}
+        words = [piece for piece in words if len(piece) > 1]
+    texts = [*capitals, *map(str.lower, capitals)]
+    never = capitals.difference(*map(backend.normalizer.normalize_str, texts))
+    lost = sorted((p for p in words if not never.isdisjoint(p)), key=vocabulary.__getitem__)
+    if lost:
+        remedy = f"set do_lower_case to false in its {SETTINGS}"
+        if (source.folder / FILE).is_file():
+            remedy = f"take lower case out of the normalizer of its {FILE}"
+        if lower:
+            remedy = "set do_lower_case to false in its sentence_bert_config.json"
+        yield (
+            f"In the vocabulary of {source.name}, {len(lost):,} of {len(vocabulary):,} pieces can "
+            f"never be given because of capitals ({visible(listed(lost))}), since its tokenizer "
+            f"turns every text into lower case; if the model was trained on cased text, {remedy}."
+        )
