@@ -71,8 +71,11 @@ class Clustered:
 
     def half_width(self) -> Array:
         """Return half of each 95% interval (Student's t); infinite where sentences are too few."""
-        n, units = len(self.influence), np.maximum(self.units, 1.5)
-        error = self.influence.std(axis=0) / np.sqrt(max(n, 1)) * np.sqrt(units / (units - 1))
+        sentences = len(self.influence)
+        if sentences == 0:
+            return np.full(len(self.value), np.inf)
+        units = np.maximum(self.units, 1.5)  # Fewer have no interval, and divide by no zero here
+        error = self.influence.std(axis=0) / np.sqrt(sentences) * np.sqrt(units / (units - 1))
         return np.where(self.units > 0, t_half_width(error, units, fewest=1), np.inf)
 
     def estimates(self) -> list[Estimate]:
