@@ -337,10 +337,24 @@ def paired_z(difference: Floats) -> float:
     return upper_tail(float(difference.mean()), spread / math.sqrt(size))
 
 
-def upper_tail(mean: float, error: float) -> float:
+def upper_tail(mean: float, error: float, units: float = math.inf) -> float:
+    """Student's t over so many sampled units; normal where there is no number of them."""
     if error == 0:
         return 0.0 if mean > 0 else 1.0
-    return float(stats.norm.sf(mean / error))
+    return float(stats.t.sf(mean / error, units - 1))
+
+
+def effective_units(size: Floats) -> float:
+    """How many sentences of equal size say as much as these."""
+    return float(size.sum() ** 2 / (size**2).sum())
+
+
+def share_ends(rate: float, error: float, units: float) -> tuple[float, float]:
+    """The shares p with (p - rate)^2 = t^2 p (1 - p) / trials, trials as this error comes from."""
+    trials = units if error == 0 else rate * (1 - rate) / error**2
+    square = stats.t.ppf(0.975, units - 1) ** 2 / trials
+    low, high = sorted(np.roots([1 + square, -2 * rate - square, rate**2]).real)
+    return float(low), float(high)
 
 
 def rare_words(
@@ -362,7 +376,8 @@ def rare_words(
         hits = np.array([sum(o.choice[position, q] in t.rarest for q in w) for o, t, w in scored])
         near = [sum(o.choice[position, q] in t.two_rarest for q in w) for o, t, w in scored]
         rate, error = clustered_ratio(hits, size)
-        p = [upper_tail(*clustered_ratio(hits - other, size)) for other in (chance, uniform)]
+        units = effective_units(size)
+        p = [upper_tail(*clustered_ratio(hits - other, size), units) for other in (chance, uniform)]
         result[head] = {
             "sentences": len(hits),
             "queries": int(size.sum()),
@@ -370,7 +385,7 @@ def rare_words(
             "uniform": float(uniform.sum() / size.sum()),
             "chance": float(chance.sum() / size.sum()),
             "two_rarest": float(sum(near) / size.sum()),
-            "interval": (max(0.0, rate - 1.959964 * error), min(1.0, rate + 1.959964 * error)),
+            "interval": share_ends(rate, error, units),
             "p": max(p),
         }
     adjusted = adjusted_p([entry["p"] for entry in result.values()])
@@ -383,9 +398,10 @@ def rare_words(
 def clustered_ratio(value: Floats, size: Floats) -> tuple[float, float]:
     """Sum of values over sum of sizes, and its standard error when sentences are sampled.
 
-    The linearised (ratio) estimator: S/(S-1) times the sum of squared residuals, over size^2.
+    The linearised (ratio) estimator: n/(n-1) times the sum of squared residuals, over size^2, with
+    n the effective number of sentences.
     """
-    count = len(value)
+    count = effective_units(size)
     share = value.sum() / size.sum()
     residual = value - share * size
     return float(share), math.sqrt(count / (count - 1) * (residual**2).sum()) / float(size.sum())

@@ -25,7 +25,6 @@ from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.stats.compared import Compare, Setting, is_plain, marked
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, t_half_width
 
 Key = tuple[str, str, str]
 
@@ -200,6 +199,9 @@ def _classify(result: ClassifyResult) -> Iterator[Found]:
 
 def _half_width(error: float | None, n: int) -> float | None:
     """Return half of the interval (Student's t) of a mean over n sequences; None if unknown."""
+    # Numpy and scipy take a tenth of a second, and most results need neither.
+    from headscope.stats.statistics import finite, t_half_width
+
     return None if error is None else finite(float(t_half_width(error, n)))
 
 

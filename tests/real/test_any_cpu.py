@@ -21,11 +21,11 @@ from headscope.reports.claims.run import JUDGES, decide, measure_kept_roles
 MEASURED = {
     "classify": lambda m: headscope.classify(m, limit=320, validate=False),
     "rank": lambda m: headscope.rank(m, fresh=False, control_seeds=2, validate=False),
-    "spectrum": lambda m: headscope.spectrum(m, length=32, sequences=4, validate=False),
-    "depth": lambda m: headscope.depth(m, length=32, sequences=4, control=False, validate=False),
+    "spectrum": lambda m: headscope.spectrum(m, length=32, sequences=8, validate=False),
+    "depth": lambda m: headscope.depth(m, length=32, sequences=8, control=False, validate=False),
     "flow": lambda m: headscope.flow(m, limit=40, control=False, validate=False),
-    "linear": lambda m: headscope.linear(m, sentences=4, control=False, validate=False),
-    "symmetric": lambda m: headscope.symmetric(m, sentences=4, validate=False),
+    "linear": lambda m: headscope.linear(m, sentences=8, control=False, validate=False),
+    "symmetric": lambda m: headscope.symmetric(m, sentences=8, validate=False),
 }
 #: Ways of choosing heads.
 METHODS = ("magnitude", "surgeon", "fisher", "roles")
@@ -106,7 +106,7 @@ def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
         classified = results["classify"]  # as of another text: heads are not classified again
         corpus = dataclasses.replace(classified.corpus, sha256="another")
         elsewhere = dataclasses.replace(classified, corpus=corpus)
-        kept = measure_kept_roles(model, elsewhere, draws=19, limit=4)
+        kept = measure_kept_roles(model, elsewhere, draws=19, limit=8)
         evidence = Evidence(**results, kept_roles=kept, stacks=model.stacks)
         found = [decide(name, evidence) for name in JUDGES]
         verdicts.append(

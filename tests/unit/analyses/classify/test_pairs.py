@@ -187,7 +187,13 @@ def test_what_does_not_fit(tmp_path, folder):
         (InputError, bert, sentence, "cross", "no stack 'cross'; it has encoder"),
         (InputError, bert, PAIRS, None, "is no encoder-decoder model, so it cannot read pairs"),
         (CorpusError, bart, [("a cat", "sat"), ("a dog", " ")], None, "Pair 2 in memory"),
-        (CorpusError, bart, tmp_path / "half.tsv", None, r"half\.tsv, line 2: 1 column where 2"),
+        (
+            CorpusError,
+            bart,
+            tmp_path / "half.tsv",
+            None,
+            r"half\.tsv, line 2: 1 column where the first row has 2",
+        ),
         (CorpusError, bart, [long] * 2, "cross", "None of the 2 pairs of in memory could be"),
     ):
         with pytest.raises(error, match=words):
