@@ -36,8 +36,8 @@ def make_results(model: Path, folder: Path) -> Path:
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
         "flow": headscope.flow(loaded, limit=40, **plain),
-        "linear": headscope.linear(loaded, sentences=10, control=False, **plain),
-        "symmetric": headscope.symmetric(loaded, sentences=10, **plain),
+        "linear": headscope.linear(loaded, sentences=16, control=False, **plain),
+        "symmetric": headscope.symmetric(loaded, sentences=16, **plain),
         "transfer": headscope.transfer(loaded, **transfer, **plain),
         "prune": headscope.prune(loaded, **prune, **plain),
     }

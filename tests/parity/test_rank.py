@@ -26,6 +26,8 @@ LINES = [
     "it is",
     "cats and dogs sat",
     "a big dog ran",
+    "the dog and the cat ran on",
+    "it sat in the red house",
 ]
 
 

@@ -32,14 +32,14 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     """The p-value of the order has two tails: which way a head reads is not said beforehand."""
     pairs, deviation = 50, 0.4
     sums = CrossHeads(1, 1)
-    for counted in (sums.units, sums.queries, sums.queries_squared):
+    for counted in (sums.units, sums.sampled, sums.queries, sums.queries_squared):
         counted += pairs
     at = CrossHeads.quantities.index("alignment")
     sums.sums[..., at] = sums.products[..., at] = pairs * mean
     sums.squares[..., at] = (pairs - 1) * deviation**2 + pairs * mean**2
     found = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
     assert found is not None
-    expected = 2 * stats.norm.sf(abs(mean) / (deviation / np.sqrt(pairs)))
+    expected = 2 * stats.t.sf(abs(mean) / (deviation / np.sqrt(pairs)), pairs - 1)
     assert found.p_adjusted == pytest.approx(expected)
 
 
@@ -56,7 +56,7 @@ def test_a_bias_is_added_to_the_numbers_of_a_mask():
 def test_an_interval_over_sequences_and_draws_allows_for_both():
     """The squares of both half widths add up, each Student's over its own factor."""
     random = np.random.default_rng(0)
-    values = random.normal(size=(7, 1)) + random.normal(size=(1, 5))
+    values = random.normal(size=(9, 1)) + random.normal(size=(1, 5))
     half = [stats.t.ppf(0.975, len(x) - 1) * stats.sem(x) for x in (values.mean(1), values.mean(0))]
     assert crossed_mean(values).half_width == pytest.approx(np.hypot(*half))
     assert min(half) > 0.3 * max(half), "neither is lost in the other"
@@ -136,7 +136,7 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     """Of 50 sentences with 2 queries 10 have two hits and 40 one: well above chance, 0.2."""
     sums = HeadMeasures(1, 1)
     rare, expected = sums.rare, 2 * np.array([0.2, uniform])
-    for name, value in {"units": 50, "queries": 100, "queries_squared": 200}.items():
+    for name, value in {"units": 50, "sampled": 50, "queries": 100, "queries_squared": 200}.items():
         vars(rare)[name] += value
     hits = np.repeat([2, 1], [10, 40])
     rare.uniform += 50 * expected

@@ -118,8 +118,8 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
         (kept(0.99, draws(), sets=19), "not measured"),
         (kept(0.99, draws(), difference_ci=None, examples=1), "not measured"),
         (kept(0.99, draws(), difference_ci=None, examples=40, units=5), "not measured"),
-        # A loss that all examples agree on needs no interval.
-        (kept(0.90, draws(), difference_ci=None), "mixed"),
+        # An interval of no width is unknown, also where all examples lose as much.
+        (kept(0.90, draws(), difference_ci=None), "not measured"),
         (dataclasses.replace(kept(1.0, ()), kept=(), value=None), "not applicable"),
     ],
 )
