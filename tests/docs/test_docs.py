@@ -35,9 +35,19 @@ def _once(demo):
     Speeds come from few rounds, too few for intervals; shrink chooses by few texts.
     """
     load = loading.load
-    opened = functools.cache(
+    models = functools.cache(
         lambda dtype: demo if dtype == "float32" else load("demo", dtype=dtype)
     )
+    weights = functools.cache(
+        lambda dtype: [(each, each.data) for each in models(dtype).network.parameters()]
+    )
+
+    def opened(dtype):
+        """What opens a model by its name may free the weights; they are put back."""
+        for weight, data in weights(dtype):
+            weight.data = data
+        return models(dtype)
+
     # The demo has a tokenizer and no task head, so these ask for the same model.
     same = {"task_head": ("auto", None), "need_tokenizer": (True, False), "pooling": (None,)}
     same |= {"device": ("auto", "cpu"), "dtype": ("float32", "float64")}
@@ -69,6 +79,7 @@ def _once(demo):
             folder = importlib.import_module(f"headscope.analyses.{name}")
             patch.setattr(folder, name, once(getattr(folder, name)))
         yield
+    opened("float32")  # other tests use the same model
 
 
 @pytest.mark.usefixtures("_once")
