@@ -139,11 +139,15 @@ def _sentence(text: str, status: int) -> JSONResponse:
 
 
 def bound(port: int) -> socket.socket:
-    """Take a port of this machine, any free one for 0; raises InputError where it is taken."""
+    """Take a port of this machine, any free one for 0; raises InputError where it is taken.
+
+    Who connects from now on waits for an answer and is not refused: the address is shown at once.
+    """
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
