@@ -62,8 +62,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ANALYSES = (
-    *("attribute", "classify", "depth", "explain", "flow", "linear"),
-    *("rank", "spectrum", "symmetric", "transfer"),
+    "attribute",
+    "classify",
+    "depth",
+    "explain",
+    "flow",
+    "linear",
+    "rank",
+    "spectrum",
+    "symmetric",
+    "transfer",
 )
 #: Public names by the module that has them, for ``__getattr__`` and ``__dir__`` alone.
 _MODULES = {

@@ -97,7 +97,9 @@ class AttentionWeights:
             if getattr(self, name).dim() != 3:
                 raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, not 3 axes")
         n_heads, _, d_head = self.W_Q.shape
-        d_in, (d_in_v, d_v), d_out = self.W_K.shape[1], self.W_V.shape[1:], self.W_O.shape[2]
+        d_in = self.W_K.shape[1]
+        (d_in_v, d_v) = self.W_V.shape[1:]
+        d_out = self.W_O.shape[2]
         expected = {
             **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in_v, d_v)},
             **{"b_Q": (n_heads, d_head), "b_K": (n_heads, d_head), "b_V": (n_heads, d_v)},

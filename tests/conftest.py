@@ -72,7 +72,8 @@ def _short_timing() -> None:
     from headscope.pruning import keep
     from headscope.removal import times
 
-    times._SECONDS, keep.BATCH_SIZE = 0.0, 1
+    times._SECONDS = 0.0
+    keep.BATCH_SIZE = 1
 
 
 @pytest.fixture(scope="session", autouse=True)

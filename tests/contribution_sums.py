@@ -13,9 +13,11 @@ from headscope.models.anatomy.residual import Contributions
 
 def error_of(parts: Contributions, expected: Tensor) -> float:
     """The largest error of any row's sum, relative to the sum of absolute parts above 1."""
-    heads, networks = parts.heads.sum(3), parts.feed_forward.sum(2)
+    heads = parts.heads.sum(3)
+    networks = parts.feed_forward.sum(2)
     each = (parts.embeddings.sum(1), *heads.flatten(1).T, *networks.T, parts.biases)
-    total, absolute = sum(each), sum(part.abs() for part in each)
+    total = sum(each)
+    absolute = sum(part.abs() for part in each)
     return float(((total - expected).abs() / absolute.clamp(min=1)).max())
 
 
@@ -37,7 +39,9 @@ class Carried:
 
     def __init__(self, network: Any, x: np.ndarray, heads: int, eps: float) -> None:
         self.weights = {name: p.detach().numpy() for name, p in network.named_parameters()}
-        self.x, self.heads, self.eps = x, heads, eps
+        self.x = x
+        self.heads = heads
+        self.eps = eps
         self.parts = {"embeddings": x, "biases": np.zeros_like(x)}
 
     def linear(self, x: np.ndarray, name: str) -> np.ndarray:

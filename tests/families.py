@@ -106,12 +106,14 @@ COVERED = (
     Family("mpnet", "mpnet"),
     Family("deberta", "deberta", changes=_BOTH),
     Family(
-        *("deberta-v2", "deberta-v2"),
+        "deberta-v2",
+        "deberta-v2",
         changes={**_BOTH, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16, **_V3},
         variant="as v3",
     ),
     Family(
-        *("deberta-v2", "deberta-v2"),
+        "deberta-v2",
+        "deberta-v2",
         changes={"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
         variant="own position maps",
     ),
@@ -124,7 +126,8 @@ COVERED = (
     Family("flaubert", "xlm", changes=_XLM),
     Family("roformer", "roformer", changes=_EMBEDDING),
     Family(
-        *("roformer", "roformer"),
+        "roformer",
+        "roformer",
         changes={**_EMBEDDING, "rotary_value": True},
         variant="rotated values",
     ),
@@ -187,7 +190,8 @@ VARIANTS = (
     _variant("mpnet", "long", max_position_embeddings=202),
     _variant("deberta", "short", max_relative_positions=8),
     _deberta(
-        *(2, "as v3, short"),
+        2,
+        "as v3, short",
         **{**_BOTH, **_V3, "conv_kernel_size": 3},
         **{"position_buckets": 8, "max_relative_positions": 16},
     ),
@@ -208,8 +212,15 @@ VARIANTS = (
 BY_NAME = {**_BY_NAME, **{family.name: family for family in VARIANTS}}
 #: BERT and its nearest kin, where every family would say the same.
 FAMILIES = (
-    *("bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"),
-    *("xlm-roberta", "camembert", "bert, two wide heads"),
+    "bert",
+    "roberta",
+    "distilbert",
+    "electra",
+    "albert",
+    "albert, two groups",
+    "xlm-roberta",
+    "camembert",
+    "bert, two wide heads",
 )
 
 

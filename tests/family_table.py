@@ -58,7 +58,8 @@ def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
         (
             (
                 ", ".join(dict.fromkeys(names)),
-                *(layout, stacks),
+                layout,
+                stacks,
                 *(f"{YES * works} {marks[note]}".strip() for works, note in own),
             )
             for (layout, stacks, own), names in rows.items()

@@ -17,7 +17,8 @@ from typing import Any
 FOLDER = Path(__file__).parent / "frozen"
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scipy")
 #: How far an oracle's floats may move on another CPU, of the larger of the two.
-RELATIVE, ABSOLUTE = 1e-4, 1e-6
+RELATIVE = 1e-4
+ABSOLUTE = 1e-6
 
 #: Set by conftest from the options above.
 recompute = False

@@ -34,7 +34,8 @@ def activations(
     **parts: Tensor,
 ) -> Activations:
     """A pattern as an attention site shows it, whole or a chunk; q, k, v and z may be empty."""
-    rows, heads = rows or slice(0, len(pattern)), heads or slice(0, pattern.shape[1])
+    rows = rows or slice(0, len(pattern))
+    heads = heads or slice(0, pattern.shape[1])
     whole = {name: torch.empty(0) for name in "qkvz"} | parts
     return Activations(
         stack, layer, layer, rows, heads, n_heads or pattern.shape[1], pattern=pattern, **whole

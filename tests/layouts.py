@@ -23,10 +23,14 @@ from safetensors.torch import load_file, save_file
 from tiny_models import D_MODEL, OLD, VOCABULARY, tiny_bert
 from torch import Tensor
 
-PIECES, LAYERS = len(VOCABULARY), 2
+PIECES = len(VOCABULARY)
+LAYERS = 2
 NEW = "sentence_transformers.sentence_transformer.modules."
-WEIGHTS, PICKLE, CONFIG = "model.safetensors", "pytorch_model.bin", "config.json"
-SETTINGS, READING = "config_sentence_transformers.json", "sentence_bert_config.json"
+WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+CONFIG = "config.json"
+SETTINGS = "config_sentence_transformers.json"
+READING = "sentence_bert_config.json"
 Change = Callable[[Path], object]
 Tensors = dict[str, Tensor]
 
@@ -248,7 +252,8 @@ def inner_folder_links(folder: Path) -> None:
 
 def hub_cache(home: Path) -> Path:
     """Write the cache of the hub with the model of the id ``org/demo``; returns its snapshot."""
-    repo, commit = home / "models--org--demo", "0123456789" * 4
+    repo = home / "models--org--demo"
+    commit = "0123456789" * 4
     snapshot = repo / "snapshots" / commit
     (repo / "blobs").mkdir(parents=True)
     (repo / "refs").mkdir()

@@ -38,8 +38,11 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 Array = NDArray[np.float64]
 
-N_LAYERS, N_HEADS, D_HEAD = 3, 4, 64
-D_MODEL, MAX_POSITIONS = N_HEADS * D_HEAD, 128
+N_LAYERS = 3
+N_HEADS = 4
+D_HEAD = 64
+D_MODEL = N_HEADS * D_HEAD
+MAX_POSITIONS = 128
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PUNCTUATION = (".", "!", "?")
 N_MARKS = 8
@@ -48,7 +51,8 @@ LEXICON_SEED = 20240607  # the lexicon, hence the tokenizer, is the same for eve
 FREE_RELATIONS = ("amod", "advmod", "obl", "nmod", "case", "mark")
 
 # Squared norms of the feature blocks; the filler takes what mark and rarity leave of the rest.
-POSITION_ENERGY, IDENTITY_ENERGY = 96.0, 80.0
+POSITION_ENERGY = 96.0
+IDENTITY_ENERGY = 80.0
 MARK_SIZE = RARITY_SIZE = SPECIAL_SIZE = 5.0
 
 # Scores (logits) the heads reach; a row has at most 128 keys and ln 128 is 4.85.
@@ -117,7 +121,8 @@ def lexicon() -> tuple[Word, ...]:
     exactly the intended pieces. In every role and level, two words in sixteen have two pieces
     and one has three: near-uniform heads prefer split words, which must not hint at a relation.
     """
-    rng, seen = np.random.default_rng(LEXICON_SEED), set()
+    rng = np.random.default_rng(LEXICON_SEED)
+    seen = set()
     words: list[Word] = []
     for role in ("verb", "obj", "subj", "plain"):
         for level in range(N_LEVELS):
@@ -141,7 +146,8 @@ def write_frequencies(path: Path) -> None:
     The first 500 entries are level 0 and fillers only. Every sixteenth word of level 5 is left
     out (unseen, count 0), and so is punctuation, which must never count as a rare word.
     """
-    rng, seen = np.random.default_rng(LEXICON_SEED + 1), set()
+    rng = np.random.default_rng(LEXICON_SEED + 1)
+    seen = set()
     by_level = [[word.form for word in lexicon() if word.level == n] for n in range(N_LEVELS)]
     by_level[-1] = [form for index, form in enumerate(by_level[-1]) if index % 16]
     fillers = [fresh(rng, 6, seen) for _ in range(600)]
@@ -231,7 +237,8 @@ def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int
     number = {-1: 0} | {node: place + 1 for place, node in enumerate(order)}
     rows = []
     for place, index in enumerate(order):
-        node, form = nodes[index], words[index].form
+        node = nodes[index]
+        form = words[index].form
         form = form if place else form.capitalize()
         rows.append(row(place + 1, form, str(number[node.head]), node.relation, "_", "_"))
     root = number[next(index for index, node in enumerate(nodes) if node.head == -1)]
@@ -276,7 +283,8 @@ class Layout:
     dimensions. Rotating each pair by ``2 pi f r / 128`` moves p to p + r.
     """
 
-    position, identity = slice(0, 64), slice(64, 96)
+    position = slice(0, 64)
+    identity = slice(64, 96)
     verb, obj, subj = (slice(96 + N_MARKS * i, 96 + N_MARKS * (i + 1)) for i in range(3))
     rarity, cls, sep, filler = range(subj.stop, subj.stop + 4)
     total = D_MODEL - 1
@@ -346,7 +354,8 @@ def plant_positional(rng: np.random.Generator, offset: int) -> tuple[PlantedRole
     size = np.sqrt(POSITION_SCORE * np.sqrt(D_HEAD) / POSITION_ENERGY)
     shift = np.zeros((64, 64))  # turns the features of position p into those of p + offset
     for index, angle in enumerate(angles(offset)):
-        cos, sin = np.cos(angle), np.sin(angle)
+        cos = np.cos(angle)
+        sin = np.sin(angle)
         shift[2 * index : 2 * index + 2, 2 * index : 2 * index + 2] = [[cos, -sin], [sin, cos]]
     head.query[:, Layout.position] = shift * size
     head.key[:, Layout.position] = np.eye(64) * size
@@ -456,7 +465,8 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
             dense.weight.zero_()
             dense.bias.zero_()
     save(model, folder)
-    treebank, frequencies = folder / "treebank.conllu", folder / "frequencies.tsv"
+    treebank = folder / "treebank.conllu"
+    frequencies = folder / "frequencies.tsv"
     write_treebank(treebank, np.random.default_rng([seed, 1]), long=long)
     write_frequencies(frequencies)
     roles = {place: role for place, (role, _) in heads.items()}

@@ -230,7 +230,8 @@ def torchrun(words: Sequence[str], folder: Path) -> Ended:
     def body() -> int:
         from torch.distributed import run as launcher
 
-        start, codes = launcher.elastic_launch, dict[int, int]()
+        start = launcher.elastic_launch
+        codes: dict[int, int] = {}
 
         def forks(config: Any, entrypoint: str) -> Callable[..., None]:
             def call(*given: str) -> None:
@@ -293,7 +294,8 @@ def _run_all(folder: Path, commands: list[list[str]]) -> None:
 
     found = []
     for words in commands:
-        sys.argv, code = ["headscope", *words], 0
+        sys.argv = ["headscope", *words]
+        code = 0
         tried.clear()
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)

@@ -29,7 +29,8 @@ def spectrum(matrix: Matrix, count: int) -> Matrix:
 
 
 def entropy_rank(sigma: Matrix) -> float:
-    total, entropy = math.fsum(sigma), 0.0
+    total = math.fsum(sigma)
+    entropy = 0.0
     for value in sigma:
         p = value / total
         entropy -= p * math.log(p) if p > 0 else 0.0
@@ -86,7 +87,8 @@ def random_layer(n_heads: int, d_model: int, d_head: int, seed: int = 0) -> Fact
 def planted_spectrum(d_model: int, d_head: int, sigma: list[float], seed: int = 0) -> Any:
     """Factors (d_model x d_head) of a product with exactly these singular values, and its U, V."""
     r = len(sigma)
-    u, v = orthonormal(d_model, r, seed), orthonormal(d_model, r, seed + 1)
+    u = orthonormal(d_model, r, seed)
+    v = orthonormal(d_model, r, seed + 1)
     mix = gaussian(r, d_head, seed=seed + 2)  # any basis inside the head
     left = (u * torch.tensor(sigma, dtype=torch.float64)) @ torch.linalg.pinv(mix).T
     return left, v @ mix, u, v

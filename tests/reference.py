@@ -60,7 +60,8 @@ def read_treebank(path: str | Path) -> list[Sentence]:
             heads = [int(row[6]) for row in words]
             relations = [row[7].split(":")[0] for row in words]
             (text,) = (x[9:] for x in block.split("\n") if x.startswith("# text = "))
-            begins, end = [], 0
+            begins = []
+            end = 0
             for form in forms:
                 begins.append(text.index(form, end))
                 end = begins[-1] + len(form)
@@ -189,7 +190,9 @@ Counts = defaultdict[Any, float]
 def count_sentence(counts: Counts, pattern: Matrix, encoded: Encoded) -> None:
     """Add one sentence's pattern (n x n, special tokens included) to one head's counts."""
     rows: list[list[float]] = pattern.tolist()
-    queries, special, ids = encoded.queries, encoded.special, encoded.ids
+    queries = encoded.queries
+    special = encoded.special
+    ids = encoded.ids
     forms = encoded.sentence.forms
     marks = [j for j, w in enumerate(encoded.word_of) if w is not None and is_punctuation(forms[w])]
     # "Content argmax": argmax over non-special keys.

@@ -120,11 +120,13 @@ class Corpus:
 
 def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
     """Run every usable sentence through the model, one by one, then let the kernels choose."""
-    model, observed = Model(model_dir), []
+    model = Model(model_dir)
+    observed = []
     config = model.model.config
     heads = list(product(range(config.num_hidden_layers), range(config.num_attention_heads)))
     # Sums over the ordered word pairs of half A by clipped distance (-20..20, at index 0..40)
-    total, pairs = np.zeros((len(heads), 2 * CLIP + 1)), np.zeros(2 * CLIP + 1)
+    total = np.zeros((len(heads), 2 * CLIP + 1))
+    pairs = np.zeros(2 * CLIP + 1)
     for index, sentence in enumerate(sentences):
         encoded = model.encode(sentence)
         if not encoded.is_usable(int(config.max_position_embeddings)):
@@ -140,11 +142,17 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
             pairs[r + CLIP] += at.sum()
         rows = patterns[:, encoded.queries, :]
         entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=2)
-        n, both = len(encoded.ids), (choose(attention), choose(per_piece))
+        n = len(encoded.ids)
+        both = (choose(attention), choose(per_piece))
         observed.append(
             Observed(
-                *(index, encoded.sentence, encoded.kept, n, pieces),
-                *(*both, entropy / math.log(n)),
+                index,
+                encoded.sentence,
+                encoded.kept,
+                n,
+                pieces,
+                *both,
+                entropy / math.log(n),
             )
         )
     kernel = np.where(pairs > 0, total / np.maximum(pairs, 1), 0.0)
@@ -225,7 +233,8 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
     result: dict[tuple[int, int], dict[Key, Any]] = {head: {} for head in corpus.heads}
     tested: list[dict[str, Any]] = []
     for key, every in collect(corpus, trees).items():
-        half_a, half_b = every.part(every.hits["in_a"]), every.part(1 - every.hits["in_a"])
+        half_a = every.part(every.hits["in_a"])
+        half_b = every.part(1 - every.hits["in_a"])
         for position, head in enumerate(corpus.heads):
             entry = describe(every, half_a, position)
             entry["selected"] = may_be_labelled(key, half_b) and is_selected(entry["half_a"])
@@ -325,7 +334,8 @@ def adjusted_p(p: Sequence[float]) -> list[float]:
 
 def mcnemar_of(hits: NDArray[np.bool_], base: NDArray[np.bool_]) -> float:
     """Exact, two-sided, on the trials where exactly one of the two hits."""
-    only_head, only_base = int((hits & ~base).sum()), int((base & ~hits).sum())
+    only_head = int((hits & ~base).sum())
+    only_base = int((base & ~hits).sum())
     both = only_head + only_base
     return float(stats.binomtest(only_head, both).pvalue) if both else 1.0
 

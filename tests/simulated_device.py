@@ -110,7 +110,8 @@ class Simulated(TorchDispatchMode):
 
     def __init__(self, *, float64: bool) -> None:
         super().__init__()
-        self.float64, self.operations = float64, 0
+        self.float64 = float64
+        self.operations = 0
 
     def __enter__(self) -> Any:
         Simulated.current = self
@@ -141,10 +142,12 @@ def _moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     copy = kwargs.pop("copy", False)
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, Tensor):
-        device, dtype = other.device, other.dtype
+        device = other.device
+        dtype = other.dtype
     else:
         device, dtype, _, _ = _parse_to(*args, **kwargs)
-    device, dtype = device or tensor.device, dtype or tensor.dtype
+    device = device or tensor.device
+    dtype = dtype or tensor.dtype
     if device.type == tensor.device.type and dtype == tensor.dtype and not copy:
         return tensor
     moved: Tensor = _aten._to_copy.default(tensor, dtype=dtype, device=device)

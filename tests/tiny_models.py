@@ -32,8 +32,30 @@ from transformers import (
 from headscope.data.token_types import TokenTypes
 
 WORDS = [
-    *("the", "a", "of", "and", "to", "in", "is", "was", "he", "she", "it", "on"),
-    *("cat", "dog", "mat", "house", "sat", "ran", "saw", "big", "red", "##s", "##ed", "##ing"),
+    "the",
+    "a",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "was",
+    "he",
+    "she",
+    "it",
+    "on",
+    "cat",
+    "dog",
+    "mat",
+    "house",
+    "sat",
+    "ran",
+    "saw",
+    "big",
+    "red",
+    "##s",
+    "##ed",
+    "##ing",
 ]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ASCII = [char for char in string.printable if not char.isspace() and not char.isupper()]

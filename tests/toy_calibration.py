@@ -17,7 +17,10 @@ class ToyBatch:
     """Examples with ``e_i = f(sum over heads of xi_h a_ih)`` and loss ``||e_i - y_i||^2 / 2``."""
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Function) -> None:
-        self._a, self._y, self._f = a, y, f  # (size, n_layers, n_heads, d), (size, d)
+        # (size, n_layers, n_heads, d), (size, d)
+        self._a = a
+        self._y = y
+        self._f = f
         self.query_mask = torch.ones(*a.shape[:2], 1, dtype=torch.long)
 
     @property
@@ -44,7 +47,10 @@ class Toy:
     """Some such batches, as :class:`headscope.tasks.calibration.TaskCalibration`."""
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Function, batch_size: int = 7) -> None:
-        self._a, self._y, self._f, self._batch_size = a, y, f, batch_size
+        self._a = a
+        self._y = y
+        self._f = f
+        self._batch_size = batch_size
         self.has_labels = y is not None
 
     def batches(self, *, labels: bool) -> Iterator[ToyBatch]:

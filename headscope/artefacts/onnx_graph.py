@@ -26,7 +26,9 @@ from headscope.models.run.task_heads import Joined, Select
 #: What the graph takes, in this order; the last only where texts are pairs.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What it gives: the embedding, or logits where the model has a task head; and the last states.
-EMBEDDING, LOGITS, HIDDEN = "embedding", "logits", "last_hidden_state"
+EMBEDDING = "embedding"
+LOGITS = "logits"
+HIDDEN = "last_hidden_state"
 OPSET = 20
 #: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
 _QUANTISED = ("MatMul", "Gemm", "Gather")

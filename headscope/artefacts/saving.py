@@ -52,7 +52,9 @@ from headscope.models.surgery.neurons import record_of, removed_neurons
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after :func:`headscope.register`.
-TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import headscope"
+TRANSFORMERS = "transformers"
+REMOTE = "trust_remote_code"
+HEADSCOPE = "import headscope"
 
 
 def save(
@@ -198,12 +200,15 @@ def _write_config(
 
     A dense folder has zeros where heads were removed, so its config.json stays plain.
     """
-    path, all_stacks = folder / "config.json", loaded.whole or loaded
-    before, stated = settings_before(all_stacks.model), all_stacks.model.config.to_dict()
+    path = folder / "config.json"
+    all_stacks = loaded.whole or loaded
+    before = settings_before(all_stacks.model)
+    stated = all_stacks.model.config.to_dict()
     now = {key: stated[key] for key in before}
     family = {**family_config(json.loads(path.read_text(encoding="utf-8"))), **before}
     family.pop("pruned_heads", None)
-    opens, more = TRANSFORMERS, dict[str, Any]()
+    opens = TRANSFORMERS
+    more: dict[str, Any] = {}
     original = before
     left = what_is_left(all_stacks)
     if compact and (removed_heads(all_stacks) or left):
@@ -213,7 +218,8 @@ def _write_config(
         parts = {BEFORE: original_heads(all_stacks), KEPT: heads, **left}
         parts |= {SETTINGS_BEFORE: before} if before else {}
         if plain is not None:
-            more, original = plain, {key: family.get(key) for key in (*before, *plain)}
+            more = plain
+            original = {key: family.get(key) for key in (*before, *plain)}
         else:
             try:
                 code, more = standalone_files(loaded, {**family, **now})
@@ -259,7 +265,9 @@ def _plain_settings(loaded: LoadedModel, family: dict[str, Any]) -> dict[str, An
         counts = {site.n_heads for site in loaded.sites}
         if len(counts) != 1 or min(counts) == 0 or loaded.stacks != ("encoder",):
             return None
-        site, heads, keys = loaded.sites[0], "num_attention_heads", "num_key_value_heads"
+        site = loaded.sites[0]
+        heads = "num_attention_heads"
+        keys = "num_key_value_heads"
         settings |= {original.attribute_map.get(heads, heads): site.n_heads}
         settings |= {"head_dim": site.d_head}
         if hasattr(original, keys):
@@ -280,7 +288,8 @@ def _plain_settings(loaded: LoadedModel, family: dict[str, Any]) -> dict[str, An
 
 def _is_plain(loaded: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
     """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
-    kind, state = loaded.auto_class, network.state_dict()
+    kind = loaded.auto_class
+    state = network.state_dict()
     try:
         config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
         with torch.device("meta"):

@@ -170,7 +170,8 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     as running it would cost as much as the whole certificate. None for a folder that says nothing
     about embeddings.
     """
-    pooling, folder = loaded.pooling, loaded.folder
+    pooling = loaded.pooling
+    folder = loaded.folder
     if pooling.origin != MODULES or folder is None:
         return None
     check = EmbeddingCheck(settings=tuple(_settings(loaded, folder)), tolerance=_TOLERANCE)

@@ -44,8 +44,17 @@ from headscope.reports.registry import SECTIONS, function_of, section_of
 #: is in :data:`headscope.cli.commands.OTHERS`.
 GROUPS = {
     "Look at heads": (
-        *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
-        *("symmetric", "linear", "serve"),
+        "validate",
+        "explain",
+        "attribute",
+        "classify",
+        "rank",
+        "spectrum",
+        "depth",
+        "flow",
+        "symmetric",
+        "linear",
+        "serve",
     ),
     "Change the model": ("prune", "shrink", "export", "transfer"),
     "Publish and compare": ("insights", "report", "compare", "diff", "list", "schema", "config"),

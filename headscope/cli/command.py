@@ -72,8 +72,10 @@ class Call:
         from headscope.show.folders import ready_folder
 
         keywords = {**self.arguments, **(more or {})}
-        folder, quiet = self.values.get("output"), self.values["quiet"]
-        names, processes = self.steps_of(keywords), current()
+        folder = self.values.get("output")
+        quiet = self.values["quiet"]
+        names = self.steps_of(keywords)
+        processes = current()
         written: list[str] = []
         failure: BaseException | None = None
         # Of several processes that share the run the first writes; each has a separate state.
@@ -87,9 +89,11 @@ class Call:
             except ArtefactError as error:  # only the folder failed: the result is still shown
                 if error.result is None:
                     raise
-                result, failure = error.result, error
+                result = error.result
+                failure = error
             except InterruptedRunError as stopped:
-                result, failure = stopped.result, stopped
+                result = stopped.result
+                failure = stopped
             if folder is not None:
                 from headscope.reports.files import state_name, write_result
 
@@ -211,7 +215,8 @@ def read_options(
             raise WrongOptionError(
                 f"The task {task} needs a file with {TASK_FILES[task]}: give it with --data."
             )
-    output, save = values.get("output"), values.get("save")
+    output = values.get("output")
+    save = values.get("save")
     if output and save and Path(save).resolve() in (output.resolve(), *output.resolve().parents):
         raise WrongOptionError(
             f"The folder of results {values['output']} is, or lies in, the one that the model is "

@@ -148,7 +148,8 @@ def _diff(options: DiffOptions) -> None:
 
     rules = parse_rules(options.fail_on or ())
     with ready_folder(options.output):
-        old, new = read_side(options.old), read_side(options.new)
+        old = read_side(options.old)
+        new = read_side(options.new)
         result = with_fired(changes_between(old, new, tolerance=options.tolerance), rules)
         if options.output is not None:
             write_files(options.output, diff_files(result, rules))
@@ -164,7 +165,8 @@ def _end_by_rules(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: b
     """Name the rules that had nothing to check, and fail where one fired."""
     from headscope.reports.rules import undecided
 
-    changes, reasons = tuple(changes), list[str]()
+    changes = tuple(changes)
+    reasons: list[str] = []
     for change in changes:
         for rule, why in undecided(change, rules).items():
             print_note(f"{rule} {why}", quiet)

@@ -134,18 +134,21 @@ class Flag:
 
     def parameter(self, **options: Any) -> inspect.Parameter:
         """Return the parameter of a typer command; ``options`` are further ones of typer."""
-        marker, default = self.marker, self.default
+        marker = self.marker
+        default = self.default
         hint: Any = types.GenericAlias(list, self.kind) if self.repeatable else self.kind
         if marker.choices and default is not None:
             default = self.kind(default)
         if default is None and not self.required:
             hint = hint | None
         extra: Any
-        metavar, words = marker.metavar, marker.help
+        metavar = marker.metavar
+        words = marker.help
         if self.kind is bool:
             metavar = ""  # a switch takes no value
         elif len("|".join(marker.choices)) > _LONGEST and metavar is None:
-            metavar, words = "NAME", f"{words} One of {', '.join(marker.choices)}."
+            metavar = "NAME"
+            words = f"{words} One of {', '.join(marker.choices)}."
         if marker.argument:
             extra = typer.Argument(metavar=metavar, help=words, show_default=False)
         else:
@@ -192,7 +195,8 @@ class HelpCommand(TyperCommand):
             super().format_help(ctx, formatter)
         finally:  # a program may run several commands
             for option, (hidden, secondary) in zip(options, before, strict=True):
-                option.hidden, option.secondary_opts = hidden, secondary
+                option.hidden = hidden
+                option.secondary_opts = secondary
 
 
 class HelpGroup(TyperGroup):
@@ -206,7 +210,8 @@ class HelpGroup(TyperGroup):
 def _switch(option: Any, words: str) -> Any:
     """Say what the help option does; a switch has no type."""
     if option is not None:
-        option.metavar, option.help = "", words
+        option.metavar = ""
+        option.help = words
     return option
 
 
@@ -231,7 +236,8 @@ def _flags(kind: type) -> tuple[Flag, ...]:
 
 
 def _flag(option: Declared) -> Flag:
-    marker, default = option.marker, option.default
+    marker = option.marker
+    default = option.default
     kind: Any = marker.kind or option.kind
     if marker.argument and marker.required:
         default = None
@@ -239,9 +245,11 @@ def _flag(option: Declared) -> Flag:
         return Flag(option.spelled_as, bool, False, False, marker)
     if marker.read is not None and marker.kind is None:
         return Flag(option.spelled_as, str, False, None, marker)
-    parts, repeatable = typing.get_args(kind), False
+    parts = typing.get_args(kind)
+    repeatable = False
     if typing.get_origin(kind) in (list, collections.abc.Sequence):
-        kind, repeatable = parts[0], True
+        kind = parts[0]
+        repeatable = True
     elif Path in parts:
         kind = Path
     if marker.choices:
@@ -273,7 +281,8 @@ def plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     arguments: dict[str, Any] = {}
     for name, option in options_of(kind).items():
-        marker, value = option.marker, values.get(option.spelled_as)
+        marker = option.marker
+        value = values.get(option.spelled_as)
         if marker.spelled is not None:
             inner = plain_arguments(marker.spelled, values)
             set_here = {name: value for name, value in inner.items() if value is not False}
@@ -309,12 +318,14 @@ def thresholds_of(command: str) -> type[ThresholdSet]:
 
 def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn values into arguments, the thresholds and the saved state among them."""
-    arguments, declared = plain_arguments(kind, values), options_of(kind)
+    arguments = plain_arguments(kind, values)
+    declared = options_of(kind)
     command = kind.__name__.removesuffix("Options").lower()
     thresholds = declared.get("thresholds")
     if thresholds is not None and thresholds.marker.thresholds:
         arguments.pop("thresholds", None)
-        table, flags = values.get("thresholds") or {}, values.get("threshold") or []
+        table = values.get("thresholds") or {}
+        flags = values.get("threshold") or []
         if table or flags:
             pairs = parse_pairs(flags, example=thresholds.marker.example)
             arguments["thresholds"] = thresholds_of(command).parse({**table, **pairs})

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from headscope.core.progress import Progress, Steps
 
-NARROW, WIDE = 80, 120  # Columns of what no terminal shows, and of the widest text in one
+# Columns of what no terminal shows, and of the widest text in one
+NARROW = 80
+WIDE = 120
 _MOST_NAMES = 12  # Of files that were written
 #: Seconds between two lines of a log that say what a run does.
 LOG_EVERY = 30.0
@@ -67,7 +69,8 @@ def print_written(folder: Path, names: Sequence[str], section: str | None) -> No
 
     from headscope.core.safe_text import visible
 
-    path, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
+    path = visible(folder.as_posix())
+    left = len(names) - _MOST_NAMES
     more = f" and {left} more" if left > 0 else ""
     print_human(Text(f"\nWritten to {path}: {', '.join(names[:_MOST_NAMES])}{more}."))
     for page in (name for name in names if name.endswith(".html")):
@@ -130,7 +133,8 @@ def shown_progress(
     from headscope.core.processes import current
     from headscope.core.progress import Steps, listening
 
-    steps, terminal = Steps(names or ()), sys.stderr.isatty()
+    steps = Steps(names or ())
+    terminal = sys.stderr.isatty()
     if quiet or (current().rank > 0 and not terminal):
         yield None
         return

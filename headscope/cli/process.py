@@ -26,7 +26,10 @@ from headscope.core.safe_text import visible
 if TYPE_CHECKING:
     from headscope.core.process_group import Group
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # From glibc's malloc.h.
+# From glibc's malloc.h.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
 _MIB = 1 << 20
 #: Every OpenMP runtime reads ``OMP_WAIT_POLICY``; GNU's also takes the number of spins.
 _SHORT_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
@@ -118,7 +121,8 @@ def error_boundary(debug: bool) -> Iterator[None]:
         if debug:
             raise
         if isinstance(error, HeadscopeError):  # safe for a terminal, whatever file it quotes
-            text, half = visible(error), _LONGEST // 2
+            text = visible(error)
+            half = _LONGEST // 2
             text = text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
             _end(text, error.exit_code)
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
@@ -217,9 +221,11 @@ def _end_together(group: Group, why: str | None, error: BaseException) -> NoRetu
             deadline = time.monotonic() + _FIRST_WORD
             while group.rank > 0 and time.monotonic() < deadline and not group.spoken():
                 time.sleep(0.02)
-        reports, cause = group.speak(), next(iter(group.failures()), str(why))
+        reports = group.speak()
+        cause = next(iter(group.failures()), str(why))
     except RuntimeError:  # the process that holds the shared store has ended
-        reports, cause = True, str(why)
+        reports = True
+        cause = str(why)
     group.leave()
     if not reports:
         raise SystemExit(getattr(error, "exit_code", 1)) from None

@@ -204,8 +204,18 @@ def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Options that a report sets for all its sections at once, or that save something.
 _FOR_ALL_SECTIONS = {
-    *("figures", "figure_width", "no_titles", "output", "device", "revision", "no_validate"),
-    *("pooling", "resume", "save", "source_language", "target_language"),
+    "figures",
+    "figure_width",
+    "no_titles",
+    "output",
+    "device",
+    "revision",
+    "no_validate",
+    "pooling",
+    "resume",
+    "save",
+    "source_language",
+    "target_language",
 }
 
 
@@ -302,8 +312,10 @@ def show(
                 lines.append(f"# {option.name} is not set: {why}")
         if "threshold" in commands[name]:
             lines += ["", f"[{name}.thresholds]"]
-            kind, changed = thresholds_of(name), values.get("thresholds", {})
-            meanings, above = meanings_of(kind) if command else {}, ""
+            kind = thresholds_of(name)
+            changed = values.get("thresholds", {})
+            meanings = meanings_of(kind) if command else {}
+            above = ""
             for key, value in {**dataclasses.asdict(kind()), **changed}.items():
                 if above != (above := meanings.get(key, "")):
                     lines += _comment(above)

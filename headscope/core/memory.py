@@ -36,7 +36,8 @@ def free_memory() -> int | None:
     """
     lines = map(str.split, _text(Path("/proc/meminfo")).splitlines())
     free = [1024 * int(number) for name, number, *_ in lines if name == "MemAvailable:"]
-    limit, used = _text(_GROUP / "memory.max"), _text(_GROUP / "memory.current")
+    limit = _text(_GROUP / "memory.max")
+    used = _text(_GROUP / "memory.current")
     if limit.isdigit() and used.isdigit():
         numbers = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
         free.append(int(limit) - int(used) + int(numbers.get("inactive_file", 0)))

@@ -23,7 +23,8 @@ class OptionError(WrongOptionError):
 
     def __init__(self, option: str, why: str) -> None:
         super().__init__(f"{option} {why}")
-        self.option, self.why = option, why
+        self.option = option
+        self.why = why
 
     def spelled(self, name: str) -> OptionError:
         """Return the same error, with the option's name as another interface spells it."""
@@ -195,7 +196,8 @@ class ThresholdSet:
             if name not in kinds:
                 hint = nearest(name, kinds, "known are")
                 raise InputError(f"There is no threshold {name!r}; {hint}")
-            kind, wanted = kinds[name], "true or false"
+            kind = kinds[name]
+            wanted = "true or false"
             if kind is bool:
                 if str(value).lower() in ("true", "false"):
                     parsed[name] = str(value).lower() == "true"

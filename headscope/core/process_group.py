@@ -27,20 +27,24 @@ from headscope.core.processes import Processes
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
 #: Seconds without a sign of life after which a process counts as lost; the variable changes it.
-PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
+PATIENCE = 120.0
+PATIENCE_VARIABLE = "HEADSCOPE_PROCESS_TIMEOUT"
 _ASSEMBLY = 300.0  # Seconds that processes have to come together at the start.
 _LOOK = 0.5  # Seconds between two checks of the others while waiting.
 _FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
 #: Seconds between two checks whether the others have come: short at first, then longer.
-_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
+_SHORTEST_NAP = 0.0005
+_LONGEST_NAP = 0.02
 
 
 class Group(Processes):
     """The processes of one launch."""
 
     def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
-        self.rank, self.size = rank, size
-        self._store, self._patience = store, patience
+        self.rank = rank
+        self.size = size
+        self._store = store
+        self._patience = patience
         self._meetings = 0
         self._store.set(f"pulse {rank}", "0")
         self._leaving = threading.Event()
@@ -149,7 +153,8 @@ class Group(Processes):
                         continue
                     if (why := self.failure_of(rank)) is not None:
                         raise LostProcessError(why)
-                    pulse, last = self._store.get(f"pulse {rank}"), heard[rank]
+                    pulse = self._store.get(f"pulse {rank}")
+                    last = heard[rank]
                     if pulse != last[0]:
                         heard[rank] = (pulse, time.monotonic())
                     elif time.monotonic() - last[1] > self._patience:

@@ -80,7 +80,8 @@ class Steps:
         with self._lock:
             self._now = self._step_of(what)
             parts = (_WORDS.get(part, part) for part in what.split(", ", 1))
-            self._words, self._share = ": ".join(parts), done / max(total, 1)
+            self._words = ": ".join(parts)
+            self._share = done / max(total, 1)
 
     def _step_of(self, what: str) -> str:
         for name in (what, what.partition(", ")[0]):

@@ -19,7 +19,8 @@ from typing import Any
 from headscope.core.errors import InputError
 from headscope.core.options import ThresholdSet
 
-_SELF, _ALL = ("encoder", "decoder"), ("encoder", "decoder", "cross")
+_SELF = ("encoder", "decoder")
+_ALL = ("encoder", "decoder", "cross")
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _CLARK = "Clark et al. 2019, arXiv:1906.04341"
 
@@ -169,7 +170,13 @@ def _special_words(token: str) -> str:
 #: that colour-blind readers can tell apart (Okabe & Ito 2008), and three more that differ clearly.
 ROLES = [
     Role(
-        *("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
+        "positional",
+        "positional",
+        "",
+        "#0072B2",
+        "bold blue",
+        "#bcd7ff",
+        "#1d4e89",
         stacks=_SELF,
         words="looks at a fixed distance, such as the token before",
         source=_VOITA,
@@ -179,7 +186,13 @@ ROLES = [
         legend="-1, +1 = offset of the token attended to",
     ),
     Role(
-        *("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),
+        "syntactic",
+        "syntactic",
+        "syn",
+        "#009E73",
+        "bold green",
+        "#bfe5c5",
+        "#1f5c33",
         stacks=("encoder",),
         words="looks from a word to its syntactic head, or to a dependent of one relation",
         source=_VOITA,
@@ -188,7 +201,13 @@ ROLES = [
         detail=_relation_words,
     ),
     Role(
-        *("rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a"),
+        "rare",
+        "rare-word",
+        "rare",
+        "#CC79A7",
+        "bold magenta",
+        "#f3c4ea",
+        "#7a2a6a",
         stacks=("encoder",),
         words="looks at the rarest word of the sentence",
         source=_VOITA,
@@ -196,23 +215,46 @@ ROLES = [
         "word: {baseline:.0%}.",
     ),
     Role(
-        *("monotonic", "monotonic", "mono", "#4B0092", "bold bright_blue", "#d7c9f7", "#4a2a80"),
+        "monotonic",
+        "monotonic",
+        "mono",
+        "#4B0092",
+        "bold bright_blue",
+        "#d7c9f7",
+        "#4a2a80",
         stacks=("cross",),
         words="cross-attention that goes through the source in order",
     ),
     Role(
-        *("anti_monotonic", "anti-monotonic", "anti"),
-        *("#2F4F4F", "bold bright_magenta", "#b9cccc", "#2e4a4a"),
+        "anti_monotonic",
+        "anti-monotonic",
+        "anti",
+        "#2F4F4F",
+        "bold bright_magenta",
+        "#b9cccc",
+        "#2e4a4a",
         stacks=("cross",),
         words="cross-attention that goes through the source backwards",
     ),
     Role(
-        *("sharp", "sharp", "sharp", "#80BA5A", "bright_green", "#d9ebc2", "#456320"),
+        "sharp",
+        "sharp",
+        "sharp",
+        "#80BA5A",
+        "bright_green",
+        "#d9ebc2",
+        "#456320",
         stacks=("cross",),
         words="cross-attention that puts nearly all weight on one source token",
     ),
     Role(
-        *("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200"),
+        "special",
+        "special-token",
+        "",
+        "#E69F00",
+        "yellow",
+        "#fbe3a4",
+        "#6b5200",
         words="looks at special tokens, such as [CLS] and [SEP]",
         source=_CLARK,
         measure="special_mass",
@@ -224,7 +266,13 @@ ROLES = [
         legend="CLS, SEP = first, last special token",
     ),
     Role(
-        *("punctuation", "punctuation", "punct", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),
+        "punctuation",
+        "punctuation",
+        "punct",
+        "#56B4E9",
+        "cyan",
+        "#b9e9ec",
+        "#0f5a61",
         stacks=_SELF,
         words="looks at punctuation",
         source=_CLARK,
@@ -233,7 +281,13 @@ ROLES = [
         strict=True,
     ),
     Role(
-        *("broad", "broad", "broad", "#D55E00", "red", "#f9c9c2", "#7a2d22"),
+        "broad",
+        "broad",
+        "broad",
+        "#D55E00",
+        "red",
+        "#f9c9c2",
+        "#7a2d22",
         words="spreads its attention over the whole sentence",
         source=_CLARK,
         measure="long_entropy",
@@ -243,7 +297,13 @@ ROLES = [
         "Heads with random weights do so too.",
     ),
     Role(
-        *("self", "self", "self", "#8B4513", "bright_yellow", "#ecd9c6", "#5e3a17"),
+        "self",
+        "self",
+        "self",
+        "#8B4513",
+        "bright_yellow",
+        "#ecd9c6",
+        "#5e3a17",
         stacks=_SELF,
         words="looks at the token itself",
         source=_CLARK,
@@ -251,7 +311,13 @@ ROLES = [
         threshold="self",
     ),
     Role(
-        *("duplicate", "duplicate-token", "dup", "#6A5ACD", "bright_cyan", "#dcd8f6", "#3d3480"),
+        "duplicate",
+        "duplicate-token",
+        "dup",
+        "#6A5ACD",
+        "bright_cyan",
+        "#dcd8f6",
+        "#3d3480",
         stacks=_SELF,
         words="looks at another copy of the same token",
         measure="duplicate_rate",
@@ -260,8 +326,19 @@ ROLES = [
 ]
 #: Other names in results, which no registered role can have.
 _OTHER_NAMES = (
-    *("any", "layer", "head", "heads", "name", "stack", "primary", "roles", "confidence"),
-    *("entropy", "relative_entropy", "first_special_mass", "last_special_mass"),
+    "any",
+    "layer",
+    "head",
+    "heads",
+    "name",
+    "stack",
+    "primary",
+    "roles",
+    "confidence",
+    "entropy",
+    "relative_entropy",
+    "first_special_mass",
+    "last_special_mass",
 )
 #: A head without any role.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
@@ -417,7 +494,8 @@ def register(
     dark = "#" + "".join(f"{part // 2:02x}" for part in parts)
     shown = name or key, mark or key[:5], colour, colour, light, dark
     role = Role(
-        *(key, *shown),
+        key,
+        *shown,
         stacks=tuple(stacks),
         words=words or key,
         source=source,

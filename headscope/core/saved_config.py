@@ -23,15 +23,19 @@ COMPACT_TYPE = "headscope: run 'import headscope; headscope.register()' before y
 #: The ``model_type`` of a folder that has a modelling file of its own.
 STANDALONE_TYPE = "headscope"
 #: Keys of config.json.
-FAMILY, KEPT, BEFORE = "base_model_type", "kept_heads", "heads_before"
-NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE = (
-    *("kept_neurons", "kept_layers"),
-    *("layers_before", "settings_before"),
-)
+FAMILY = "base_model_type"
+KEPT = "kept_heads"
+BEFORE = "heads_before"
+NEURONS = "kept_neurons"
+LAYERS = "kept_layers"
+LAYERS_BEFORE = "layers_before"
+SETTINGS_BEFORE = "settings_before"
 #: Those of these keys that describe which parts are left.
 LEFT = (KEPT, BEFORE, NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE)
 #: Further keys of a folder with a modelling file: the shapes, and where the file is.
-SHAPES, SETTINGS, CODE = "tensor_shapes", "module_settings", "auto_map"
+SHAPES = "tensor_shapes"
+SETTINGS = "module_settings"
+CODE = "auto_map"
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
@@ -71,7 +75,8 @@ def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
     numbers: list[int] = []
     for span in text.split(",") if text else ():
         first, _, last = span.partition("-")
-        start, stop = int(first), int(last or first)
+        start = int(first)
+        stop = int(last or first)
         if not start <= stop < limit:
             return None
         numbers += range(start, stop + 1)

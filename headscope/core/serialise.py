@@ -16,7 +16,8 @@ from headscope.core.heads import Head
 SCHEMA = 2
 
 #: Counts and indices fit into 64 bits; sums and squares of numbers stay finite.
-_LARGEST, _GREATEST = 2**63, 1e150
+_LARGEST = 2**63
+_GREATEST = 1e150
 
 R = TypeVar("R")
 
@@ -63,7 +64,8 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
         return data
     name = where.lstrip(".") or "the document"
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    args = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         inner = next(arg for arg in args if arg is not type(None))
         return None if data is None else _convert(inner, data, where)

@@ -91,7 +91,8 @@ def _questions(path: Path, articles: list[Any]) -> Iterator[tuple[str, str, str,
 
 
 def _answer(item: Any) -> tuple[int, str]:
-    start, text = item["answer_start"], item["text"]
+    start = item["answer_start"]
+    text = item["text"]
     if not isinstance(start, int) or not isinstance(text, str):
         raise TypeError
     return start, text
@@ -160,7 +161,8 @@ def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
         # Where every phrase is a single word, reversing changes nothing.
         changed = [i for i, order in enumerate(orders) if order != sorted(order)]
         turned = set(random.Random(seed).sample(changed, len(part) // 2))
-        texts, labels = [], []
+        texts = []
+        labels = []
         for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
             words = sentence.words
             texts.append(" ".join(words[j] for j in (order if i in turned else range(len(words)))))
@@ -172,7 +174,8 @@ def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
 
 def _reversed(sentence: Sentence) -> list[int]:
     """Return the words' order with those of each phrase of the root in reverse."""
-    heads, relations = sentence.heads or (), sentence.relations or ()
+    heads = sentence.heads or ()
+    relations = sentence.relations or ()
     order = list(range(len(heads)))
     root = heads.index(-1)
     phrases: dict[int, list[int]] = {}  # by the word under the root

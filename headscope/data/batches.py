@@ -254,7 +254,8 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
         word_of[first] = np.arange(len(first))
         words = Sentence(("a",) * len(first))  # the words themselves are not used
         sentences.append(EncodedSentence(ids, word_of, first, words, None))
-    batch, both = collate(sentences, pad_id), padded(rows, pad_id, "cpu")
+    batch = collate(sentences, pad_id)
+    both = padded(rows, pad_id, "cpu")
     punctuation = torch.zeros(batch.size, dtype=torch.bool)
     content = torch.zeros(both.input_ids.shape, dtype=torch.bool)
     for row, marks, of_source in zip(rows, punctuation, content, strict=True):
@@ -278,7 +279,8 @@ def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
         piece = position - s.first[s.word_of[position]]
         parts.append(np.stack([np.full(len(position), row), position, piece]))
     rows, position, piece = np.concatenate(parts, axis=1)
-    folds, step = [], 1
+    folds = []
+    step = 1
     while step <= piece.max(initial=0):
         here = piece % (2 * step) == step
         folds.append(np.stack([rows[here], position[here], position[here] - step]))
@@ -328,9 +330,11 @@ def _edges(batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None
 
 def edge_trials(rows: Iterable[Asked]) -> EdgeTrials:
     """Lay out the trials of a batch, row by row."""
-    relations, offsets = Keys[RelationName](), Keys[OffsetName]()
+    relations = Keys[RelationName]()
+    offsets = Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []
-    columns, weights = [np.zeros((5, 0), np.int64)], [np.zeros(0)]
+    columns = [np.zeros((5, 0), np.int64)]
+    weights = [np.zeros(0)]
     for row, asked in enumerate(rows):
         pairs: list[tuple[int, int, int, int]] = []
         for query, targets, relation in asked.trials:
@@ -384,7 +388,8 @@ def trials_of(
 
 def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:
     marks = np.zeros((3, *size), dtype=bool)
-    uniform, chance = np.zeros(size), np.zeros(len(batch))
+    uniform = np.zeros(size)
+    chance = np.zeros(len(batch))
     for row, s in enumerate(batch):
         if s.rarity is None:
             continue

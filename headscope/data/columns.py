@@ -252,7 +252,8 @@ def looks_like_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> 
     """
     is_data = is_name = False
     for cell, *column in zip(first, *others, strict=True):
-        cell, values = cell.strip(), [value.strip() for value in column if value.strip()]
+        cell = cell.strip()
+        values = [value.strip() for value in column if value.strip()]
         if is_number(cell) or cell in values:
             is_data = True
         elif values and all(map(is_number, values)):

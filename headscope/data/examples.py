@@ -47,8 +47,17 @@ SCORED = Columns(
 
 #: Fields of :class:`Examples` that hold something of each example.
 _OF_EACH_EXAMPLE = (
-    *("first", "second", "labels", "scores", "lines", "ids"),
-    *("relevance", "candidates", "words", "tags", "answers"),
+    "first",
+    "second",
+    "labels",
+    "scores",
+    "lines",
+    "ids",
+    "relevance",
+    "candidates",
+    "words",
+    "tags",
+    "answers",
 )
 
 
@@ -116,7 +125,8 @@ class Examples:
     def with_documents(self, indices: Sequence[int]) -> Examples:
         """Keep some documents, renumbered, with what is judged of them."""
         new = {index: i for i, index in enumerate(indices)}
-        relevance, candidates = self.relevance, self.candidates
+        relevance = self.relevance
+        candidates = self.candidates
         if relevance is not None:
             relevance = tuple(
                 {new[index]: grade for index, grade in grades.items() if index in new}
@@ -256,7 +266,8 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     second = examples.second or ("",) * len(examples)
     both = zip(examples.first, second, strict=True)
     rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
-    left, documents = examples.pick(rows), range(len(examples.documents))
+    left = examples.pick(rows)
+    documents = range(len(examples.documents))
     if examples.documents:
         unshared = [i for i in documents if common.isdisjoint(normalised([examples.documents[i]]))]
         left = left.with_documents(unshared)

@@ -90,7 +90,8 @@ def wordfreq_list(language: str) -> str | None:
         raise InputError(
             f"The language {language!r} is not a language code; give an ISO code such as en or de."
         ) from None
-    lists, code = wordfreq.available_languages(), tag.language or ""
+    lists = wordfreq.available_languages()
+    code = tag.language or ""
     listed = code if code in lists else _SAME_LIST.get(code)
     return listed if listed in lists else None
 

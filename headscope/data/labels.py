@@ -51,7 +51,8 @@ def read_labels(
     numbers = _numbers(different, names, f"{examples.name}: ", kind, model)
     if numbers is not None:
         return numbers
-    by_name, by_number = _by_name(different, names), _by_number(different, names)
+    by_name = _by_name(different, names)
+    by_number = _by_number(different, names)
     unknown = [label for label in different if label not in by_name and label not in by_number]
     if unknown:
         raise InputError(
@@ -81,8 +82,10 @@ def _numbers(
 
     Raises :class:`InputError` where both fit and disagree; ``where`` begins the sentence.
     """
-    by_name, by_number = _by_name(labels, names), _by_number(labels, names)
-    are_names, are_numbers = len(by_name) == len(labels), len(by_number) == len(labels)
+    by_name = _by_name(labels, names)
+    by_number = _by_number(labels, names)
+    are_names = len(by_name) == len(labels)
+    are_numbers = len(by_number) == len(labels)
     if are_names and are_numbers and by_name != by_number:
         means = f"mean other {kind} numbers" if len(labels) > 1 else f"means another {kind} number"
         raise InputError(

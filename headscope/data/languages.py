@@ -14,7 +14,8 @@ from typing import Any
 #: How codes are spelled: by NLLB and mBART, and by M2M-100.
 _CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")
 #: What tokenizer_config.json calls the two languages.
-SOURCE, TARGET = "src_lang", "tgt_lang"
+SOURCE = "src_lang"
+TARGET = "tgt_lang"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ def languages_of(tokenizer: Any) -> Languages | None:
     if len(codes) < 2:
         return None
     stated = tokenizer.init_kwargs
-    source, target = stated.get(SOURCE), stated.get(TARGET)
+    source = stated.get(SOURCE)
+    target = stated.get(TARGET)
     return Languages(codes, source=source, target=target)
 
 

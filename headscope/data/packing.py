@@ -62,9 +62,11 @@ class Windows:
     def batch(self, windows: Sequence[int] | IntArray, number: int = 0) -> IntArray:
         """Return the token ids of some windows on one side, by default the first: (windows, n)."""
         side = self.sides[number]
-        first, last = len(side.before), self.length - len(side.after)
+        first = len(side.before)
+        last = self.length - len(side.after)
         ids = np.empty((len(windows), self.length), dtype=np.int64)
-        ids[:, :first], ids[:, last:] = side.before, side.after
+        ids[:, :first] = side.before
+        ids[:, last:] = side.after
         for row, window in zip(ids, windows, strict=True):
             start = side.starts[window]
             row[first:last] = side.tokens[start : start + last - first]
@@ -107,8 +109,11 @@ def pack_pairs(
     and perhaps a language code.
     """
     check_length(length, model.max_length, model.name)
-    around, of_target = frame(model, length), length - len(before_target)
-    sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
+    around = frame(model, length)
+    of_target = length - len(before_target)
+    sources = array.array("i")
+    targets = array.array("i")
+    starts = [(0, 0)]
     assert corpus.pairs is not None
     first, second = tee(corpus.pairs())
     both = zip(

@@ -62,7 +62,8 @@ _UNCONFIRMED = (
     "what is found on one half of the different {0} is confirmed on the other, and none of those "
     "has a pair"
 )
-_WORD, _CHARACTER = re.compile(r"[^ ]+"), re.compile(r".", re.DOTALL)
+_WORD = re.compile(r"[^ ]+")
+_CHARACTER = re.compile(r".", re.DOTALL)
 
 
 def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
@@ -270,7 +271,8 @@ def encode_aligned(
     piece stands for several characters that are counted as words.
     """
     pairs, first, second = tee(pairs, 3)
-    sources, targets = (pair.source for pair in first), (pair.target for pair in second)
+    sources = (pair.source for pair in first)
+    targets = (pair.target for pair in second)
     rows = encode_pairs(model, sources, targets, ends, check=check)
     for pair, row in zip(pairs, rows, strict=True):
         if row is None or not row.decoder_content:
@@ -294,7 +296,8 @@ def encode_aligned(
 
 def _known(links: Links, of_source: Sequence[int], of_target: Sequence[int]) -> Links:
     """Return the links between words that have a piece."""
-    sources, targets = set(of_source), set(of_target)
+    sources = set(of_source)
+    targets = set(of_target)
     return tuple(link for link in links if link[0] in sources and link[1] in targets)
 
 

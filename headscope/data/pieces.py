@@ -209,11 +209,13 @@ def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:
 def frame(model: TextModel, length: int) -> Frame:
     """Find the special tokens around a sequence of ``length`` tokens, those included."""
     (encoding,) = encodings_of(model, ["a"])
-    ids, special = encoding.ids, encoding.special_tokens_mask
+    ids = encoding.ids
+    special = encoding.special_tokens_mask
     inner = [i for i, is_special in enumerate(special) if not is_special]
     if not inner:
         raise InputError("The tokenizer gives no token for the letter a; it cannot be used here.")
-    before, after = tuple(ids[: inner[0]]), tuple(ids[inner[-1] + 1 :])
+    before = tuple(ids[: inner[0]])
+    after = tuple(ids[inner[-1] + 1 :])
     n_special = len(before) + len(after)
     if length <= n_special:
         raise InputError(
@@ -414,7 +416,8 @@ def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
         names = {i: _listed(name, frequencies) for i, name in names.items()}
     frequency = {i: frequencies.frequency(name) for i, name in names.items()}
     ordered = sorted(frequency.values())
-    lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
+    lowest = ordered[0]
+    second = ordered[min(1, len(ordered) - 1)]
     rarest = tuple(i for i in candidates if frequency[i] == lowest)
     if any(names[i] in frequencies.frequent for i in rarest):
         return None

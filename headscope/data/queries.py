@@ -37,7 +37,8 @@ from headscope.data.tables import header_of, notes_on, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
-_K1, _B = 1.2, 0.75
+_K1 = 1.2
+_B = 0.75
 _DOCUMENTS = ("document", "doc", "passage", "text")
 _TRIPLES = Columns(
     names={"label": ("label", "score", "relevance", "grade")},
@@ -102,10 +103,12 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
 
     A quarter of the texts are queries; the documents that are relevant to them are always kept.
     """
-    rng, n = random.Random(seed), len(examples)
+    rng = random.Random(seed)
+    n = len(examples)
     order = rng.sample(range(n), n)
     if examples.candidates is not None:
-        pairs, chosen = 0, list[int]()
+        pairs = 0
+        chosen: list[int] = []
         for query in order:
             size = len(examples.candidates[query])
             if len(chosen) >= 2 and 2 * (pairs + size) > limit:

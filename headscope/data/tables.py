@@ -161,7 +161,8 @@ def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
 
     The first rows are looked at; the table has been read without an error.
     """
-    names, notes = header_of(path, columns), list[str]()
+    names = header_of(path, columns)
+    notes: list[str] = []
     if path.suffix.lower() in JSON:
         items = islice(_json_objects(path), _SEEN)
         rows: list[list[Any]] = [[item.get(name) for name in names or ()] for _, item in items]
@@ -286,7 +287,8 @@ def _unnamed(
 
 def _problem(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
     """Say what makes it doubtful that a column without a name is what its place says."""
-    column, is_csv = order[i], path.suffix.lower() == ".csv"
+    column = order[i]
+    is_csv = path.suffix.lower() == ".csv"
     if column in _TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
         return "would be text, and holds numbers alone"
     if column == "sentence2" and len(values) >= _FEW and are_labels(values):

@@ -237,10 +237,12 @@ def encode_pairs(
     both = zip(first, tokenise(model, targets, targets=True), texts, strict=True)
     for i, (source, target, text) in enumerate(both):
         # Let the target end in one stop token.
-        size, marks = len(target.ids), target.special_tokens_mask
+        size = len(target.ids)
+        marks = target.special_tokens_mask
         while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
             size -= 1
-        begin, code = 0, [] if ends.first is None else [ends.first]
+        begin = 0
+        code = [] if ends.first is None else [ends.first]
         while code and begin < size and marks[begin]:
             begin += 1
         labels = (*code, *target.ids[begin:size], ends.stop)
@@ -320,7 +322,8 @@ def halve(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n, texts = len(sentences), Keys[Hashable]()
+    n = len(sentences)
+    texts = Keys[Hashable]()
     pairs = [(i, n + texts.index(text)) for i, row in enumerate(sentences) for text in row]
     size = max(1, n + len(texts))
     edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

@@ -250,7 +250,9 @@ def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
 def read_treebank(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file with their trees."""
     for rows, written in treebank_blocks(path):
-        heads, n, roots = list[int](), len(rows), 0
+        heads: list[int] = []
+        n = len(rows)
+        roots = 0
         for row_id, row in enumerate(rows, start=1):
             if not _HEAD.fullmatch(row.head):
                 raise _mend(path, row.line, f"the head {row.head!r} is not a number")

@@ -91,16 +91,20 @@ class Answers:
         rows = self._rows(texts)
         gates = self._gates(off)
         sets = max(len(gates) - 2, 0)
-        n, copies = len(rows), len(gates)
-        by_row, every = gates.repeat_interleave(n, dim=0), rows * copies
+        n = len(rows)
+        copies = len(gates)
+        by_row = gates.repeat_interleave(n, dim=0)
+        every = rows * copies
         # The second model of the batch has the heads off; alone, the first one is that.
         start = n if copies > 1 else 0
-        wrote, pairs = list[tuple[int, ...]](), list[PairRow]()
+        wrote: list[tuple[int, ...]] = []
+        pairs: list[PairRow] = []
         if self._ends is not None:
             wrote = self._write(rows, gates[:3], self._ends)
             pairs = [self._pair(row, wrote[i % n], self._ends) for i, row in enumerate(every)]
             rows = [self._pair(row, wrote[start + i], self._ends) for i, row in enumerate(rows)]
-            by_row, start = torch.cat([by_row, by_row[start : start + n]]), len(pairs)
+            by_row = torch.cat([by_row, by_row[start : start + n]])
+            start = len(pairs)
             every = [*pairs, *rows]
         batch = padded(every, self.model.pad_id, self.model.device)
         patterns: dict[str, list[Tensor]] = {}
@@ -225,7 +229,8 @@ class Answers:
         self, batch: Padded, rows: Sequence[Row], hidden: Tensor, logits: Tensor | None, copies: int
     ) -> list[Answer]:
         """Return the outputs of each model of the batch for the texts."""
-        head, tokenizer = self.model.task_head, self.model.tokenizer
+        head = self.model.task_head
+        tokenizer = self.model.tokenizer
         if logits is not None and head == "classification":
             return self._outputs(wide(logits))
         mask = getattr(tokenizer, "mask_token_id", None)
@@ -294,13 +299,15 @@ class Answers:
 
         ``pairs`` has each of n texts by each model, which reads what the full one wrote.
         """
-        decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
+        decode = self.model.tokenizer.decode
+        logs = F.log_softmax(logits, dim=-1)
         said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
         indices = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
         likely = [float(logs[index].mean().exp()) for index in indices]
         for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
             by_model = said[i::n]
-            off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])
+            off = by_model[min(1, len(by_model) - 1)]
+            random = "".join(by_model[2:])
             yield _answer(f"{name}written", by_model[0], off, random)
             yield _numbers(f"{name}the whole model's text, probability of a token", likely[i::n])
 
@@ -326,7 +333,8 @@ def _answer(name: str, full: str, off: str, random: str) -> Answer:
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:
     """Write the values of the full model, of that without heads, and of random sets."""
-    full, off = values[0], values[min(1, len(values) - 1)]
+    full = values[0]
+    off = values[min(1, len(values) - 1)]
     drawn = values[2:]
     random = f"{min(drawn):.3f} to {max(drawn):.3f}" if drawn else ""
     return _answer(name, f"{full:.3f}", f"{off:.3f}", random)

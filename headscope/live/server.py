@@ -123,7 +123,8 @@ def _question(body: bytes) -> tuple[list[str], list[str]]:
     """Read a request: ``{"texts": [one or two], "off": [names of heads]}``."""
     try:
         asked = json.loads(body)
-        texts, off = asked["texts"], asked["off"]
+        texts = asked["texts"]
+        off = asked["off"]
         right = isinstance(texts, list) and isinstance(off, list) and len(texts) in (1, 2)
         right = right and all(isinstance(item, str) for item in [*texts, *off])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -49,7 +49,10 @@ def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
 
 def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> str:
     """Write the card of a saved folder; ``sentences``: whether sentence-transformers opens it."""
-    kept_model, saved, speed, data = result.kept, result.saved, result.speed, result.data
+    kept_model = result.kept
+    saved = result.saved
+    speed = result.speed
+    data = result.data
     assert kept_model is not None  # nothing is written otherwise
     assert saved is not None
     assert speed is not None
@@ -58,7 +61,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-    metric_name, used = METRIC_NAMES.get(result.metric, result.metric), result.measured_examples
+    metric_name = METRIC_NAMES.get(result.metric, result.metric)
+    used = result.measured_examples
     tested = "" if used == data.examples else f"{used:,} tested of "
     drawn = f"; {data.drawn}" if data.drawn else ""
     measured_on = (
@@ -93,7 +97,8 @@ def _header(
     def ends(estimate: Estimate) -> list[float] | None:
         return None if estimate.interval is None else [round(end, 4) for end in estimate.interval]
 
-    value, full = point.value.value, result.baseline.value.value
+    value = point.value.value
+    full = result.baseline.value.value
     assert value is not None
     assert full is not None
     certainty: dict[str, Any] = {
@@ -126,7 +131,9 @@ def _header(
         base_model=base_model(str(result.provenance["model"]["id"])),
         tags=[
             *(sentence_tags(loaded) if sentences else []),
-            *("headscope", "attention-head-pruning", "pruned"),
+            "headscope",
+            "attention-head-pruning",
+            "pruned",
         ],
         library_name="sentence-transformers" if sentences else "transformers",
         model_name=title,
@@ -148,7 +155,9 @@ def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, s
 
 
 def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tuple[str, str, str]]:
-    metric, baseline, value = result.metric, result.baseline.value, point.value
+    metric = result.metric
+    baseline = result.baseline.value
+    value = point.value
     # Fidelity is a model's distance to itself.
     interval = "by definition" if result.task == "fidelity" else span(baseline, metric)
     yield f"all {result.n_heads} heads", number(baseline.value, metric), interval
@@ -163,7 +172,8 @@ def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tup
 
 def _made(result: PruneResult, kept_model: KeptModel) -> Iterator[str]:
     model = result.provenance["model"]
-    weights, source = model.get("weights_sha256"), str(model["id"])
+    weights = model.get("weights_sha256")
+    source = str(model["id"])
     sha256 = f", weights SHA-256 `{weights}`" if weights else ""
     yield f"Source: {markdown(base_model(source) or Path(source).name)}{sha256}"
     yield f"Heads chosen by `{kept_model.method}`, repair `{kept_model.repair}`"

@@ -67,7 +67,8 @@ def run_curves(
     """Remove so many units by every ranking with every repair, and as many at random."""
     ways = [(name, kind) for name in rankings for kind in repairs]
     ways += [("random", Repair.none)] if random else []
-    curves, versions = list[Curve](), list[Version]()
+    curves: list[Curve] = []
+    versions: list[Version] = []
     for i, (name, kind) in enumerate(ways):
         points = []
         for j, count in enumerate(counts):
@@ -139,7 +140,9 @@ def units_by_hand(
 
 def single_heads(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
     """Measure the model without each head, and with the best head of each layer alone."""
-    units, loaded, tell = pruner.units, pruner.loaded, pruner.tell
+    units = pruner.units
+    loaded = pruner.loaded
+    tell = pruner.tell
     by_layer = {
         layer: (units.layers == layer).nonzero().flatten().tolist()
         for layer in sorted(set(units.layers.tolist()))
@@ -201,7 +204,8 @@ def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
     for curve in curves:
         values = list[Any]()
         for point in curve.points:
-            value, drawn = point.value.value or 0.0, [draw.value for draw in point.draws]
+            value = point.value.value or 0.0
+            drawn = [draw.value for draw in point.draws]
             if curve.method != "random":
                 drawn = pruner.resamples[id(point)].tolist()
             # Where nothing or everything is removed, there is nothing to draw.
@@ -222,7 +226,8 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
     for stack, curves in swept.items():
         for curve in curves:
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
-    areas, gaps = list[Area](), list[AreaGap]()
+    areas: list[Area] = []
+    gaps: list[AreaGap] = []
     for name, of_stack in by_name.items():
         inner = [curve.shares[1:-1] for curve in of_stack.values()]
         low = max(min(shares, default=2.0) for shares in inner)
@@ -256,9 +261,11 @@ def _interval(area: Array, random: bool) -> Estimate:
 
     Bootstrap quantiles, or Student's t for the mean of random draws.
     """
-    value, values = float(area[0]), area[1:]
+    value = float(area[0])
+    values = area[1:]
     if random:
-        n, mean = len(values), float(values.mean())
+        n = len(values)
+        mean = float(values.mean())
         error = standard_error(values.sum(), (values**2).sum(), n)
         half = float(t_half_width(error, n, FEWEST_DRAWS))
         return Estimate(value, mean - half, mean + half)

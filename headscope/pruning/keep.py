@@ -52,7 +52,8 @@ def choose_version(
     The evaluation data are not used: their values would no longer be those of unseen data. Ties go
     to the first, in the order in which the user named methods and repairs.
     """
-    best, candidates = versions[0], list[Candidate]()
+    best = versions[0]
+    candidates: list[Candidate] = []
     if len(versions) > 1:
         for version in versions:
             with replaced_outputs(loaded, version.made.maps):
@@ -84,7 +85,9 @@ def keep(
         If the folder could not be made; the error has the result with everything else. Nothing of
         the folder is left then, and what was there before is as it was.
     """
-    loaded, task, result = pruner.loaded, pruner.evaluation, dataclasses.replace(result, kept=model)
+    loaded = pruner.loaded
+    task = pruner.evaluation
+    result = dataclasses.replace(result, kept=model)
     compact = compact_model(loaded, pruner.units, version.made)
     with _failure_with(result), whole_folder(folder) as path:
         opens = write_model(
@@ -95,7 +98,8 @@ def keep(
             repair=model.repair,
             provenance=result.provenance,
         )
-        numbers, head = loaded.dtype, loaded.task_head
+        numbers = loaded.dtype
+        head = loaded.task_head
         again = load(str(path.resolve()), dtype=numbers, device=loaded.device, task_head=head)
         check_embeds(again, path)
         again = again if loaded.whole is None else again.only(loaded.stacks[0])

@@ -101,8 +101,11 @@ def search(
     ``wanted`` is the most that may be lost; ``pruner`` measures on the examples that are tested.
     Raises if already the first number is refused.
     """
-    numbers, confirmed, tests = ascending(len(pruner.units)), list[Repaired](), list[Judged]()
-    counts, sign = list[TestedCount](), 1 if pruner.evaluation.higher_is_better else -1
+    numbers = ascending(len(pruner.units))
+    confirmed: list[Repaired] = []
+    tests: list[Judged] = []
+    counts: list[TestedCount] = []
+    sign = 1 if pruner.evaluation.higher_is_better else -1
     method, repair = by
 
     def allowed(number: int) -> bool:
@@ -122,7 +125,8 @@ def search(
     number = last_confirmed(numbers, allowed).confirmed
     if number is not None:
         return number, confirmed[-1], tuple(counts)
-    first, heads = tests[0], counts[0].heads
+    first = tests[0]
+    heads = counts[0].heads
     removed = f"without {heads} {plural(heads, 'head')} ({way(method, repair.value)})"
     if counts[0].most_lost is None:
         raise InputError(
@@ -168,7 +172,8 @@ def find_most(
     rankings = pruner.rankings(methods, normalise)
     ways = [(method, repair) for method in methods for repair in repairs]
     chosen, near = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
-    (method, repair), ranking = chosen, rankings[chosen[0]]
+    (method, repair) = chosen
+    ranking = rankings[chosen[0]]
     number, made, counts = search(pruner, ranking, chosen, wanted)
     points = tuple(pruner.point(each) for each in (Repaired.bare(pruner.units, ()), made))
     curves = [Curve(method, repair.value, points)]
@@ -181,7 +186,13 @@ def find_most(
     else:
         sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
     max_drop = MaxDrop(
-        *(wanted, len(points[1].heads_removed), method, repair.value, counts, sequence, near),
+        wanted,
+        len(points[1].heads_removed),
+        method,
+        repair.value,
+        counts,
+        sequence,
+        near,
         left_out=pruner.evaluation.n_examples - len(examples),
     )
     versions = (Version(method, repair, made, points[1]),)

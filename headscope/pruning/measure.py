@@ -53,7 +53,9 @@ class Pruner:
     ) -> None:
         # Every model that is cut remembers where it came from, by a checksum of all weights.
         self.loaded = dataclasses.replace(loaded, origin=origin_of(loaded))
-        self.evaluation, self.units, self.tell = evaluation, units_of(loaded), tell
+        self.evaluation = evaluation
+        self.units = units_of(loaded)
+        self.tell = tell
         n = len(self.units)
         self.counts = sorted({int(share * n + 0.5) for share in shares})  # units that points remove
         self.context = Context.of_task(
@@ -64,7 +66,9 @@ class Pruner:
             largest=max((count for count in self.counts if 0 < count < n), default=n),
             seed=seed,
         )
-        self.draws, self.seed = draws, seed  # random sets of heads at each count
+        # random sets of heads at each count
+        self.draws = draws
+        self.seed = seed
         #: The unpruned model's outputs, example by example.
         self.full: Outputs = evaluation.outputs(self.loaded, all_metrics=True)
         self.examples: Array | None = None  # those that are measured on; None for all
@@ -78,7 +82,8 @@ class Pruner:
     def on(self, examples: Array) -> Pruner:
         """Return the same that measures on some of the examples only."""
         part = copy.copy(self)
-        part.examples, part.resamples = examples, {}
+        part.examples = examples
+        part.resamples = {}
         part._drawn = self.evaluation.resampled(at(self.full, examples), seed=self.seed)
         return part
 
@@ -131,8 +136,11 @@ class Pruner:
         """
         outputs = self._run(made, all_metrics, run)
         itself = outputs is self.full  # differs by nothing, whatever the examples
-        outputs, full = at(outputs, self.examples), at(self.full, self.examples)
-        task, seed, roles = self.evaluation, self.seed, self.context.roles
+        outputs = at(outputs, self.examples)
+        full = at(self.full, self.examples)
+        task = self.evaluation
+        seed = self.seed
+        roles = self.context.roles
         values = task.resampled(outputs, seed=seed)
         change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
         left = Counter({name: 0 for role in roles.values() for name in role.roles})
@@ -165,7 +173,8 @@ class Pruner:
             outputs = at(self._run(Repaired.bare(self.units, removed)), self.examples)
             names = original_names(self.loaded, self.units.heads(removed))
             draws.append(Draw(seed, names, self.evaluation.value(outputs)))
-        values, first = [draw.value for draw in draws], draws[0].heads_removed
+        values = [draw.value for draw in draws]
+        first = draws[0].heads_removed
         return Point(
             fraction=len(first) / self.n_heads,
             heads_removed=first,
@@ -196,7 +205,8 @@ class Pruner:
         run: Callable[[LoadedModel], Outputs] | None = None,
     ) -> Outputs:
         """Run a pruned model over all evaluation data, once: its outputs, example by example."""
-        task, loaded = self.evaluation, self.loaded
+        task = self.evaluation
+        loaded = self.loaded
         if not made.removed:
             return self.full
         maps = tuple((layer, id(new)) for layer, new in sorted(made.maps.items()))

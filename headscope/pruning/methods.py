@@ -53,14 +53,16 @@ from headscope.pruning.surgeon import surgeon
 from headscope.tasks.gauss_newton import labelled_rows
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
-EPOCHS, PATIENCE = 40, 4
+EPOCHS = 40
+PATIENCE = 4
 RATE = 0.1  # Step size of Adam.
 #: Cost of one open gate in units of the loss: about what removing a middling head of the demo model
 #: alone takes from the cosine. It multiplies the plain sum over heads of P(open); the lambda of
 #: other codebases, some of which average over layers, is not comparable.
 STRENGTH = 0.002
 START = 2.0  # Where logits start: P(open) = 0.94.
-TEMPERATURE, STRETCH = 0.33, (-0.1, 1.1)
+TEMPERATURE = 0.33
+STRETCH = (-0.1, 1.1)
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
@@ -137,7 +139,8 @@ class Fisher(Ranking):
             values = self.matrix.diagonal()
         else:
             sums = context.gauss_newton(1)
-            self.matrix, values = sums.matrix, sums.unit_squares
+            self.matrix = sums.matrix
+            values = sums.unit_squares
         super().__init__(per_layer(values, self._layers) if normalise else values)
 
     def remove(self, count: int) -> tuple[int, ...]:
@@ -159,7 +162,8 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     """
     removed = removed.clone()
     while removed.any() and not removed.all():
-        out, left = removed.nonzero().flatten(), (~removed).nonzero().flatten()
+        out = removed.nonzero().flatten()
+        left = (~removed).nonzero().flatten()
         pull = matrix[:, out].sum(dim=1)
         # Change of the sum when unit i comes back and unit j goes instead.
         back = matrix.diagonal()[out] - 2 * pull[out]
@@ -168,7 +172,8 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
         i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(left))
         if change[i, j] >= -ROUNDING * matrix.diagonal().abs().max():  # copies of a head: no gain
             break
-        removed[out[i]], removed[left[j]] = False, True
+        removed[out[i]] = False
+        removed[left[j]] = True
     return removed
 
 
@@ -177,7 +182,8 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
 
 def ablation(context: Context) -> Ranking:
     """Score heads by the drop of the metric without each: n_units + 1 forward passes."""
-    units, drops = context.units, []
+    units = context.units
+    drops = []
     before = context.calibration.quality(units.expand(units.gates(())))
     for unit in range(len(units)):
         without = units.expand(units.gates([unit]))
@@ -198,7 +204,8 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
     logits = torch.full((len(context.units),), START).requires_grad_(True)
     adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
     generator = torch.Generator().manual_seed(context.seed)
-    before, unchanged = open_probability(logits.detach()) > 0.5, 0
+    before = open_probability(logits.detach()) > 0.5
+    unchanged = 0
     for epoch in range(1, EPOCHS + 1):
         for batch in context.calibration.batches(labels=context.labelled):
             grid = context.units.expand(draw_gates(logits, batch.size, generator))

@@ -41,7 +41,9 @@ from headscope.tasks.units import Head, Units, units_of
 T = TypeVar("T")
 #: Scaling: linearisations after the first guess, the share of the distance below which a round's
 #: gain makes it the last, and what is added to the diagonal, in units of its mean.
-ROUNDS, ENOUGH, DAMPING = 3, 0.03, 0.03
+ROUNDS = 3
+ENOUGH = 0.03
+DAMPING = 0.03
 DIRECTIONS = 4  # Random directions an example for the first guess
 RIDGE = 0.1  # Its pull of the kept gates towards 1, in units of the mean diagonal
 
@@ -149,7 +151,8 @@ def scale_gates(
             trial = best.clone()
             trial[remaining] += length * step
             if (at_trial := context.distance(trial)) < (1 - ROUNDING) * best_distance:
-                best, best_distance = trial, at_trial
+                best = trial
+                best_distance = at_trial
                 break
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break

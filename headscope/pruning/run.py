@@ -115,10 +115,18 @@ def open_sources(
 
 def run(model: Model, options: PruneOptions) -> PruneResult:
     """Choose attention heads to remove, and measure what the model is worth without them."""
-    task, seed, tell, save = options.task, options.seed, options.tell, options.save
-    methods, repairs, normalise = options.scored, options.repair_kinds, options.normalise
-    by_hand, max_drop, shares = options.manual, options.max_drop, options.shares
-    random, labels = "random" in options.method_names, options.labels
+    task = options.task
+    seed = options.seed
+    tell = options.tell
+    save = options.save
+    methods = options.scored
+    repairs = options.repair_kinds
+    normalise = options.normalise
+    by_hand = options.manual
+    max_drop = options.max_drop
+    shares = options.shares
+    random = "random" in options.method_names
+    labels = options.labels
     keep_roles = options.keep_roles or ()
 
     # What can be refused is refused before anything is measured.
@@ -161,9 +169,11 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
                 what = what if count else "small that no head is removed; give a larger"
                 raise InputError(f"The fraction is so {what} one.")
     evaluation_of = partial(make_task, task, sources.data, seed=seed, limit=options.limit)
-    evaluation, calibration = evaluation_of(loaded), None
+    evaluation = evaluation_of(loaded)
+    calibration = None
     if sources.calibration is not None:  # with other masks: both may hold the same text
-        limit, kind = max(2, options.calibration_limit // 2), sources.calibration_task
+        limit = max(2, options.calibration_limit // 2)
+        kind = sources.calibration_task
         calibration = make_task(kind, sources.calibration, loaded, seed=seed + 1, limit=limit)
     examples = None if max_drop is None else unseen_examples(evaluation, calibration)
     validation = require_valid(loaded, options.validate)
@@ -185,7 +195,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
 
     if max_drop is not None and examples is not None:
         outcome = find_most(
-            *(pruner, methods, repairs, max_drop, examples), normalise=normalise, random=random
+            pruner, methods, repairs, max_drop, examples, normalise=normalise, random=random
         )
     elif by_hand:
         removed = units_by_hand(loaded, pruner.units, options.heads, roles.by_place, keep_roles)
@@ -203,7 +213,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         )
     warnings += evaluation.doubts(pruner.full)
     stacks = list[StackResult]()
-    areas, gaps = tuple[Area, ...](), tuple[AreaGap, ...]()
+    areas = tuple[Area, ...]()
+    gaps = tuple[AreaGap, ...]()
     if len(loaded.stacks) > 1 and not by_hand and max_drop is None:
         of_stacks = {}
         for stack in loaded.stacks:
@@ -221,7 +232,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         areas, gaps = areas_of(of_stacks)
 
     def describe(data: Task, labels: bool | None, dropped: int = 0) -> DataInfo:
-        read, counts = data.data, (data.n_examples, data.skipped)
+        read = data.data
+        counts = (data.n_examples, data.skipped)
         return DataInfo(read.name, read.sha256, data.name, *counts, labels, read.drawn, dropped)
 
     by_labels = {"ablation", *needs(methods, "labels"), *(("fisher", "gates") if labels else ())}

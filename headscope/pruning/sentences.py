@@ -37,13 +37,16 @@ def verdict(result: PruneResult) -> str:
 
     That is the bad end of the paired interval.
     """
-    leading, metric = leading_point(result), result.metric
+    leading = leading_point(result)
+    metric = result.metric
     if leading is None:
         return "Nothing was removed."
     curve, point = leading
-    name, random = SHORT_NAMES.get(metric, metric), curve.method == "random"
+    name = SHORT_NAMES.get(metric, metric)
+    random = curve.method == "random"
     full, value = (number(each.value.value, metric) for each in (result.baseline, point))
-    values, change = f"{name} {full} -> {value}", change_words(metric, point.difference)
+    values = f"{name} {full} -> {value}"
+    change = change_words(metric, point.difference)
     if (search := result.max_drop) is not None:
         return (
             f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
@@ -117,10 +120,12 @@ def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
 
 def stacks_sentence(result: PruneResult) -> str:
     """Say which stack's curve is lowest, and whether it is apart from the others."""
-    areas, metric = leading_areas(result), result.metric
+    areas = leading_areas(result)
+    metric = result.metric
     if not areas:
         return ""
-    method, repair = areas[0].method, areas[0].repair
+    method = areas[0].method
+    repair = areas[0].repair
     lowest = min(areas, key=lambda area: result.sign * (area.inner.value or 0.0))
     others = []
     for gap in result.gaps:
@@ -141,7 +146,8 @@ def changed_sentence(result: PruneResult) -> str:
     leading = leading_point(result)
     if leading is None or leading[1].changed is None:
         return ""
-    point, names = leading[1], leading[1].changed
+    point = leading[1]
+    names = leading[1].changed
     few = ", ".join(visible(name) for name in names[:_MOST_QUERIES])
     more = f" and {len(names) - _MOST_QUERIES:,} more" if len(names) > _MOST_QUERIES else ""
     return (
@@ -153,7 +159,8 @@ def changed_sentence(result: PruneResult) -> str:
 
 def speed_sentence(speed: SpeedResult) -> str:
     """Say how many times as fast the saved model is, and how much smaller."""
-    less, ends = 1 - speed.parameters_pruned / speed.parameters_full, speed.speed.interval
+    less = 1 - speed.parameters_pruned / speed.parameters_full
+    ends = speed.speed.interval
     interval = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
     return (
         f"It is {speed.speed.value:.2f}{interval} times as fast as the whole model (torch, batches "

@@ -95,7 +95,9 @@ def eliminate(layer: Layer, at: Moments) -> Elimination:
     V = (layer.W @ (vectors * values.clamp(min=0).sqrt())).float()
     H = torch.linalg.inv(_ridged(at.A)).float()  # this only ranks; maps are solved in float64
     size = layer.site.d_head
-    left, order, costs = list(range(layer.site.n_heads)), list[int](), [0.0]
+    left = list(range(layer.site.n_heads))
+    order: list[int] = []
+    costs = [0.0]
     rows_of = {head: slice(head * size, (head + 1) * size) for head in left}
     while left:
         solved = {i: torch.linalg.solve(H[rows_of[i], rows_of[i]], V[rows_of[i]]) for i in left}
@@ -133,7 +135,8 @@ def refitted(layer: Layer, A: Tensor, left: Collection[int]) -> OutputMap:
     heads = torch.tensor([head in left for head in range(layer.site.n_heads)])
     ones = torch.ones(1, dtype=torch.bool)
     rows = torch.cat([heads.repeat_interleave(layer.site.d_head), ones])
-    W, A = layer.W, _ridged(A)
+    W = layer.W
+    A = _ridged(A)
     new = torch.zeros_like(W)
     new[rows] = W[rows] + torch.linalg.solve(A[rows][:, rows], A[rows][:, ~rows] @ W[~rows])
     weight = layer.site.output_weight
@@ -170,7 +173,8 @@ class Surgeon(Ranking):
     """
 
     def __init__(self, context: Context) -> None:
-        self._context, self._model = context, context.calibration.loaded
+        self._context = context
+        self._model = context.calibration.loaded
         if not can_refit(self._model):
             raise UnsupportedModelError(
                 f"surgeon cannot refit the output map of {self._model.name} "
@@ -196,7 +200,8 @@ class Surgeon(Ranking):
     @property
     def values(self) -> Tensor:  # type: ignore[override]
         """Scores (n_units,)."""
-        values, seen = torch.zeros(len(self._context.units)).double(), set[int]()
+        values = torch.zeros(len(self._context.units)).double()
+        seen: set[int] = set()
         for count in range(1, len(values) + 1):
             new = set(self._removed(count)) - seen
             seen |= new
@@ -307,7 +312,8 @@ class Surgeon(Ranking):
                     A[i] += exact(x.t() @ x).cpu()
                     C[i] += sum(exact(g.t() @ g).cpu() for g in rows)
                     weights[i] += float(weight.sum())
-                count, width = count + batch.size, out.shape[-1]
+                count = count + batch.size
+                width = out.shape[-1]
                 del out, outputs, grads  # the graph is gone before the next one is made
         give_back()
         scale = width / (DIRECTIONS * max(count, 1))  # A unit direction has E[r r^T] = I / d.

@@ -19,8 +19,14 @@ _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#
 _MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
 #: Metrics besides a task's value that stand in a table of their own.
 _OTHERS = (
-    *("exact_match", "bleu", "bleu_characters", "ndcg_at_10", "recall_at_10", "top_10_changed"),
-    *("kendall_tau", "word_accuracy"),
+    "exact_match",
+    "bleu",
+    "bleu_characters",
+    "ndcg_at_10",
+    "recall_at_10",
+    "top_10_changed",
+    "kendall_tau",
+    "word_accuracy",
 )
 _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 
@@ -48,10 +54,12 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     alone = len({curve.repair for curve in result.curves}) == 1
     series = []
     for curve in result.curves:
-        name, dash = curve.name, "-" if alone else dashes[curve.repair]
+        name = curve.name
+        dash = "-" if alone else dashes[curve.repair]
         if curve.method == "random":
             draws = max((len(point.draws) for point in curve.points), default=0)
-            name, dash = f"random: mean and range of {draws} draws", "-"
+            name = f"random: mean and range of {draws} draws"
+            dash = "-"
         series.append(_series(curve, name, colours.get(curve.method, b.GREY), dash))
     yield _chart(
         result,
@@ -66,7 +74,8 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
 
 def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show each stack pruned alone, the areas under the curves, and which are apart."""
-    metric, stacks = result.metric, [stack.stack for stack in result.stacks]
+    metric = result.metric
+    stacks = [stack.stack for stack in result.stacks]
     sizes = ", ".join(f"{stack.stack} {stack.n_heads}" for stack in result.stacks)
     title = f"Each stack pruned alone, the others whole (heads: {sizes})"
     yield _points_table(metric, {stack.stack: stack.curves for stack in result.stacks}, title)
@@ -77,8 +86,10 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         ]
         rows += [
             [
-                *(f"{gap.stack} - {gap.other}", _short_name(gap)),
-                *(*_cells(gap.inner, metric, signed=True), "*" if gap.is_apart else ""),
+                f"{gap.stack} - {gap.other}",
+                _short_name(gap),
+                *_cells(gap.inner, metric, signed=True),
+                "*" if gap.is_apart else "",
             ]
             for gap in result.gaps
             if stacks.index(gap.stack) < stacks.index(gap.other)
@@ -90,7 +101,8 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
             "draws.\n* the interval excludes 0",
             "soft",
         )
-    series, areas_shown = [], {area.stack: area for area in leading_areas(result)}
+    series = []
+    areas_shown = {area.stack: area for area in leading_areas(result)}
     for stack, colour in zip(result.stacks, (b.BLUE, b.GREEN, b.VERMILION), strict=False):
         random = [c for c in stack.curves if c.method == "random"]
         series += [_series(c, f"{stack.stack}, random heads", colour, ":") for c in random[:1]]
@@ -148,7 +160,9 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         )
     rows = [
         [
-            *(str(test.heads), number(test.lost, metric), number(test.most_lost, metric)),
+            str(test.heads),
+            number(test.lost, metric),
+            number(test.most_lost, metric),
             "confirmed" if test.allowed else "refused",
         ]
         for test in search.looks
@@ -188,11 +202,13 @@ def survivors(result: PruneResult) -> Iterator[b.Block]:
         )
     if len(curve.points) < 3 or not start:
         return
-    x, series = [point.fraction for point, _ in points], []
+    x = [point.fraction for point, _ in points]
+    series = []
     for i, (role, count) in enumerate(start.items()):
         if count:
             y = [100 * left[role] / count for _, left in points]
-            name, colour = f"{role_name(role)} ({count})", role_of(role).colour
+            name = f"{role_name(role)} ({count})"
+            colour = role_of(role).colour
             series.append(b.Series(name, x, y, colour=colour, marker="osd^v<>P"[i % 8]))
     evenly = b.Series("heads taken evenly", (0, 1), (100, 0), "line", b.GREY, "", "--", width=0.8)
     yield b.Chart(
@@ -214,10 +230,12 @@ def single_heads(result: PruneResult) -> Iterator[b.Block]:
     def table(name: str, effects: Sequence[HeadEffect], title: str) -> b.Table:
         rows = [
             [
-                *(row.name, number(row.value.value, metric)),
+                row.name,
+                number(row.value.value, metric),
                 number(row.difference.value, metric, signed=True),
                 span(row.difference, metric, signed=True),
-                *(p_text(row.p_adjusted), "*" if row.significant else ""),
+                p_text(row.p_adjusted),
+                "*" if row.significant else "",
             ]
             for row in effects
         ]
@@ -270,7 +288,12 @@ def _chart(
     result: PruneResult, title: str, x: str, series: Sequence[b.Series], file: str, alt: str
 ) -> b.Chart:
     return b.Chart(
-        *(title, x, METRIC_NAMES[result.metric], series, alt, file),
+        title,
+        x,
+        METRIC_NAMES[result.metric],
+        series,
+        alt,
+        file,
         levels={"full model": result.baseline.value.value or 0.0},
         x_scale="percent",
         size=(7.5, 5.0),
@@ -279,7 +302,8 @@ def _chart(
 
 def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     """Draw a curve with its intervals, or the range of random heads, as a band."""
-    x, y = [p.fraction for p in curve.points], [p.value.value or 0.0 for p in curve.points]
+    x = [p.fraction for p in curve.points]
+    y = [p.value.value or 0.0 for p in curve.points]
     band = [p.value.interval or (value, value) for p, value in zip(curve.points, y, strict=True)]
     if len(x) == 1:  # a band of no width
         bar = [Estimate(y[0], *band[0])]
@@ -295,8 +319,11 @@ def _points_table(metric: str, parts: Mapping[str, Sequence[Curve]], title: str 
     rows = [
         [
             *([stack] if stack else []),
-            *(_short_name(curve), f"{point.fraction:.0%}", *_cells(point.value, metric)),
-            *(*_cells(point.difference, metric, signed=True), p_text(point.p_value)),
+            _short_name(curve),
+            f"{point.fraction:.0%}",
+            *_cells(point.value, metric),
+            *_cells(point.difference, metric, signed=True),
+            p_text(point.p_value),
         ]
         for stack, curves in parts.items()
         for curve in curves

@@ -90,7 +90,9 @@ def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
 
 def _run_lines(result: PruneResult) -> str:
     """Say on which model and data the result was measured, a line each."""
-    metric, data, model = result.metric, result.data, result.provenance.get("model", {})
+    metric = result.metric
+    data = result.data
+    model = result.provenance.get("model", {})
     lines = [model_line(result, result.n_heads).plain]
     if result.shared_layers:
         lines.append("        Layers share their weights: a head is removed from all of them.")
@@ -101,7 +103,8 @@ def _run_lines(result: PruneResult) -> str:
     elif result.stack != "encoder" or len(next(removed, ((),))[0]) == 3:
         lines.append(f"Stack   {result.stack}: {STACK_NAMES[result.stack]}")
     lines.append(f"Task    {result.task}: {METRIC_NAMES[metric]}")
-    pooling, origin = model.get("pooling"), model.get("pooling_from")
+    pooling = model.get("pooling")
+    origin = model.get("pooling_from")
     usual = origin != "option" and pooling in (None, "mean", "mean, normalize")
     if result.task in ("fidelity", "similarity", "retrieval") and not usual:
         source = "as asked for" if origin == "option" else f"as the model's {origin} says"
@@ -124,7 +127,8 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model was saved and why, and how fast it is."""
     if (model := result.kept) is None or (saved := result.saved) is None:
         return
-    count, metric = round(model.fraction * result.n_heads), result.metric
+    count = round(model.fraction * result.n_heads)
+    metric = result.metric
     text = f"Kept    {way(model.method, model.repair)}: {count} of {result.n_heads} heads removed"
     if model.candidates:
         each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in model.candidates)
@@ -175,7 +179,8 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
             text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
             card.facts.append(("First removed", text))
         if address in alone:
-            effect, metric = alone[address], result.metric
+            effect = alone[address]
+            metric = result.metric
             change = number(effect.difference.value, metric, signed=True)
             ends = span(effect.difference, metric, signed=True)
             text = f"{change} {metric} ({ends}, adj. p {p_text(effect.p_adjusted)})"
@@ -185,7 +190,8 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     """Yield what a search confirmed, and the headline's point compared with random heads."""
-    metric, leading = result.metric, leading_point(result)
+    metric = result.metric
+    leading = leading_point(result)
     if leading is None or leading[0].method == "random":
         return
     curve, point = leading
@@ -248,9 +254,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
 VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
-    stale=names_of(
-        *("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop")
-    ),
+    stale=names_of("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop"),
     facts=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),
     key_numbers=key_numbers,

@@ -116,7 +116,8 @@ def sentence_code(loaded: LoadedModel, options: str = "") -> str:
 
 def transformers_code(loaded: LoadedModel, opens: str) -> str:
     """Return three lines that open a folder's weights and run a sentence through them."""
-    head, name = loaded.task_head, loaded.auto_class.__name__
+    head = loaded.task_head
+    name = loaded.auto_class.__name__
     trusted = ", trust_remote_code=True" * (opens == REMOTE)
     run = "model.generate" if head == "seq2seq" else "model"
     output = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}

@@ -68,7 +68,8 @@ def times(full_model: Side, cut: Side | None, *, batch_size: int, longer: int = 
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
     parts = spread_places(full_model[2], batch_size)
-    runs, texts = list[list[Pass]](), sum(map(len, parts))
+    runs: list[list[Pass]] = []
+    texts = sum(map(len, parts))
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
         for model, served, rows in (full_model, cut) if cut else (full_model,):
@@ -79,7 +80,8 @@ def times(full_model: Side, cut: Side | None, *, batch_size: int, longer: int = 
                 padded([rows[i] for i in part], model.pad_id, model.device) for part in parts
             )
             runs.append([partial(_pass, served, batch) for batch in batches])
-        fewest, seconds = longer * FEWEST, longer * _SECONDS
+        fewest = longer * FEWEST
+        seconds = longer * _SECONDS
         spent = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=seconds).sum(axis=2)
     speed = median_interval(spent[:, 0] / spent[:, -1])
     ms = [median_interval(1e3 * seconds_of_model / texts) for seconds_of_model in spent.T]
@@ -169,7 +171,8 @@ def median_interval(values: ArrayLike) -> Estimate:
     if len(series) < ENOUGH:
         return Estimate(median)
     medians = [float(np.median(part)) for part in np.array_split(series, PARTS)]
-    low, high = min(medians), max(medians)
+    low = min(medians)
+    high = max(medians)
     if high - low <= EPS * abs(median):
         return Estimate(median)
     return Estimate(median, low, high)

@@ -63,7 +63,8 @@ def conditions(results: Results, section: str) -> Conditions:
 
     result = results.sections[section]
     origin = mapping("provenance", results.raw[section])
-    model, data = mapping("model", origin), mapping("data", origin)
+    model = mapping("model", origin)
+    data = mapping("data", origin)
     settings = {
         "model id": model.get("id"),
         "model revision": model.get("revision"),

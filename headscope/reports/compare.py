@@ -109,7 +109,9 @@ def changes_between(
     before, after = (
         {key: fact for key, fact in side.facts.items() if key[0] in sections} for side in (old, new)
     )
-    metrics, scores, curves = list[Change](), list[Change](), list[CurveChange]()
+    metrics: list[Change] = []
+    scores: list[Change] = []
+    curves: list[CurveChange] = []
     verdicts = list[TextChange]()
     within = metrics_compared = 0
     for key, mine in before.items():
@@ -171,7 +173,8 @@ def _moved(key: Key, mine: Number, other: Number, tolerance: float) -> Iterator[
     if mine.value is None or other.value is None:
         if mine.value is other.value:
             return
-        beyond, worsening = True, None
+        beyond = True
+        worsening = None
     else:
         shift = other.value - mine.value
         larger = max(1.0, abs(mine.value), abs(other.value))
@@ -203,12 +206,14 @@ def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
     """Yield gained and lost labels; a head that is gone has lost its roles."""
     sides = [{k: f for k, f in side.items() if isinstance(f, Labels)} for side in (old, new)]
     for key in dict.fromkeys((*sides[0], *sides[1])):
-        mine, other = sides[0].get(key), sides[1].get(key)
+        mine = sides[0].get(key)
+        other = sides[1].get(key)
         before, after = (item.names if item else frozenset() for item in (mine, other))
         primary = [item.primary if item else "no such head" for item in (mine, other)]
         unpaired = (mine is None or other is None) and (key[2] != "roles" or before == after)
         if not unpaired and (before != after or primary[0] != primary[1]):
-            gained, lost = sorted(after - before), sorted(before - after)
+            gained = sorted(after - before)
+            lost = sorted(before - after)
             yield SetChange(*key, tuple(gained), tuple(lost), *primary)
 
 
@@ -376,7 +381,11 @@ def _heads(report: Results) -> tuple[ComparedHead, ...]:
     try:
         return tuple(
             ComparedHead(
-                *(head.layer, head.head, head.primary, mark_of(head), head_sentence(head)),
+                head.layer,
+                head.head,
+                head.primary,
+                mark_of(head),
+                head_sentence(head),
                 head.mean_pattern,
                 stack=head.stack,
             )

@@ -34,7 +34,8 @@ _FIRED = ("rule", "reason")
 _MOST_LABELS = 4  # Labels of one row that are named
 #: Rows of all tables together in the terminal (but 3 of each at least), and of one in Markdown:
 #: GitHub takes 65,536 characters in a comment.
-_MOST_ROWS, _MOST_ROWS_MARKDOWN = 18, 20
+_MOST_ROWS = 18
+_MOST_ROWS_MARKDOWN = 20
 
 Row = Sequence[str]
 #: Differences between the runs: a caption, in capitals if numbers hardly compare, and the values.
@@ -61,7 +62,8 @@ def _markdown_lines(lines: Lines) -> list[str]:
 
 def _identity_lines(diff: DiffResult) -> Lines:
     """Say what differs about the runs, what matters most first: a caption, and old -> new."""
-    every, lines = set(diff.compared), []
+    every = set(diff.compared)
+    lines = []
     for row in diff.identity:
         sections = () if set(row.sections) == every else row.sections
         lines.append((_caption(row.what, row.name, sections), f"{row.old} -> {row.new}"))
@@ -77,7 +79,8 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
         verdicts[claim].append((where, text.name, text.old, text.new))
     curves: list[Row] = []
     for curve in diff.curves:
-        old, new = _number(curve.worst.old), _number(curve.worst.new)
+        old = _number(curve.worst.old)
+        new = _number(curve.worst.new)
         point = curve.worst.where.removeprefix(f"{curve.where}, ")
         beyond = f"{curve.beyond} of {curve.points}"
         curves.append((curve.where, curve.name, beyond, f"{old} -> {new} at {point}"))
@@ -221,7 +224,8 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     for title, columns, rows in _tables(diff):
         if columns == _FIRED:
             continue
-        shown, more = rows[:_MOST_ROWS_MARKDOWN], len(rows) - _MOST_ROWS_MARKDOWN
+        shown = rows[:_MOST_ROWS_MARKDOWN]
+        more = len(rows) - _MOST_ROWS_MARKDOWN
         rest = ["", f"... and {more:,} more"] if more > 0 else []
         lines += folded(
             title if title[0].isdigit() else f"{title} ({len(rows):,})",

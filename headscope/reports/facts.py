@@ -245,7 +245,8 @@ def _explain(result: ExplainResult) -> Iterator[Found]:
 
 
 def _prune(result: PruneResult) -> Iterator[Found]:
-    metric, better = result.metric, result.sign
+    metric = result.metric
+    better = result.sign
     unpruned = _pruned(result.baseline.value, better)
     yield "unpruned model", metric, unpruned
     yield from _prune_curves(result, result.curves, "")

@@ -39,7 +39,8 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     Returns the names of the files. ``presentation`` is what the command's view understands, such as
     ``log`` for depth.
     """
-    view, name = view_of(command), f"{command}.json"
+    view = view_of(command)
+    name = f"{command}.json"
     text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
     files = {**view.files(result, **presentation), name: text}
     write_files(folder, files, stale=view.stale, mark=name)

@@ -63,7 +63,8 @@ def _labels(name: str, limit: float, new: Results) -> _Found:
     """Check how many heads have a role, have none, or would have one with random weights."""
     if new.classify is None:
         return True, "the report has no result of classify"
-    heads, control = new.classify.heads, new.classify.control
+    heads = new.classify.heads
+    control = new.classify.control
     if name == "max_false_positives":
         if control is None or not control.random_weights:
             return True, "classify ran without its control; set control = true in [classify]"
@@ -86,8 +87,10 @@ def _metric(name: str, limit: float, new: Results) -> _Found:
     prune = new.prune
     if prune is None:
         return True, "the report has no result of prune"
-    metric, unpruned = visible(prune.metric), prune.baseline.value.value or 0.0
-    value, text = unpruned, f"{metric} is {unpruned:.4g}"
+    metric = visible(prune.metric)
+    unpruned = prune.baseline.value.value or 0.0
+    value = unpruned
+    text = f"{metric} is {unpruned:.4g}"
     if match := _AT.fullmatch(name):
         near = 0.5 / max(prune.n_heads, 1)  # half a head
         points = [
@@ -152,7 +155,8 @@ class Limits:
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``."""
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        constants, others = list[tuple[str, Callable[[Results], _Found]]](), dict[str, Any]()
+        constants: list[tuple[str, Callable[[Results], _Found]]] = []
+        others: dict[str, Any] = {}
         for name in (name for name in values if name not in _OTHERS):
             match = _AT.fullmatch(name)
             limit = _LIMITS.get(f"metric_at_50_percent_{match[2]}" if match else name)
@@ -205,7 +209,8 @@ def _several(value: object) -> list[Any]:
 def _insights(where: str, table: object) -> Iterator[tuple[str, Callable[[Results], _Found]]]:
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
-    numbers, allowed = [claim.number for claim in claims().values()], ", ".join(VERDICTS)
+    numbers = [claim.number for claim in claims().values()]
+    allowed = ", ".join(VERDICTS)
     for key, value in table.items():
         if not (key.isascii() and key.isdigit() and int(key) in numbers):
             span = f"{numbers[0]} to {numbers[-1]}"
@@ -234,7 +239,8 @@ def judged(
 
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
-    outcomes, diff = list[Outcome](), None
+    outcomes: list[Outcome] = []
+    diff = None
     for text, check in limits.constants:
         fails, measured = check(new)
         outcomes.append(Outcome(text, measured if fails else "", measured))
@@ -243,7 +249,8 @@ def judged(
     elif limits.fail_on and baseline is not None:
         diff = changes_between(baseline, new, tolerance=limits.tolerance)
         # A limit on nothing guards nothing.
-        nothing, against = undecided(diff, limits.fail_on), f"against {visible(baseline.name)}"
+        nothing = undecided(diff, limits.fail_on)
+        against = f"against {visible(baseline.name)}"
         outcomes += [
             dataclasses.replace(
                 outcome,

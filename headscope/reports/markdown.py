@@ -61,7 +61,8 @@ def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str,
 def headline(report: ReportResult) -> str:
     """Say in one sentence how many heads have a role, and how many can go."""
     parts = []
-    classified, prune = report.classify, report.prune
+    classified = report.classify
+    prune = report.prune
     if classified is not None and classified.heads:
         some = sum(bool(head.roles) for head in classified.heads)
         article = "the " if classified.corpus.name.startswith("built-in") else ""
@@ -72,7 +73,8 @@ def headline(report: ReportResult) -> str:
         if points:
             point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
             share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
-            value, full = point.value.value, prune.baseline.value.value
+            value = point.value.value
+            full = prune.baseline.value.value
             if prune.metric == "cosine":
                 text = f"embeddings stay at cosine {value:.2f} to the original"
             else:

@@ -33,8 +33,18 @@ from headscope.show.view import view_of
 SIDE = 16  # Rows and columns of a head's mean attention.
 #: What the script reads of each head.
 _CARD_FIELDS = (
-    *("name", "primary", "mark", "roles", "keys", "labels", "facts", "ranks", "values"),
-    *("sentence", "numbers", "mean"),
+    "name",
+    "primary",
+    "mark",
+    "roles",
+    "keys",
+    "labels",
+    "facts",
+    "ranks",
+    "values",
+    "sentence",
+    "numbers",
+    "mean",
 )
 
 
@@ -54,7 +64,8 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
     captions = {scale.key: scale.caption for scale in scales}
     parts = [] if live else list(_parts(report))
-    model, classified = report.provenance["model"], report.classify
+    model = report.provenance["model"]
+    classified = report.classify
     claims = report.insights.insights if report.insights is not None else ()
 
     bars, axis = drawn_bars(claims)

@@ -81,7 +81,8 @@ class Section:
     @property
     def marks(self) -> set[str]:
         """Required fields, of which the JSON of every other section has half at most."""
-        none, fields = dataclasses.MISSING, dataclasses.fields(self.kind)
+        none = dataclasses.MISSING
+        fields = dataclasses.fields(self.kind)
         required = {f.name for f in fields if f.default is f.default_factory is none}
         return required - {"schema", "provenance", "validation"}
 

@@ -56,7 +56,8 @@ class AllowedDrop:
 
     def nonsense(self, metric: str) -> str:
         """Say why this limit would never stop a bad change; empty if it would."""
-        scale, name = scale_of(metric), visible(metric)
+        scale = scale_of(metric)
+        name = visible(metric)
         instead = "nats, such as 0.05"
         if scale is not None:
             instead = f"points, such as 0.5points, or a number below {bare_limit(metric):g}"
@@ -220,7 +221,8 @@ _BEYOND = "moved beyond interval or tolerance"
 RULES: dict[str, tuple[str, str, _Rows]] = {
     "role-changed": ("classify", "{heads} changed role", lambda d, _: (s for _, s in _roles(d))),
     "role-lost": (
-        *("classify", "{heads} lost a role"),
+        "classify",
+        "{heads} lost a role",
         lambda d, _: (text for change, text in _roles(d) if change.lost),
     ),
     _LIMITED: ("prune", "worse", _drops),

@@ -41,8 +41,16 @@ from headscope.session.texts import handy_sentences
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
 _NO_SETTINGS = {
-    *("model", "validate", "progress", "command", "settings", "sections"),
-    *("state", "resume", "folder", "save"),
+    "model",
+    "validate",
+    "progress",
+    "command",
+    "settings",
+    "sections",
+    "state",
+    "resume",
+    "folder",
+    "save",
 }
 #: A model's name or folder, and with what options it is opened.
 Source = tuple[str, Mapping[str, Any]]
@@ -87,7 +95,8 @@ class Run:
         defaults |= _options(name).report_defaults()
         changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
-            plain, usual = _plain(value), _plain(defaults[key])
+            plain = _plain(value)
+            usual = _plain(defaults[key])
             if isinstance(value, ThresholdSet):
                 usual = _plain(type(value)())
                 plain = {k: v for k, v in plain.items() if v != usual[k]} or usual
@@ -107,7 +116,9 @@ class SectionResults:
 
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
     """Run sections in the order given; what they have in common is computed once."""
-    results, left_out, failed = dict[str, Any](), dict[str, str](), list[str]()
+    results: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    failed: list[str] = []
     with unchanging(run.loaded.network):
         for name in names:
             shared = {
@@ -211,7 +222,8 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         "draws": options.draws,
         **settings.get("insights", {}),
     }
-    command, seed = options.command, options.seed
+    command = options.command
+    seed = options.seed
     source = source_of(model, loaded, options)
     shared = Run(loaded, settings, seed, command, options.validate, options.tell, source)
     usable = not options.validate or validate_model(loaded).passed

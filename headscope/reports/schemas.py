@@ -55,9 +55,11 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
         definitions[name] = {}
         # A report names the classes of its sections without importing them.
         sections = {section_of(name).result: section_of(name).kind for name in SECTIONS}
-        missing, hints = dataclasses.MISSING, typing.get_type_hints(kind, localns=sections)
+        missing = dataclasses.MISSING
+        hints = typing.get_type_hints(kind, localns=sections)
         fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.
-        comments, named = _comments(kind), issubclass(kind, Head)
+        comments = _comments(kind)
+        named = issubclass(kind, Head)
         definitions[name] = {
             "type": "object",
             "description": (inspect.getdoc(kind) or "").partition("\n\n")[0],
@@ -87,7 +89,8 @@ def _comments(kind: type) -> dict[str, dict[str, str]]:
 
 
 def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_schema(arg, definitions) for arg in args]}
     if origin is tuple:

@@ -55,7 +55,8 @@ def entry(
     """
     kind = cast("type[ModelOptions]", options)
     name = kind.__name__.removesuffix("Options").lower()
-    hints, fields = typing.get_type_hints(kind), inspect.signature(kind).parameters
+    hints = typing.get_type_hints(kind)
+    fields = inspect.signature(kind).parameters
     declared = ordered(kind)
     parameters = [fields[option].replace(annotation=hints[option]) for option in declared]
     parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
@@ -140,8 +141,12 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
     """Write the page that ``help()`` shows: the class's own words, and a line for each option."""
     text, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
     lines = [
-        *(text.strip(), "", "Parameters", "----------"),
-        *("model : str, path, LoadedModel", "    What :func:`headscope.load` returned, or a name."),
+        text.strip(),
+        "",
+        "Parameters",
+        "----------",
+        "model : str, path, LoadedModel",
+        "    What :func:`headscope.load` returned, or a name.",
     ]
     for option in ordered(kind).values():
         type_name = _type_words(option.kind)

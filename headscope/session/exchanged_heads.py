@@ -53,7 +53,8 @@ class PooledStates:
     """
 
     def __init__(self, loaded: LoadedModel, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._loaded, self._batches = loaded, batches
+        self._loaded = loaded
+        self._batches = batches
         self._original = self._embeddings()
 
     def cosines(
@@ -86,9 +87,12 @@ class Opened:
     @classmethod
     def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
-        seed, limit, text = options.seed, options.limit, as_plain(options.text)
+        seed = options.seed
+        limit = options.limit
+        text = as_plain(options.text)
         text = text.first(limit)
-        lines_before, examples = text.n_sentences, None
+        lines_before = text.n_sentences
+        examples = None
         if options.task is not None:  # its sentences must not calibrate what they measure
             examples = read_examples(options.task, options.data, limit, seed)
             text = lines_without_shared(text, examples)
@@ -158,7 +162,9 @@ class Effects:
     def __init__(
         self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
-        self._loaded, self._task, self._seed = loaded, task, seed
+        self._loaded = loaded
+        self._task = task
+        self._seed = seed
         self.batches = [
             loaded.pad(part)
             for _, batch in line_batches(loaded, text)
@@ -226,7 +232,8 @@ class Effects:
         self, versions: Sequence[Exchanged], progress: Progress, what: str
     ) -> list[TaskEffect | None]:
         """Measure changed versions by the task, each alone; None where there is no task."""
-        loaded, task = self._loaded, self._task
+        loaded = self._loaded
+        task = self._task
         if task is None or self._baseline is None:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}
@@ -265,13 +272,17 @@ class Effects:
 
         @contextmanager
         def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
-            replay, embed = Replay(model), model.pooling.embed
+            replay = Replay(model)
+            embed = model.pooling.embed
             # The recorded batch, what its layers returned, and its embeddings.
-            number, recorded, unchanged = -1, Recorded(), Tensor()
+            number = -1
+            recorded = Recorded()
+            unchanged = Tensor()
 
             def read(item: tuple[int, int]) -> Array:
                 nonlocal number, recorded, unchanged
-                b, version = item[0], versions[item[1]]
+                b = item[0]
+                version = versions[item[1]]
                 ids, mask = batches[b]
                 if b != number:
                     with intervene(model) as router, replay.recording() as recorded:

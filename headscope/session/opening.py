@@ -30,7 +30,8 @@ def open_model(
     Raises InputError where the memory that the run ``needs`` is not free.
     """
     if isinstance(model, str | Path):
-        model, pooling = load(str(model), pooling=pooling, **options), None
+        model = load(str(model), pooling=pooling, **options)
+        pooling = None
     if not isinstance(model, LoadedModel):
         model = wrap(model)
     if needs is not None and model.device == "cpu":

@@ -24,8 +24,15 @@ else:
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = (
-    *("fidelity", "mlm", "classification", "similarity", "retrieval", "rerank"),
-    *("token-classification", "question-answering", "seq2seq"),
+    "fidelity",
+    "mlm",
+    "classification",
+    "similarity",
+    "retrieval",
+    "rerank",
+    "token-classification",
+    "question-answering",
+    "seq2seq",
 )
 #: Options that measure random weights too.
 SECOND_MODEL = ("control", "fresh")
@@ -53,9 +60,19 @@ STACK = Option(
 )
 #: Options of most commands, in the order in which they come after a command's own.
 _SHARED = (
-    *("pooling", "validate", "state", "resume", "seed"),
-    *("dtype", "device", "revision", "source_language", "target_language"),
-    *("task_head", "progress", "command"),
+    "pooling",
+    "validate",
+    "state",
+    "resume",
+    "seed",
+    "dtype",
+    "device",
+    "revision",
+    "source_language",
+    "target_language",
+    "task_head",
+    "progress",
+    "command",
 )
 
 

@@ -48,7 +48,8 @@ def provenance(
         own_warnings += data.notes
     if data is not None and loaded.tokenizer is not None:
         own_warnings += special_warnings(loaded, data)
-    sha256, all_stacks = loaded.weights_sha256, loaded.whole or loaded
+    sha256 = loaded.weights_sha256
+    all_stacks = loaded.whole or loaded
     weights = "in memory" if loaded.file is None else "in memory, changed since loading"
     removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
     for site in all_stacks.sites:
@@ -115,7 +116,9 @@ def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
     for kind in _texts(data):
         for encoding in tokenise(loaded, islice(kind, TEXTS)):
             few, every = count_unknown(loaded.tokenizer, encoding)
-            unknown, pieces, texts = unknown + few, pieces + every, texts + 1
+            unknown = unknown + few
+            pieces = pieces + every
+            texts = texts + 1
     return {**sizes, "texts": texts, "unknown_share": unknown / pieces if pieces else None}
 
 
@@ -123,7 +126,9 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
     """Yield a sentence for everything that does not fit."""
     if fit is None:
         return
-    pieces, rows, share = fit["pieces"], fit["embeddings"], fit["unknown_share"]
+    pieces = fit["pieces"]
+    rows = fit["embeddings"]
+    share = fit["unknown_share"]
     if not FEWEST_PIECES * rows <= pieces <= rows:
         yield (
             f"The tokenizer of {name} has {pieces:,} pieces and the model's embedding {rows:,} "

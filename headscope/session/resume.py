@@ -35,7 +35,8 @@ class RunState(Generic[S]):
         self.path = path
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
-        self._saved_at, self._cost = time.monotonic(), 0.0
+        self._saved_at = time.monotonic()
+        self._cost = 0.0
         self._passes: dict[str, tuple[int, S]] = {}
 
     def load(self, blank: S, name: str) -> tuple[int, S]:
@@ -64,7 +65,8 @@ class RunState(Generic[S]):
             raise self._damaged("it is not as it was written")
         try:
             for name, done in json.loads(meta["passes"]).items():
-                prefix, sums = f"{name}/", blank()
+                prefix = f"{name}/"
+                sums = blank()
                 mine = {
                     k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
                 }
@@ -113,7 +115,8 @@ class RunState(Generic[S]):
         meta["sha256"] = _digest(meta, arrays)
         write_atomically(self.path, save(arrays, metadata=meta))
         now = time.monotonic()
-        self._saved_at, self._cost = now, now - start
+        self._saved_at = now
+        self._cost = now - start
 
 
 def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:

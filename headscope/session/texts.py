@@ -26,7 +26,8 @@ def line_batches(
 
 def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
     """Yield (items seen so far, next batch); what is None is seen, but in no batch."""
-    seen, stream = 0, iter(encoded)
+    seen = 0
+    stream = iter(encoded)
     while window := list(itertools.islice(stream, WINDOW)):
         seen += window.count(None)
         for batch in buckets(window, BATCH_TOKENS):
@@ -45,7 +46,10 @@ def own_batches(
     window, and whether they are the first. Within a window the rows that are done are counted by
     their tokens, since short ones come first.
     """
-    stream, done, n_windows, group = iter(rows), 0.0, -(-n // WINDOW), current()
+    stream = iter(rows)
+    done = 0.0
+    n_windows = -(-n // WINDOW)
+    group = current()
     for number in range(n_windows):
         window = list(itertools.islice(stream, WINDOW))
         full_round = number < n_windows - n_windows % group.size
@@ -87,7 +91,9 @@ def description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
     return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
-SHORTEST, LONGEST = 8, 16  # Tokens of a sentence that fits a picture.
+# Tokens of a sentence that fits a picture.
+SHORTEST = 8
+LONGEST = 16
 
 
 def handy_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+PURPLE = "#CC79A7"
+GREY = "#999999"
 
 
 class Place(Flag):
@@ -28,7 +34,9 @@ class Place(Flag):
     VERBOSE = auto()  # In the terminal only where the user asks for more.
 
 
-TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
+TERMINAL = Place.TERMINAL
+PAGE = Place.PAGE
+BOTH = Place.TERMINAL | Place.PAGE
 VERBOSE = Place.VERBOSE
 NOWHERE = Place(0)
 #: Title; attribute, index or function of a row; and how it is written: digits, or a function.

@@ -52,7 +52,8 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 
     ``heads`` counts all heads, for a model whose layers have different numbers of them.
     """
-    model, check = result.provenance["model"], result.validation
+    model = result.provenance["model"]
+    check = result.validation
     proof = (
         "not validated (--no-validate)"
         if check.passed is None

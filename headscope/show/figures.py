@@ -42,7 +42,8 @@ __all__ = ["BLUE", "GREY", "VERMILION", "model_name"]  # for those who draw with
 
 Array = np.ndarray
 #: Tokens of a matrix that are shown, and up to how many each cell has its number.
-_TOKENS, _NUMBERED = 24, 16
+_TOKENS = 24
+_NUMBERED = 16
 
 
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
@@ -64,7 +65,8 @@ def _figure(block: Chart | HeadMap | Panels) -> Figure:
         figure = new_figure(*block.size)
         ys = {panel.y if isinstance(panel, Chart) else None for panel in block.panels} - {""}
         grid = figure.subplots(
-            *(-(-len(block.panels) // block.across), block.across),
+            -(-len(block.panels) // block.across),
+            block.across,
             sharey=len(ys) == 1 and None not in ys,
         )
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
@@ -76,7 +78,8 @@ def _figure(block: Chart | HeadMap | Panels) -> Figure:
                 range(len(names)), names
             )
         else:
-            handles, labels = [], []
+            handles = []
+            labels = []
             for axes in figure.axes:
                 for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                     if label not in labels:
@@ -148,7 +151,8 @@ def chart_on(axes: Axes, chart: Chart) -> None:
 
 def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
     known = [i for i, value in enumerate(values) if value is not None]
-    x, y = [series.x[i] for i in known], np.array([values[i] for i in known], dtype=float)
+    x = [series.x[i] for i in known]
+    y = np.array([values[i] for i in known], dtype=float)
     if series.band:
         low, high = np.array([series.band[i] for i in known]).T
         axes.fill_between(x, low, high, color=series.colour, alpha=0.15, lw=0)
@@ -176,9 +180,11 @@ def _matrix(axes: Axes, matrix: Matrix) -> None:
     names = [name[:14].replace("$", r"\$") for name in matrix.columns[:_TOKENS]]
     n = len(names)
     values = np.array([row[:n] for row in matrix.values[:n]], dtype=float)  # None becomes NaN
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     if not matrix.weights:
-        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        low = float(np.nanmin(values))
+        high = float(np.nanmax(values))
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
     axes.set_xticks(range(n), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n), names, fontsize=7)

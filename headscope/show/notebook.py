@@ -40,7 +40,8 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
     if _RUNNING or get_ipython() is None:
         yield None
         return
-    steps, last = Steps(names), 0.0
+    steps = Steps(names)
+    last = 0.0
     html: Any = HTML
     shown: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)

@@ -40,7 +40,8 @@ def is_verbose() -> bool:
 @contextmanager
 def styled(style: FigureStyle, *, verbose: bool = False) -> Iterator[None]:
     """Draw every figure inside in this style; show everything in the terminal if ``verbose``."""
-    token, other = _STYLE.set(style), _VERBOSE.set(verbose)
+    token = _STYLE.set(style)
+    other = _VERBOSE.set(verbose)
     try:
         yield
     finally:

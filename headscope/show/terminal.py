@@ -33,7 +33,8 @@ _STYLES |= {"check": "green", "passed": "bold green", "failed": "bold red", "war
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 _NAME = 8  # Columns of a row's name
 #: Rows and columns that are shown of a matrix that has no token across.
-_ROWS, _ACROSS = 4, 8
+_ROWS = 4
+_ACROSS = 8
 #: Styles of cells by their share of the scale, more vivid for more, on dark and light ground.
 _SHADES = (
     (0.6, "bold #ffffff on #005fd7"),
@@ -63,7 +64,9 @@ def terminal(
     shown after the first map or table; what is left out is counted at the end.
     """
     complete = is_verbose() if complete is None else complete
-    first, drawn, hidden = True, False, 0
+    first = True
+    drawn = False
+    hidden = 0
     for block in blocks:
         if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
             continue
@@ -153,7 +156,8 @@ def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
     known = [v for row in block.values[:n] for v in row[:n] if v is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if block.weights:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
     elif high > 0:
         low = 0.0  # what lies below it is not shaded
     part = "" if n == len(block.rows) else f", first {n} of {len(block.rows)} tokens"

@@ -38,14 +38,17 @@ from headscope.stats.paired_change import (
 from headscope.tasks.base import Task
 
 #: Nearest neighbours of each query, queries at most, and fewest texts to find them in.
-NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
+NEIGHBOURS = 10
+QUERIES = 1000
+FEWEST_TEXTS = 100
 CHOOSING = 256  # Texts by which forms and layers are chosen; none of them is in CALIBRATION
 #: Mean loss on calibration text above which 8 bits have ruined a model: of 1 - cosine, of nats, or
 #: of the share of a score's variance.
 RUINED = 0.05
 #: Orders of the texts in which a form is measured whose outputs depend on the batch, and texts of
 #: each batch that are read alone to see whether they do.
-ORDERS, ALONE = 5, 8
+ORDERS = 5
+ALONE = 8
 
 
 class Measurement(NamedTuple):
@@ -70,21 +73,28 @@ class Bench:
         batch_size: int,
         seed: int,
     ) -> None:
-        self.full_model, self.task, self.texts, self.seed = full_model, task, texts, seed
-        self._folder, self._made, self._batch_size = folder, 0, batch_size
+        self.full_model = full_model
+        self.task = task
+        self.texts = texts
+        self.seed = seed
+        self._folder = folder
+        self._made = 0
+        self._batch_size = batch_size
         self._outputs = task.outputs(full_model, all_metrics=True)
         self._drawn = task.resampled(self._outputs, seed=seed)
         self._tasks: dict[int, Task] = {full_model.vocab_size: task}
         #: What gives the whole model's outputs on other text than the examples: the model itself,
         #: or a file that has the same ones sooner; and its outputs of training texts, by text.
-        self.teacher, self.known = full_model, dict[int, Tensor]()
+        self.teacher = full_model
+        self.known = dict[int, Tensor]()
         #: The whole model's outputs and nearest neighbours on text of another kind.
         self._elsewhere: tuple[Tensor, Tensor | None] | None = None
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
         # lost by them is judged on others.
         n = len(texts.rows(full_model))
         drawn = random.Random(seed).sample(range(n), min(n, CALIBRATION + CHOOSING))
-        self._calibrate, self._choose = drawn[:CALIBRATION], drawn[CALIBRATION:] or drawn
+        self._calibrate = drawn[:CALIBRATION]
+        self._choose = drawn[CALIBRATION:] or drawn
         self.files_of_whole = self.files(full_model)
 
     def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
@@ -168,7 +178,8 @@ class Bench:
         As a share of the largest state, of a few texts of every batch that speeds are measured on.
         """
         rows = self.task_of(model).rows
-        largest, difference = 0.0, 0.0
+        largest = 0.0
+        difference = 0.0
         for part in spread_places(rows, self._batch_size):
             batch = padded([rows[i] for i in part], model.pad_id, model.device)
             together, _ = served(*batch.inputs)
@@ -207,11 +218,14 @@ class Bench:
         exact: bool = False,
     ) -> MeasuredModel:
         """Measure one model in one form; ``exact`` says that its outputs are the whole model's."""
-        model, served = files.model, files.served(form)
+        model = files.model
+        served = files.served(form)
         value, paired, metrics, batch_effect = self.value(model, served)
-        change, most_lost = paired.estimate(), self._most_lost(paired, exact=exact)
+        change = paired.estimate()
+        most_lost = self._most_lost(paired, exact=exact)
         if served is self.full_model:  # against itself
-            most_lost, change = 0.0, Estimate(0.0)
+            most_lost = 0.0
+            change = Estimate(0.0)
         return MeasuredModel(
             layers=tuple(name for layers in layers_of(model).values() for name in layers),
             neurons=width_of(model),
@@ -246,7 +260,9 @@ class Bench:
         share of equal guesses, labels that are independent by the share of texts with the same set
         of them, scores by their rank correlation; models with other heads are not compared.
         """
-        full_model, other, head = self.full_model, self.texts.other, self.full_model.task_head
+        full_model = self.full_model
+        other = self.texts.other
+        head = self.full_model.task_head
         compared = head in (None, "classification") and not full_model.encoder_decoder
         if other is None or not compared or served is full_model:
             return ()
@@ -254,7 +270,8 @@ class Bench:
         if self._elsewhere is None:
             theirs = _outputs(self.teacher, full_model, self.texts.other_rows(full_model))
             self._elsewhere = theirs, nearest(theirs) if head is None else None
-        ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
+        ours = _outputs(model, served, rows)
+        (theirs, near) = self._elsewhere
         if near is None:
             what, nearness = self._same_outputs(ours, theirs)
             return (Elsewhere(other.name, len(rows), what, nearness, UNKNOWN),)
@@ -298,7 +315,8 @@ class _Stand:
     """A model whose outputs come from a file."""
 
     def __init__(self, model: LoadedModel, served: Served) -> None:
-        self._model, self.run = model, served
+        self._model = model
+        self.run = served
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

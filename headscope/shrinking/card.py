@@ -60,7 +60,8 @@ _FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
 
 def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
     """Return the card and its picture, a PNG file."""
-    best, saved = result.best, result.saved
+    best = result.best
+    saved = result.saved
     assert best is not None
     assert saved is not None
     source = str(result.provenance["model"]["id"])
@@ -76,7 +77,8 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
         pipeline_tag=hub_task(result.task, loaded),
         **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},
     )
-    tables, texts = [], []
+    tables = []
+    texts = []
     for block in blocks(result):
         if isinstance(block, b.Table):
             rows = ([*map(markdown, row)] for row in b.table_cells(block))
@@ -112,7 +114,8 @@ def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = ""
     ``sentences``: whether sentence-transformers opens it, then by the first; ``opens`` is what
     opens the weights.
     """
-    codes, exact = [], form == Form("openvino", "float32")
+    codes = []
+    exact = form == Form("openvino", "float32")
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
         codes.append(sentence_code(model, _BACKENDS[form.runtime] + kwargs))

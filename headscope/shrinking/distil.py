@@ -37,13 +37,16 @@ from headscope.models.run.products import fast_products
 from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
-RATE, BATCH = 6e-4, 64
+RATE = 6e-4
+BATCH = 64
 #: A model whose loss is below NEAR has a quarter of the rate: at the full one it first moves away
 #: (all-MiniLM-L6-v2 with 3/4 of its neurons, cosine elsewhere 0.975: 0.971 after 250 steps at the
 #: full rate, 0.978 after 200 at a quarter).
 NEAR = 0.05
 TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
-HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
+# One in HELD_OUT texts is held out, MOST_HELD at most.
+HELD_OUT = 10
+MOST_HELD = 512
 MOST_SPREAD = 256  # Texts over which the variance of a head's numbers is taken
 WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two evaluations on the held-out text
@@ -126,7 +129,8 @@ def distil(
     LoadedModel, Training
         The trained model, and how it came about.
     """
-    n, rng = len(rows[0]), random.Random(seed)
+    n = len(rows[0])
+    rng = random.Random(seed)
     held = sorted(rng.sample(range(n), max(1, min(MOST_HELD, n // HELD_OUT))))
     left = sorted(set(range(n)).difference(held)) or held
     train = sorted(left, key=lambda i: len(rows[0][i]))  # Neighbours in length need little padding.
@@ -139,16 +143,22 @@ def distil(
         before = best = lesson.distance(held)
         rate = RATE if before > NEAR else RATE / 4
         optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
-        steps, share, nearest = 0, 0.0, copy.deepcopy(network.state_dict())
+        steps = 0
+        share = 0.0
+        nearest = copy.deepcopy(network.state_dict())
         if state is not None and (saved := state.read()) is not None:
             network.load_state_dict(saved["network"])
             optimiser.load_state_dict(saved["optimiser"])
-            nearest, (best, steps, share) = saved["nearest"], saved["numbers"]
+            nearest = saved["nearest"]
+            (best, steps, share) = saved["numbers"]
         if low is None:
             low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
         if not low:
             stack.enter_context(fast_products(network, training=True))
-        begun, evaluated, waited, share_before = clock(), clock(), 0, share
+        begun = clock()
+        evaluated = clock()
+        waited = 0
+        share_before = share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
                 group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
@@ -163,7 +173,9 @@ def distil(
             if share >= 1 or clock() - evaluated > SECONDS:
                 waited += 1
                 if (distance := lesson.distance(held)) < best:
-                    best, nearest, waited = distance, copy.deepcopy(network.state_dict()), 0
+                    best = distance
+                    nearest = copy.deepcopy(network.state_dict())
+                    waited = 0
                 if state is not None:
                     state.write(
                         numbers=[best, steps, share],
@@ -194,7 +206,10 @@ class Lesson:
         rows: tuple[Sequence[Row], Sequence[Row]],
         known: dict[int, Tensor],
     ) -> None:
-        self.student, self._full_model, self._rows, self._known = student, full_model, rows, known
+        self.student = student
+        self._full_model = full_model
+        self._rows = rows
+        self._known = known
         self._outputs = None if full_model.task_head is None else head_outputs(full_model)
 
     def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
@@ -227,7 +242,8 @@ class Lesson:
 
     def distance(self, chosen: Sequence[int]) -> float:
         """Return the mean loss of some texts, in float32."""
-        total, ordered = 0.0, sorted(chosen, key=lambda i: len(self._rows[0][i]))
+        total = 0.0
+        ordered = sorted(chosen, key=lambda i: len(self._rows[0][i]))
         with torch.no_grad():
             for first in range(0, len(ordered), BATCH):
                 part = ordered[first : first + BATCH]

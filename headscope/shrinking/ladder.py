@@ -65,7 +65,8 @@ TIMED = 16  # Texts that calibrate 8 bits of a model that is only timed
 SPARE = 1.02
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
-NEAREST, BRIEFLY = 2, 0.1
+NEAREST = 2
+BRIEFLY = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +97,18 @@ class Ladder:
         save: Path | None,
         tell: Progress,
     ) -> None:
-        self.bench, self.target, self.max_drop = bench, target, max_drop
-        self._minutes, self._save, self._tell = minutes, save, tell
+        self.bench = bench
+        self.target = target
+        self.max_drop = max_drop
+        self._minutes = minutes
+        self._save = save
+        self._tell = tell
         self.models: list[MeasuredModel] = []
         self.refused: list[str] = []
         self.chosen: int | None = None
         self.best: Files | None = None
-        self.reached, self.stopped = False, ""
+        self.reached = False
+        self.stopped = ""
         self._lost: dict[Form, float] = {}  # Mean loss on calibration text
         self._respelled: dict[int, float] = {}  # By the rows that are left: texts, as a share
         self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
@@ -146,7 +152,9 @@ class Ladder:
 
         One form is open at a time: together they would take several times the model's memory.
         """
-        bench, files, full_model = self.bench, self.bench.files_of_whole, self.bench.full_model
+        bench = self.bench
+        files = self.bench.files_of_whole
+        full_model = self.bench.full_model
         wanted, self._forms = self._forms, []
         for i, form in enumerate(wanted):
             self._tell("whole model", i, len(wanted))
@@ -200,7 +208,8 @@ class Ladder:
 
     def _compare_elsewhere(self, form: Form) -> None:
         """Compare a form of the full model with it on text of another kind, unless it is exact."""
-        model, files = self._model(form), self.bench.files_of_whole
+        model = self._model(form)
+        files = self.bench.files_of_whole
         if not model.elsewhere and self._lost.get(form, 0.0) > ROUNDING:
             elsewhere = self.bench.elsewhere(self.bench.full_model, files.served(form))
             self.models[self.models.index(model)] = dataclasses.replace(model, elsewhere=elsewhere)
@@ -248,7 +257,8 @@ class Ladder:
         files, training = self._trained(shape)
         model = self._measured(files, form, training)
         self.models.append(model)
-        self.chosen, self.best = len(self.models) - 1, files
+        self.chosen = len(self.models) - 1
+        self.best = files
         self.reached = model.reaches(self.target) and model.keeps(self.max_drop)
         what = model.parts(self.models[0])
         if self.reached:
@@ -306,7 +316,8 @@ class Ladder:
 
     def _counts(self, base: LoadedModel, form: Form) -> list[int]:
         """List the numbers of layers to try, most first, without those that are surely too slow."""
-        counts, target = counts_of(base), self.target
+        counts = counts_of(base)
+        target = self.target
         counts = [max(map(len, layers_of(base).values())), *counts]
         if target is None or target.name != "speed":
             return counts
@@ -317,7 +328,8 @@ class Ladder:
 
     def _bases(self) -> Iterator[LoadedModel]:
         """Yield the whole model and, for a size, those with ever smaller vocabularies."""
-        full_model, texts = self.bench.full_model, self.bench.texts
+        full_model = self.bench.full_model
+        texts = self.bench.texts
         yield full_model
         if not self._for_size or not texts.plain or full_model.task_head in ("mlm", "seq2seq"):
             return
@@ -346,21 +358,27 @@ class Ladder:
         """
         assert self.target is not None
         files = self.bench.files(model, texts=TIMED)
-        served, size = files.served(form), files.megabytes(form)
+        served = files.served(form)
+        size = files.megabytes(form)
         if self._for_size:
-            cost, words = size, f"{size:.1f} MB"
+            cost = size
+            words = f"{size:.1f} MB"
         else:
             speed, ms, _ = self.bench.times(model, served)
             if self.target.name == "ms":
-                cost, words = ms.high or math.inf, f"{ms.value:.2f} ms a text"
+                cost = ms.high or math.inf
+                words = f"{ms.value:.2f} ms a text"
             else:
-                cost, words = 1 / (speed.low or 1e-9), f"{speed.value:.2f} times the speed"
+                cost = 1 / (speed.low or 1e-9)
+                words = f"{speed.value:.2f} times the speed"
         files.close()
         return cost, words
 
     def _trained(self, shape: Shape) -> tuple[Files, Training | None]:
         """Choose which layers and neurons stay, and distil what is left."""
-        bench, minutes, base = self.bench, self._minutes, shape.base
+        bench = self.bench
+        minutes = self._minutes
+        base = shape.base
         fewer = bool(spread_evenly(base, shape.layers))
         if not fewer and not shape.narrower and bench.distance(base, base) <= ROUNDING:
             return bench.files(base), None  # only rows that no text needs are removed
@@ -368,15 +386,19 @@ class Ladder:
         give_back()
         state = self._state(shape)
         held = None if state is None else state.read()
-        removed, spent = (), 0.0
+        removed = ()
+        spent = 0.0
         if held is not None:  # an interrupted run had chosen already
-            removed, spent = tuple(held["removed"]), float(held["spent"])
+            removed = tuple(held["removed"])
+            spent = float(held["spent"])
             model = remove_layers(base, removed)
         else:
             sets = self._sets(base, shape.layers) if fewer else [()]
-            removed, model = sets[0], remove_layers(base, sets[0])
+            removed = sets[0]
+            model = remove_layers(base, sets[0])
             if minutes > 0 and len(sets) > 1:
-                each, spent = BRIEFLY * minutes, BRIEFLY * minutes * len(sets)
+                each = BRIEFLY * minutes
+                spent = BRIEFLY * minutes * len(sets)
                 tried = (
                     (*self._distilled(remove_layers(base, removed), each, each * i), removed)
                     for i, removed in enumerate(sets)
@@ -436,15 +458,22 @@ class Ladder:
             return None
         texts = self.bench.texts
         what = (
-            *(self.bench.full_model.name, fingerprint(self.bench.full_model.network)),
-            *(shape.base.vocab_size, shape.layers, shape.width),
-            *(texts.training.sha256, len(texts.training), self._minutes, self.bench.seed),
+            self.bench.full_model.name,
+            fingerprint(self.bench.full_model.network),
+            shape.base.vocab_size,
+            shape.layers,
+            shape.width,
+            texts.training.sha256,
+            len(texts.training),
+            self._minutes,
+            self.bench.seed,
         )
         return State(folder.with_name(f".{folder.name}.training"), sha256_of(repr(what)))
 
     def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
         self._tell("smaller model", 0, 1)
-        served, target = files.served(form), self.target
+        served = files.served(form)
+        target = self.target
         times = self.bench.times(files.model, served)
         if target is not None and target.missed_by_interval(times.speed, times.ms):
             times = self.bench.times(files.model, served, longer=2)
@@ -474,10 +503,12 @@ class Ladder:
             return
         self.stopped = f"The whole model in {form} keeps to it."
         full_model = self.bench.full_model
-        longest, width = max(map(len, layers_of(full_model).values())), width_of(full_model)
+        longest = max(map(len, layers_of(full_model).values()))
+        width = width_of(full_model)
         shapes = [
             Shape(
-                *(full_model, max(1, round(share * longest))),
+                full_model,
+                max(1, round(share * longest)),
                 min(width, multiple(neurons * width)),
             )
             for share, neurons in SHARES
@@ -492,7 +523,8 @@ class Ladder:
                 self.stopped = f"{parts}: {self._excess(model)}, so less was not tried."
                 files.close()
                 return
-            self.best, self.chosen = files, len(self.models) - 1
+            self.best = files
+            self.chosen = len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
 
     def _excess(self, model: MeasuredModel) -> str:
@@ -502,6 +534,7 @@ class Ladder:
         """Take the whole model in one form."""
         self._compare_elsewhere(form)
         model = self._model(form)
-        self.chosen, self.best = self.models.index(model), self.bench.files_of_whole
+        self.chosen = self.models.index(model)
+        self.best = self.bench.files_of_whole
         self.reached = True
         return model

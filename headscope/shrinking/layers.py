@@ -63,7 +63,8 @@ def nearest_subsets(
     InputError
         If the family can do without none of these layers.
     """
-    stacks, left = layers_of(loaded), kept_of_each(loaded, count)
+    stacks = layers_of(loaded)
+    left = kept_of_each(loaded, count)
     leaving = {name: len(layers) - left[name] for name, layers in stacks.items()}
     n_subsets = math.prod(math.comb(len(stacks[name]), n) for name, n in leaving.items())
     refused: list[HeadscopeError] = []
@@ -108,7 +109,8 @@ def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
     gone: list[Any] = []
     counts = kept_of_each(loaded, count)
     for name, layers in layers_of(loaded).items():
-        last, stays = len(layers) - 1, counts[name]
+        last = len(layers) - 1
+        stays = counts[name]
         indices = {i * last // max(1, stays - 1) for i in range(stays)}
         gone += [layer for index, layer in enumerate(layers) if index not in indices]
     return tuple(gone)

@@ -69,7 +69,8 @@ def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedMode
     """
     networks = feed_forwards(loaded)
     products = _products(loaded, [item.second for item in networks], rows[:TEXTS])
-    gone, maps = dict[str, list[int]](), dict[str, Tensor]()
+    gone: dict[str, list[int]] = {}
+    maps: dict[str, Tensor] = {}
     for item, A in zip(networks, products, strict=True):
         bias = [] if item.second.bias is None else [item.second.bias.detach()[None]]
         W = torch.cat([_as_rows(item.second), *bias]).to(A)
@@ -77,7 +78,8 @@ def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedMode
         gone[item.name] = sorted(set(item.neuron_ids) - {item.neuron_ids[i] for i in left})
     smaller = remove_neurons(loaded, gone)
     for item in feed_forwards(smaller):
-        second, W = item.second, maps[item.name]
+        second = item.second
+        W = maps[item.name]
         _as_rows(second).copy_(W[:width])
         if second.bias is not None:
             second.bias.data.copy_(W[-1])
@@ -106,20 +108,26 @@ def kept_neurons(
         The neurons that stay, in order, and their map (width, d_model), the bias after it.
     """
     ridged = A + _RIDGE * A.diagonal().mean() * torch.eye(len(A)).to(A)
-    left, target = torch.arange(len(W)), ridged @ W
+    left = torch.arange(len(W))
+    target = ridged @ W
     for size in torch.linspace(len(W) - bias, width, ROUNDS + 1).round().long().tolist()[1:]:
-        n, n_gone = len(left) - bias, len(left) - bias - size
+        n = len(left) - bias
+        n_gone = len(left) - bias - size
         L = torch.linalg.cholesky(ridged[left][:, left])
-        H, V = torch.cholesky_inverse(L), torch.cholesky_solve(target[left], L)
+        H = torch.cholesky_inverse(L)
+        V = torch.cholesky_solve(target[left], L)
         costs = V.square().sum(1) / H.diagonal()
         # Of the cheapest, one goes after the other: of two that can stand for each other one stays.
         near = costs[:n].topk(min(n, 2 * n_gone), largest=False).indices
-        H, V, stays = H[near][:, near], V[near], torch.ones(len(near), dtype=torch.bool)
+        H = H[near][:, near]
+        V = V[near]
+        stays = torch.ones(len(near), dtype=torch.bool)
         for _ in range(n_gone):
             costs = (V.square().sum(1) / H.diagonal()).where(stays, torch.inf)
             j = int(costs.argmin())
             column = H[:, j] / H[j, j]
-            V, H = V - column[:, None] * V[j], H - column[:, None] * H[j]
+            V = V - column[:, None] * V[j]
+            H = H - column[:, None] * H[j]
             stays[j] = False
         remaining = torch.ones(len(left), dtype=torch.bool)
         remaining[near[~stays]] = False

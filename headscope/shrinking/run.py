@@ -27,8 +27,13 @@ from headscope.stats.confirm import need_examples
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
-    task_name, seed, tell, folder = options.task, options.seed, options.tell, options.save
-    target, max_drop, minutes = options.target, options.max_drop, options.minutes
+    task_name = options.task
+    seed = options.seed
+    tell = options.tell
+    folder = options.save
+    target = options.target
+    max_drop = options.max_drop
+    minutes = options.minutes
     runtimes = tuple(dict.fromkeys(options.runtimes or ()))
     makes_smaller = options.searches and options.check_folder is None
 

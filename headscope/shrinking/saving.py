@@ -52,7 +52,8 @@ def save(
     files: Files, form: Form, result: ShrinkResult, bench: Bench, folder: Path
 ) -> ShrinkResult:
     """Write one folder; nothing of it is left if it does not hold what was measured."""
-    best, full_model = result.best, bench.full_model
+    best = result.best
+    full_model = bench.full_model
     assert best is not None
     with whole_folder(folder) as room:
         opens = write_model(

@@ -184,7 +184,9 @@ class Files:
         *,
         written: Mapping[Form, Path] | None = None,
     ) -> None:
-        self.model, self._folder, self._texts = model, folder, texts
+        self.model = model
+        self._folder = folder
+        self._texts = texts
         self._written = written or {}
         self._open: dict[Form, Served] = {TORCH: model}
 
@@ -278,7 +280,8 @@ def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
 
 
 def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded], *, kind: str = "int8") -> None:
-    openvino, nncf = without_telemetry("openvino"), without_telemetry("nncf")
+    openvino = without_telemetry("openvino")
+    nncf = without_telemetry("nncf")
     model = _converted(graph)
     session = Graph(graph)  # which knows the inputs that the file asks for
     items = [session.feed(*batch.inputs) for batch in texts]

@@ -51,7 +51,8 @@ class Texts:
 
         Random texts of it, MOST at most; what is too long for the model is left out.
         """
-        key, texts = model.vocab_size, self.other.texts if self.other else ()
+        key = model.vocab_size
+        texts = self.other.texts if self.other else ()
         if key not in self._other_rows:
             prompt = "" if model.task_head else model.pooling.prompt
             drawn = random.Random(self.seed).sample(texts, min(len(texts), MOST))
@@ -136,12 +137,14 @@ def read_all(
             "(labels in them are not used)."
         )
     if not calibrates:
-        training, names = Examples("", "", first=()), tuple[str, ...]()
+        training = Examples("", "", first=())
+        names = tuple[str, ...]()
     elif not plain:
         parts = [read_examples(task, path) for path in text]
         if len(parts) > 1:
             raise InputError("Several files of pairs cannot be joined; give one text.")
-        training, names = (parts or [evaluation])[0], tuple(part.name for part in parts)
+        training = (parts or [evaluation])[0]
+        names = tuple(part.name for part in parts)
     else:
         read = [read_texts(path) for path in text]
         names = tuple(part.name for part in read)
@@ -171,5 +174,5 @@ def read_all(
     unseen = without_shared(other, evaluation)
     others = None if unseen.same or len(unseen.examples) < 2 else unseen.examples
     return Texts(
-        *(task, limit, seed, evaluation, training, others, names, plain, apart.dropped, warnings)
+        task, limit, seed, evaluation, training, others, names, plain, apart.dropped, warnings
     )

@@ -97,7 +97,8 @@ class CountedF1:
         That is the mean over those that were seen and one of the assumed size; a single model gets
         examples of size 1.
         """
-        size, names = 1.0, (self.hits, self.predicted, self.right)
+        size = 1.0
+        names = (self.hits, self.predicted, self.right)
         if other is not None:
             differ = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
             size = float((self.assumed + differ.sum()) / (1 + np.count_nonzero(differ)))
@@ -125,7 +126,8 @@ class ClassMetric:
         """Give one value per resample, of weighted counts (resamples, label, predicted)."""
         both = np.concatenate([outputs["label"], outputs["predicted"]])
         classes, codes = np.unique(both, return_inverse=True)
-        k, n = len(classes), len(outputs["label"])
+        k = len(classes)
+        n = len(outputs["label"])
         one_hot = np.zeros((n, k * k))
         one_hot[np.arange(n), codes[:n] * k + codes[n:]] = 1.0
         return self.of(np.asarray(counts @ one_hot).reshape(-1, k, k))
@@ -158,7 +160,8 @@ def _macro_f1(table: Array) -> Array:
 
 def _matthews(table: Array) -> Array:
     n = table.sum(axis=(1, 2))
-    label, predicted = table.sum(axis=2), table.sum(axis=1)
+    label = table.sum(axis=2)
+    predicted = table.sum(axis=1)
     agreement = table.trace(axis1=1, axis2=2) * n - (label * predicted).sum(axis=1)
     spread = (n**2 - (label**2).sum(axis=1)) * (n**2 - (predicted**2).sum(axis=1))
     return np.where(spread > 0, 100.0 * agreement / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
@@ -180,7 +183,8 @@ def spearman(outputs: Outputs, counts: Array) -> Array:
     x, y = (_ranks(outputs[name], counts) for name in ("similarity", "gold"))
     n = counts.sum(axis=1)
     # The mean rank of n values is (n + 1) / 2, ties or not.
-    x, y = x - (n[:, None] + 1) / 2, y - (n[:, None] + 1) / 2
+    x = x - (n[:, None] + 1) / 2
+    y = y - (n[:, None] + 1) / 2
     covariance = (counts * x * y).sum(axis=1)
     spread = (counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1)
     return np.where(spread > 0, 100.0 * covariance / np.sqrt(np.maximum(spread, 1e-300)), 0)
@@ -213,7 +217,8 @@ def resampled(
 ) -> Array:
     """Return the metric of every resample, (resamples,); the same seed draws the same examples."""
     owner = _owners(outputs)
-    n, values = int(owner.max()) + 1, []
+    n = int(owner.max()) + 1
+    values = []
     rng = np.random.default_rng(seed)
     at_once = max(1, _ENTRIES // len(owner))
     for start in range(0, resamples, at_once):

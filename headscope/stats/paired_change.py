@@ -148,7 +148,9 @@ def paired_change(
     outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
     for it.
     """
-    n, start, value = drawn_units(outputs), value_of(metric, baseline), value_of(metric, outputs)
+    n = drawn_units(outputs)
+    start = value_of(metric, baseline)
+    value = value_of(metric, outputs)
     examples = size_of(outputs)
 
     def change(low: float, high: float, p_value: float) -> Change:
@@ -156,7 +158,8 @@ def paired_change(
 
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
-        gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
+        gained = int((now & ~was).sum())
+        lost = int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
         return change(low, high, tango_p(gained, lost))
     if n < FEWEST_UNITS:
@@ -171,7 +174,8 @@ def paired_change(
         _enough(metric, known, outputs_of, n, level, resamples, seed)
         for known, outputs_of in ((drawn, baseline), (values, outputs))
     )
-    gaps, scale = values - drawn, max(abs(start), abs(value))
+    gaps = values - drawn
+    scale = max(abs(start), abs(value))
     gaps[np.abs(gaps) <= _ARITHMETIC * scale] = 0.0
     low, high = _ends(gaps, n, level, scale)
     return change(low, high, 1.0 if math.isinf(low) else _p_value(gaps, n))
@@ -187,14 +191,16 @@ def interval_of(
     values: Array | None = None,
 ) -> Estimate:
     """Measure one model, with an interval; parameters as of :func:`paired_change`."""
-    n, value = drawn_units(outputs), value_of(metric, outputs)
+    n = drawn_units(outputs)
+    value = value_of(metric, outputs)
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
         return Estimate(value, *(100.0 * end for end in agresti_coull(hits, n, level)))
     if n < FEWEST_UNITS:
         return Estimate(value)
     if isinstance(metric, Counted):
-        outputs, values = metric.with_two_more(outputs, (True, False)), None
+        outputs = metric.with_two_more(outputs, (True, False))
+        values = None
     values = _enough(metric, values, outputs, n, level, resamples, seed)
     ends = _ends(values, n, level, abs(value))
     return Estimate(value) if math.isinf(ends[0]) else Estimate(value, *ends)

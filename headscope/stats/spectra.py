@@ -93,7 +93,8 @@ def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> Attenti
     ``gain`` and ``shift`` (d_model,) are the LayerNorm's weight and bias. What is folded comes back
     in float64 on the CPU; W_O and b_O stay as they were.
     """
-    gain, shift = _exact(gain), _exact(shift)
+    gain = _exact(gain)
+    shift = _exact(shift)
     folded = {}
     for name in "QKV":
         W = _exact(getattr(weights, f"W_{name}"))
@@ -231,7 +232,8 @@ def subspace_overlap(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) 
 
     Shapes: both sides as :func:`column_basis` gives them; returns (n_heads, n_heads).
     """
-    (u, rank_u), (v, rank_v) = left, right
+    (u, rank_u) = left
+    (v, rank_v) = right
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))

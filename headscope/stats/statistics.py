@@ -66,7 +66,8 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 
     The arguments count trials that just one of the two hits; p is 1 where they never disagree.
     """
-    a, b = np.asarray(only_head, dtype=float), np.asarray(only_baseline, dtype=float)
+    a = np.asarray(only_head, dtype=float)
+    b = np.asarray(only_baseline, dtype=float)
     # The binomial distribution function is an incomplete beta function.
     half = betainc(np.maximum(a, b), np.minimum(a, b) + 1, 0.5)
     return np.asarray(np.minimum(1.0, 2.0 * np.where(a + b > 0, half, 1.0)))
@@ -76,7 +77,8 @@ def paired_p(
     hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
 ) -> Array:
     """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?"""
-    h, n = np.asarray(hits, dtype=float), max(trials, 1)
+    h = np.asarray(hits, dtype=float)
+    n = max(trials, 1)
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
@@ -85,7 +87,8 @@ def paired_p(
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     """Return p of the exact binomial test: the probability of at least ``hits`` at ``chance``."""
-    k, n = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
+    k = np.asarray(hits, dtype=float)
+    n = np.asarray(trials, dtype=float)
     return np.where(n > 0, betainc(k, n - k + 1, np.asarray(chance, dtype=float)), 1.0)
 
 
@@ -96,7 +99,8 @@ def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[flo
     does, whatever it reads, and is right where that meets the gold share (as in Cohen's kappa). p
     is that of the exact binomial test: the probability of at most ``right``.
     """
-    guessed, true = np.asarray(predicted, dtype=float), np.asarray(gold, dtype=float)
+    guessed = np.asarray(predicted, dtype=float)
+    true = np.asarray(gold, dtype=float)
     n = float(true.sum())
     chance = float(guessed @ true) / n**2
     wrong = n - right
@@ -110,8 +114,10 @@ def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLik
     rounding counts as none: p is 1/2. Where all units agree, p is that of a sign test, 1/2 to the
     power of units. Without a standard error (infinite or NaN) p is 1.
     """
-    mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
-    error, units = np.asarray(error, dtype=float), np.asarray(units, dtype=float)
+    mean = np.asarray(mean, dtype=float)
+    reference = np.asarray(reference, dtype=float)
+    error = np.asarray(error, dtype=float)
+    units = np.asarray(units, dtype=float)
     gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         by_t = stdtr(np.maximum(units - 1.0, 1.0), -gap / error)
@@ -127,7 +133,8 @@ def share_interval(mean: ArrayLike, error: ArrayLike, units: ArrayLike) -> tuple
     this standard error; where all ``units`` agree, one trial a unit. Near 0 and 1, mean -/+ t
     standard errors covers far too little. NaN without a standard error (infinite or NaN).
     """
-    mean, error = np.asarray(mean, dtype=float), np.asarray(error, dtype=float)
+    mean = np.asarray(mean, dtype=float)
+    error = np.asarray(error, dtype=float)
     units = np.asarray(units, dtype=float)
     t2 = np.square(stdtrit(np.maximum(units - 1.0, 1.0), 0.975))
     p = mean.clip(0.0, 1.0)
@@ -149,7 +156,8 @@ def adjust(p: Array, among: Array | None = None) -> Array:
     ``among`` says which entries make up the family (all by default); the others get 1.
     """
     family = np.ones(p.shape, dtype=bool) if among is None else among
-    adjusted, values = np.ones(p.shape), p[family]
+    adjusted = np.ones(p.shape)
+    values = p[family]
     order = np.argsort(values)
     # As scipy.stats.false_discovery_control, which takes a third of a second to load.
     scaled = values[order] * (len(values) / np.arange(1, len(values) + 1))
@@ -169,7 +177,9 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
 
     NaN where n is less than 2; 0 where rounding makes the variance negative.
     """
-    total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
+    total = np.asarray(total)
+    squares = np.asarray(squares)
+    n = np.asarray(n)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (squares - total**2 / n) / (n - 1)
         return np.asarray(np.sqrt(np.clip(variance, 0.0, None) / n))
@@ -200,7 +210,8 @@ def ratio_error(
     :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there
     is no query.
     """
-    total, queries = np.asarray(sums, dtype=float), np.asarray(queries, dtype=float)
+    total = np.asarray(sums, dtype=float)
+    queries = np.asarray(queries, dtype=float)
     n = effective_units(queries, queries_squared)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = total / queries
@@ -228,7 +239,8 @@ def jackknife(full: ArrayLike, without_each: Array) -> tuple[Array, Array]:
 
     Shapes: ``full`` (...), ``without_each`` (sentences, ...): the same without one sentence.
     """
-    full, n = np.asarray(full, dtype=float), len(without_each)
+    full = np.asarray(full, dtype=float)
+    n = len(without_each)
     if n < FEWEST_UNITS:
         unknown = np.full(full.shape, np.nan)
         return unknown, unknown
@@ -258,7 +270,8 @@ def joint_mean(
     without ``n``, of normal quantiles.
     """
     drawn = np.array(values)
-    draws, mean = len(drawn), float(drawn.mean())
+    draws = len(drawn)
+    mean = float(drawn.mean())
     error = drawn.std(ddof=1) / np.sqrt(draws) if draws > 1 else 0.0
 
     def quantile(tail: float) -> float:
@@ -351,9 +364,11 @@ def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
 
     Shapes: ``values`` (sequences, draws, ...).
     """
-    by_sequence, by_draw = values.mean(axis=1), values.mean(axis=0)
+    by_sequence = values.mean(axis=1)
+    by_draw = values.mean(axis=0)
     sequences, draws = values.shape[:2]
-    of_sequences, of_draws = np.full(by_draw.shape[1:], np.nan), np.zeros(by_draw.shape[1:])
+    of_sequences = np.full(by_draw.shape[1:], np.nan)
+    of_draws = np.zeros(by_draw.shape[1:])
     wide_draws = of_draws
     if sequences > 1:
         of_sequences = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)

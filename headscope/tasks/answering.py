@@ -113,7 +113,8 @@ class QuestionAnswering(Task):
         rows, begins, ends = (outputs[name].astype(int) for name in ("window", "begin", "end"))
         answers = []
         for window, *ends_of in zip(rows, begins, ends, strict=True):
-            row, text = self._rows[window], ""
+            row = self._rows[window]
+            text = ""
             if window >= 0:
                 first, last = (row.offsets[token - row.window[0]] for token in ends_of)
                 text = self._texts[row.example][1][first[0] : last[1]]
@@ -132,7 +133,8 @@ class QuestionAnswering(Task):
         inside = (positions >= first[:, None]) & (positions < behind[:, None])
         start, stop = scores.masked_fill(~inside[..., None], -torch.inf).unbind(dim=-1)
         best = scores.new_full((len(rows),), -torch.inf)
-        begin, end = first.clone(), first.clone()
+        begin = first.clone()
+        end = first.clone()
         for more in range(min(LONGEST, scores.shape[1])):
             sums = start[:, : start.shape[1] - more] + stop[:, more:]
             top = sums.max(dim=1).values
@@ -218,7 +220,8 @@ def _windows(
     context = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
     if not context:
         return
-    begin, behind = context[0], context[-1] + 1
+    begin = context[0]
+    behind = context[-1] + 1
     size = min(WINDOW, loaded.max_length)
     room = size - begin - (len(encoding.ids) - behind)
     if room < 1:

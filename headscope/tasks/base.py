@@ -73,8 +73,10 @@ class Task:
     def __init__(
         self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        self.data, self.pooling = examples, loaded.pooling
-        self._seed, self._limit = seed, limit
+        self.data = examples
+        self.pooling = loaded.pooling
+        self._seed = seed
+        self._limit = limit
         self.rows, self.n_examples, all_of_them = self._take(examples, loaded)
         if self.n_examples < 2:
             raise CorpusError(
@@ -174,7 +176,8 @@ class Task:
         """Whether two models share, up to rounding, what only equal models share."""
         if self.identifying is None:
             return False
-        theirs, ours = baseline[self.identifying], outputs[self.identifying]
+        theirs = baseline[self.identifying]
+        ours = outputs[self.identifying]
         return not above(np.abs(ours - theirs), 0.0).any()
 
     def degenerate(self, outputs: Outputs) -> str | None:
@@ -290,7 +293,8 @@ class _Set:
     """Rows that are compared with each other, as one item for batching."""
 
     def __init__(self, index: int, rows: Sequence[Row]) -> None:
-        self.index, self.rows = index, rows
+        self.index = index
+        self.rows = rows
 
     def __len__(self) -> int:
         return len(self.rows) * max(map(len, self.rows))
@@ -344,9 +348,12 @@ class TokenTask(Task):
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Count each row's tokens and right guesses; keep its least and its greatest guess."""
-        guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
+        guess = need_logits(logits)[0].argmax(dim=-1)
+        rows = batch.masked[0]
+        size = len(batch.index)
         right = guess == batch.gold
-        correct, zeros = right.float(), guess.new_zeros(size)
+        correct = right.float()
+        zeros = guess.new_zeros(size)
         return {
             "correct": correct.new_zeros(size).index_add(0, rows, correct),
             "tokens": torch.bincount(rows, minlength=size).float(),
@@ -366,7 +373,8 @@ class TokenTask(Task):
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""
-        rows, size = batch.masked[0], len(batch.index)
+        rows = batch.masked[0]
+        size = len(batch.index)
         count = torch.bincount(rows, minlength=size)
         position = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
         flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
@@ -381,7 +389,8 @@ class Distance:
         self.head = reference.task_head
         self.outputs_are = head_outputs(reference)
         self.of_outputs = self.outputs_are.distance_name  # Name of the distance of outputs
-        self._rows, self._reference = rows, reference
+        self._rows = rows
+        self._reference = reference
         self._pooled: Tensor | None = None
         #: Per row: the logits (of classes, or of where an answer begins and ends), or the hidden
         #: states at masked, target or tagged positions, from which the head makes its logits anew:
@@ -457,7 +466,8 @@ class Distance:
         """Run the reference model, once; returns its embeddings (rows, d)."""
         if self._pooled is not None:
             return self._pooled
-        loaded, by_token = self._reference, self.head in TOKEN_HEADS
+        loaded = self._reference
+        by_token = self.head in TOKEN_HEADS
         states: list[Tensor] = [torch.empty(0)] * len(self._rows)
         outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
         with original_outputs(loaded), gated(loaded) as run:
@@ -469,8 +479,10 @@ class Distance:
                 split = _split(batch, out) if out is not None else [torch.empty(0)] * len(part)
                 pooled = loaded.pooling.embed(hidden, batch.hidden_mask)
                 for i, state, output in zip(batch.index, pooled, split, strict=True):
-                    states[i], outputs[i] = state, output
-        self._pooled, self._outputs = torch.stack(states), outputs
+                    states[i] = state
+                    outputs[i] = output
+        self._pooled = torch.stack(states)
+        self._outputs = outputs
         return self._pooled
 
 

@@ -46,7 +46,8 @@ from headscope.tasks.base import (
 )
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
-WINDOW, WINDOWS = 64, 256
+WINDOW = 64
+WINDOWS = 256
 #: Heads that mean more than the embeddings below them, which tasks of embeddings do not read.
 _UNREAD = ("classification", "token-classification", "question-answering")
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
@@ -78,7 +79,8 @@ def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
 
 def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
     """Say where texts are read otherwise than a user of the model may expect."""
-    prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
+    prompt = loaded.pooling.prompt
+    limit = loaded.pooling.max_length
     notes = []
     if loaded.task_head in _UNREAD:
         notes.append(
@@ -185,7 +187,8 @@ class MaskedLM(TokenTask):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
-        length, count = min(WINDOW, loaded.max_length), self._limit or WINDOWS
+        length = min(WINDOW, loaded.max_length)
+        count = self._limit or WINDOWS
         lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
         rows = window_rows(loaded, lines, length=length, count=count)
         if len(rows) < 2:
@@ -239,7 +242,8 @@ class Classification(Task):
 
     def doubts(self, outputs: Outputs) -> tuple[str, ...]:
         """Say so where fewer classes are right than by chance."""
-        predicted, gold = outputs["predicted"], outputs["label"]
+        predicted = outputs["predicted"]
+        gold = outputs["label"]
         size = 1 + int(max(predicted.max(), gold.max()))
         guessed, true = (np.bincount(numbers, minlength=size) for numbers in (predicted, gold))
         right = (predicted == gold).sum()
@@ -269,7 +273,8 @@ class Similarity(Task):
         texts = examples.texts
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
-        pairs, gold = [], []
+        pairs = []
+        gold = []
         both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
         for first, second, score in both:
             if first in row_of and second in row_of:
@@ -278,7 +283,8 @@ class Similarity(Task):
         if len(set(gold)) < 2:
             raise _one_score(examples, len(pairs))
         self.notes = notes_of(loaded, rows)
-        self._pairs, self._gold = np.array(pairs), np.array(gold)
+        self._pairs = np.array(pairs)
+        self._gold = np.array(gold)
         return rows, len(pairs), len(examples)
 
     @property
@@ -350,7 +356,8 @@ class PairScores(Task):
         return "gives every pair the same score, so its correlation is set to 0"
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        scores, full = wide(need_logits(logits)), wide(self.distance.logits())
+        scores = wide(need_logits(logits))
+        full = wide(self.distance.logits())
         gold = torch.as_tensor(self._gold).to(full)[:, None]
         gold = (gold - gold.mean()) / spread_of(gold)
         score = (scores - full.mean().to(scores)) / spread_of(full).to(scores)

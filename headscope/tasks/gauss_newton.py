@@ -54,8 +54,10 @@ def sample(
     """
     n = len(units)
     matrix = torch.zeros(n, n, dtype=torch.float64)
-    gradient, squares = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-    distance, count = 0.0, 0.0
+    gradient = torch.zeros(n, dtype=torch.float64)
+    squares = torch.zeros(n, dtype=torch.float64)
+    distance = 0.0
+    count = 0.0
     for index, batch in share(enumerate(batches)):
         generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
         gates = batch.gates("example")
@@ -116,7 +118,8 @@ def distance(
     targets: Targets,
 ) -> float:
     """Return the mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,)."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for index, batch in share(enumerate(batches)):
         ones = batch.gates("example").detach()
         grid = units.expand(gates.to(ones)).expand_as(ones)

@@ -33,8 +33,15 @@ from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
 
 _CLASSES: tuple[type[Task], ...] = (
-    *(Fidelity, MaskedLM, Classification, Similarity, Retrieval, Rerank),
-    *(TokenClassification, QuestionAnswering, Seq2Seq),
+    Fidelity,
+    MaskedLM,
+    Classification,
+    Similarity,
+    Retrieval,
+    Rerank,
+    TokenClassification,
+    QuestionAnswering,
+    Seq2Seq,
 )
 #: Every task by name.
 TASKS = {kind.name: kind for kind in _CLASSES}

@@ -43,7 +43,8 @@ from headscope.tasks.encoder_tasks import notes_of, tokenised
 
 TOP = 10  # Documents of a ranking that count.
 #: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
-_SCALE, _NEGATIVES = 20.0, 4
+_SCALE = 20.0
+_NEGATIVES = 4
 _AT_ONCE = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
 
 
@@ -115,12 +116,14 @@ class Retrieval(Task):
         return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        tops, judged = list[Array](), list[tuple[float, float]]()
+        tops: list[Array] = []
+        judged: list[tuple[float, float]] = []
         for part in self._steps(by_row["embedding"]):
             tops.append(first_documents(part))
             grades = self.relevance[len(judged) : len(judged) + len(part)]
             judged += map(ndcg_and_recall, part, grades)
-        top, (gains, recalls) = np.concatenate(tops), np.array(judged).T
+        top = np.concatenate(tops)
+        (gains, recalls) = np.array(judged).T
         return {
             "ndcg": gains,
             "recall": recalls,
@@ -189,14 +192,18 @@ class Rerank(Task):
             [examples.first[i] for i, _ in pairs],
             [examples.documents[j] for _, j in pairs],
         )
-        graded, longer = examples.relevance, 0
+        graded = examples.relevance
+        longer = 0
         of_query: dict[int, list[tuple[Row, float]]] = {}
         for (i, j), row in zip(pairs, encoded, strict=True):
             longer += row is None
             if row is not None:
                 grade = 0.0 if graded is None else graded[i].get(j, 0.0)
                 of_query.setdefault(i, []).append((row, grade))
-        rows, grades, self._of, texts = list[Row](), list[float](), list[Array](), list[str]()
+        rows: list[Row] = []
+        grades: list[float] = []
+        self._of = list[Array]()
+        texts: list[str] = []
         for i, items in of_query.items():
             if len(items) > 1 and (graded is None or max(grade for _, grade in items) > 0):
                 self._of.append(np.arange(len(rows), len(rows) + len(items)))
@@ -205,7 +212,8 @@ class Rerank(Task):
                 grades += [grade for _, grade in items]
         self.has_labels = graded is not None
         self.notes = (*examples.notes, *_longer(longer, len(pairs)))
-        self._texts, self._grades = texts, np.array(grades)
+        self._texts = texts
+        self._grades = np.array(grades)
         tau: Metric = mean_of("tau", 100.0)
         gain: Metric = mean_of("ndcg", 100.0)
         self.table = {**({"ndcg_at_10": gain} if self.has_labels else {}), "kendall_tau": tau}
@@ -232,7 +240,8 @@ class Rerank(Task):
         return {"score": need_logits(logits)[:, 0].float()}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        steps, full_steps = on_grid(by_row["score"].astype(float)), self._full_steps
+        steps = on_grid(by_row["score"].astype(float))
+        full_steps = self._full_steps
         outputs = {
             "tau": np.array([order_kept(full_steps[rows], steps[rows]) for rows in self._of]),
             "ordered": np.array([np.ptp(steps[rows]) > 0 for rows in self._of]),
@@ -304,7 +313,9 @@ def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> 
     best = np.sort(gains)[::-1][:k]
     # The worth of a rank is its mean over the tied documents that may hold it.
     score = steps[list(relevant)][:, None]
-    before, behind = (steps > score).sum(axis=1), (steps >= score).sum(axis=1)  # ranks of its ties
+    # ranks of its ties
+    before = (steps > score).sum(axis=1)
+    behind = (steps >= score).sum(axis=1)
     worth = np.stack([discounts, np.ones(k)])  # of each of the first ranks
     total = np.pad(np.cumsum(worth, axis=1), ((0, 0), (1, 0)))
     first, last = (np.minimum(rank, k) for rank in (before, behind))

@@ -44,7 +44,8 @@ _DECODED_TOGETHER = 4096
 COUNTS = "bleu_counts"  # Name of the ten counts of each sentence among a model's outputs.
 _ORDER = 4  # Longest n-grams.
 #: sacreBLEU's tokenizers: at spaces and punctuation, and every character for a word.
-WORDS, CHARACTERS = "13a", "char"
+WORDS = "13a"
+CHARACTERS = "char"
 
 
 class Seq2Seq(TokenTask):
@@ -226,8 +227,10 @@ def bleu_counts(
 def bleu(outputs: Outputs, counts: Array) -> Array:
     """Return corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
     sums = counts @ outputs[COUNTS]
-    written, wanted = sums[:, 0], sums[:, 1]
-    match, total = sums[:, 2 : 2 + _ORDER], sums[:, 2 + _ORDER :]
+    written = sums[:, 0]
+    wanted = sums[:, 1]
+    match = sums[:, 2 : 2 + _ORDER]
+    total = sums[:, 2 + _ORDER :]
     halvings = np.cumsum(match == 0, axis=1)
     smoothed = np.where(match > 0, match, 0.5**halvings) / np.maximum(total, 1.0)
     brevity = np.minimum(0.0, 1.0 - wanted / np.maximum(written, 1e-300))

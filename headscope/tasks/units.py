@@ -102,7 +102,8 @@ def parse_heads(
                 f"({', '.join(stacks)})."
             )
         stack = stacks[0] if match[1] is None else match[1].lower()
-        layer, head = int(match[2]), match[3]
+        layer = int(match[2])
+        head = match[3]
         if stack not in stacks:
             raise InputError(f"{item}: heads are removed from {' and '.join(stacks)} here.")
         if (stack, layer) not in heads:

@@ -56,7 +56,8 @@ def clicks(page_file, browser_path, picture):
         page.goto(page_file.as_uri())
         page.locator("button.cell").first.scroll_into_view_if_needed()
         page.screenshot(path=picture)
-        names, found = page.evaluate(_HEADS), []
+        names = page.evaluate(_HEADS)
+        found = []
         for name in names[:: max(1, len(names) // 20)]:
             found.append(page.evaluate(_CLICK, name))
             assert page.locator("dialog#card").is_visible()
@@ -71,10 +72,12 @@ def main():
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
     print_head(("geometry", "command", "seconds", "processor seconds", "peak MiB"))
     with tempfile.TemporaryDirectory() as temporary:
-        folder, notes = Path(given.keep or temporary), []
+        folder = Path(given.keep or temporary)
+        notes = []
         for size in given.sizes:
             geometry = "{} x {}".format(*GEOMETRIES[size])
-            model, numbers = str(folder / size), map(str, GEOMETRIES[size])
+            model = str(folder / size)
+            numbers = map(str, GEOMETRIES[size])
             subprocess.run([sys.executable, "-c", _BUILD, model, *numbers], check=True)
             for command, more in COMMANDS.items():
                 reads = given.text and command not in ("rank", "report")

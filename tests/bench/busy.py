@@ -32,7 +32,8 @@ def main():
     command += ["--limit", given.limit] if given.limit else []
     print(f"{cores} cores, load before the first run {load()}")
     cost(command)  # files come from the disk once
-    limit, yardstick = 600.0, 0.0
+    limit = 600.0
+    yardstick = 0.0
     for programs in (0, *given.busy):
         runs = {name: [] for name in given.only}
         with competitors(programs):

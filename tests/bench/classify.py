@@ -68,8 +68,10 @@ def script(loaded, sentences):
 def main():
     given = options(__doc__, "treebank?", every=8)
     corpus = as_corpus(given.treebank)
-    loaded, half = headscope.load("demo"), headscope.load("demo", dtype="bfloat16")
-    batches, some = batches_of(loaded, corpus), list(corpus)[:: given.every]
+    loaded = headscope.load("demo")
+    half = headscope.load("demo", dtype="bfloat16")
+    batches = batches_of(loaded, corpus)
+    some = list(corpus)[:: given.every]
     size = f"{corpus.n_sentences} sentences in {len(batches)} batches"
     print(f"{size}, {torch.get_num_threads()} threads")
     jobs = {

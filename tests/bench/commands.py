@@ -74,7 +74,8 @@ def commands(given):
     ours = ["-m", "headscope"]
     ewt = ["--treebank", str(given.treebank)] if given.treebank else []
     treebank = repr(str(given.treebank or "")) + " or None"
-    model, goals = given.model, GOALS if given.model == "demo" else LARGE_GOALS
+    model = given.model
+    goals = GOALS if given.model == "demo" else LARGE_GOALS
     bare = BARE.replace("MODEL", repr(model))
     lines = bare.replace("TREEBANK", "None").replace("LINES", "64")
     found = {
@@ -115,7 +116,8 @@ def measured(jobs, repeats):
 def rows(jobs, quiet, beside):
     bare = quiet.get(BARE_PASS)
     for name, (_, goal) in jobs.items():
-        one, other = quiet[name], beside.get(name)
+        one = quiet[name]
+        other = beside.get(name)
         yield {
             "command": name,
             "seconds": f"{one.wall:.1f}",
@@ -142,7 +144,8 @@ def main():
         before = load()
         # Files come from the disk.
         cost(["-m", "headscope", "classify", given.model, "--limit", "1"])
-        quiet, beside = measured(jobs, given.repeats), {}
+        quiet = measured(jobs, given.repeats)
+        beside = {}
         if given.busy:
             short = {name: job for name, job in jobs.items() if quiet[name].wall < 60}
             with competitors(given.busy):

@@ -27,7 +27,8 @@ REFERENCE |= {"attention+skip 12": 0.449, "full 12": 0.345}
 
 def ratios(loaded, input_ids):
     """Mean ratios, over the windows given, at the points that the reference has."""
-    layers, curves = take_apart(loaded).layers, {}
+    layers = take_apart(loaded).layers
+    curves = {}
     with torch.no_grad():
         own = own_run(loaded, layers, input_ids)
         for variant in VARIANTS:
@@ -59,7 +60,8 @@ def reference_curve(seeds, windows):
 
 def print_cost():
     """Ours against as many bare forward passes."""
-    loaded, passes = headscope.load("demo", dtype="float64"), len(VARIANTS) + 1
+    loaded = headscope.load("demo", dtype="float64")
+    passes = len(VARIANTS) + 1
     windows = pack(as_plain(None), loaded, 128)
     chosen = torch.from_numpy(windows.batch(windows.spread(16)))
 

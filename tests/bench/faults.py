@@ -53,7 +53,10 @@ class Count:
     """What became of the trials of one kind."""
 
     def __init__(self, name):
-        self.name, self.tried, self.lost, self.notes = name, 0, 0, []
+        self.name = name
+        self.tried = 0
+        self.lost = 0
+        self.notes = []
 
     @contextmanager
     def trial(self):
@@ -70,8 +73,12 @@ class Trials:
     """Folders of runs that were left alone, and trials beside them."""
 
     def __init__(self, model, seed, room):
-        self.model, self.room, self.random = model, room, random.Random(seed)
-        self.whole, self.seconds, self._number = {}, {}, 0
+        self.model = model
+        self.room = room
+        self.random = random.Random(seed)
+        self.whole = {}
+        self.seconds = {}
+        self._number = 0
         for command in COMMANDS:  # without a fault, twice: the bytes must be the same
             for name in ("whole", "again"):
                 folder = room / f"{command}-{name}"
@@ -105,7 +112,8 @@ class Trials:
 
     def is_whole(self, command, folder):
         """Hold a folder against that of the run that was left alone."""
-        found, whole = content(folder) if folder.exists() else {}, self.whole[command]
+        found = content(folder) if folder.exists() else {}
+        whole = self.whole[command]
         differing = sorted(n for n in {*found, *whole} if found.get(n) != whole.get(n))
         assert not differing, f"other bytes in {differing}"
 
@@ -147,7 +155,9 @@ def one_sentence(ended, code, *words):
 
 def kills(trials, times):
     for place, command in enumerate(COMMANDS):
-        count, kept, late = Count(f"kill -9 at a random moment of {command}"), 0, 0
+        count = Count(f"kill -9 at a random moment of {command}")
+        kept = 0
+        late = 0
         for number in range(times // len(COMMANDS) + (place < times % len(COMMANDS))):
             folder = trials.folder(command, used=number % 2 == 1)
             run = trials.start(command, folder, "--resume")
@@ -163,7 +173,8 @@ def kills(trials, times):
 
 def kills_in_passes(trials, times):
     """Kill soon after a state was saved, and the run that goes on from it, too."""
-    count, tried = Count("kill -9 twice in a pass, with a state to go on from"), 0
+    count = Count("kill -9 twice in a pass, with a state to go on from")
+    tried = 0
     for _, command, folder in trials.some(times):
         state = folder / state_name(command)
         for _ in range(2):
@@ -239,7 +250,8 @@ def loading(trials, times):
 
 def disks(trials, times):
     """Fill a disk at random sizes; take the right to write away."""
-    full, disk = Count("disk full"), trials.room / "disk"
+    full = Count("disk full")
+    disk = trials.room / "disk"
     for _, command, _ in trials.some(times):
         needed = sum(map(len, trials.whole[command].values())) // 1024
         with small_disk(disk, trials.random.randint(8, max(9, needed))), full.trial():
@@ -313,7 +325,9 @@ def main():
         importlib.import_module(name)
     for command in COMMANDS:
         view_of(command)
-    start, lost, few = time.monotonic(), 0, max(3, given.times // 5)
+    start = time.monotonic()
+    lost = 0
+    few = max(3, given.times // 5)
     with tempfile.TemporaryDirectory() as room:
         trials = Trials(given.model, given.seed, Path(room))
         print("| fault | tried | survived | lost |\n|---|---|---|---|")

@@ -29,7 +29,10 @@ from headscope.show.figures import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
 #: What stays while another axis grows.
-SENTENCES, WORDS, LAYERS, HEADS = 500, 24, 6, 12
+SENTENCES = 500
+WORDS = 24
+LAYERS = 6
+HEADS = 12
 AXES = {
     "sentences": (250, 500, 1000, 2000, 4000),
     "words of a sentence": (6, 12, 24, 48, 96, 192, 384),
@@ -87,7 +90,8 @@ class Calls(TorchDispatchMode):
 
 def estimate(text, rounds):
     """Print hours for many tokens, on cores and on GPUs, from figures of the demo model."""
-    demo, n = headscope.load("demo"), 10 * SENTENCES
+    demo = headscope.load("demo")
+    n = 10 * SENTENCES
 
     def measured():
         return headscope.classify(demo, part, language="en", validate=False)
@@ -126,7 +130,8 @@ def estimate(text, rounds):
 
 def draw(found, folder):
     """Write one panel an axis: what a token costs, all on one scale."""
-    figure, ticks = new_figure(9, 2.6), (100, 200, 500, 1000, 2000)
+    figure = new_figure(9, 2.6)
+    ticks = (100, 200, 500, 1000, 2000)
     panels = figure.subplots(1, len(found), sharey=True)
     for axes, (axis, (sizes, tokens, took)) in zip(panels, found.items(), strict=True):
         axes.loglog(sizes, 1e6 * took / tokens, "o-", color=BLUE, ms=4)
@@ -148,8 +153,10 @@ def main():
     found = {axis: measure(axis, given.text, given.rounds) for axis in AXES}
     print()
     for axis, (sizes, _, took) in found.items():
-        x, y = np.log(sizes), np.log(took)
-        overall, last = np.polyfit(x, y, 1)[0], (y[-1] - y[-2]) / (x[-1] - x[-2])
+        x = np.log(sizes)
+        y = np.log(took)
+        overall = np.polyfit(x, y, 1)[0]
+        last = (y[-1] - y[-2]) / (x[-1] - x[-2])
         print(f"{axis}: exponent {overall:.2f} over all sizes, {last:.2f} between the last two")
     estimate(given.text, given.rounds)
     if given.folder:

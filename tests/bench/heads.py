@@ -37,7 +37,8 @@ def main():
     torch.set_num_threads(given.threads)
     d_model = given.d_model
     made = {n: weights(d_model, n) for n in given.heads if d_model % n == 0}
-    first, parameters = next(iter(made)), 4 * d_model**2
+    first = next(iter(made))
+    parameters = 4 * d_model**2
     print(f"d_model {d_model}, {given.threads} thread(s), median of {given.rounds} rounds")
     clock = time.process_time if given.threads == 1 else time.perf_counter
     with torch.no_grad():

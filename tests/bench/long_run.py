@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 
 from processes import content
 
-ONE_THREAD, DAY = {"OMP_NUM_THREADS": "1"}, 86_400.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+DAY = 86_400.0
 #: The time left that a bar shows.
 _BAR = re.compile(rb"about (?:(\d+):)?(\d+):(\d\d) left")
 
@@ -80,7 +81,8 @@ def killed_and_resumed(words, out, after):
 
 def main():
     given = options(__doc__, "text", model="demo", sentences=100_000, processes=2)
-    k, n = given.processes, given.sentences
+    k = given.processes
+    n = given.sentences
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
     print_head(("run", "sentences", "seconds", "processor seconds", "peak MiB of a process"))
     with tempfile.TemporaryDirectory() as temporary:
@@ -88,7 +90,8 @@ def main():
         command = ["-m", "headscope", "classify", given.model, "--text", str(given.text), "--limit"]
         together = ["-m", "torch.distributed.run", "--nproc-per-node", str(k), *command]
         for size in (str(n // 10), str(n)):
-            bar, one = Bar(), f"1 process, {k} threads"
+            bar = Bar()
+            one = f"1 process, {k} threads"
             alone = measure(one, [*command, size], folder / "one", k, bar.terminal)
             several = f"{k} processes, 1 thread each"
             took = measure(several, [*together, size], folder / "several", 1)

@@ -201,12 +201,14 @@ def faults_of(file):
     starts = [0, *(m.end() for m in re.finditer(b"\n", text))]
 
     def span(node):
-        first, last = starts[node.lineno - 1], starts[node.end_lineno - 1]
+        first = starts[node.lineno - 1]
+        last = starts[node.end_lineno - 1]
         return first + node.col_offset, last + node.end_col_offset
 
     def fault(start, end, new):
         line = text[:start].count(b"\n") + 1
-        here, to = starts[line - 1], text.index(b"\n", end)
+        here = starts[line - 1]
+        to = text.index(b"\n", end)
         shown = (text[here:start], b"[[", text[start:end], b" => ", new, b"]]", text[end:to])
         what = b" ".join(b"".join(shown).split())
         return Mutant(f"{file}:{line}", file, start, end, new, what.decode())
@@ -229,7 +231,8 @@ def faults_of(file):
             if name in _NAMES:
                 yield fault(end - len(name), end, _NAMES[name].encode())
             elif name == "where" and len(node.args) >= 2:
-                first, last = span(node.args[-2]), span(node.args[-1])
+                first = span(node.args[-2])
+                last = span(node.args[-1])
                 swapped = text[slice(*last)] + text[first[1] : last[0]] + text[slice(*first)]
                 yield fault(first[0], last[1], swapped)
 
@@ -301,7 +304,8 @@ def main():
     if options.only and not (mutants := [m for m in mutants if m.name in options.only]):
         parser.error(f"no row is called {' or '.join(options.only)}")
     stages = 1 if options.quick else 3 if options.all else 2
-    missed, own = 0, threading.local()
+    missed = 0
+    own = threading.local()
 
     def attempt(mutant):
         own.tree = getattr(own, "tree", None) or Tree(folder)

@@ -25,7 +25,8 @@ import numpy as np
 def main():
     warnings.simplefilter("ignore")
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
-    job, given = globals()[sys.argv[1]], json.loads(Path(sys.argv[2]).read_text())
+    job = globals()[sys.argv[1]]
+    given = json.loads(Path(sys.argv[2]).read_text())
     with contextlib.redirect_stdout(io.StringIO()):  # some peers print while they work
         found = job(given)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -85,7 +86,9 @@ def counted(given, patterns_of):
     """Time one pass over the sentences; ``patterns_of`` gets the patterns of one of them."""
     import torch
 
-    tokenizer, counts, took = tokenizer_of(given), HeadCounts(), {}
+    tokenizer = tokenizer_of(given)
+    counts = HeadCounts()
+    took = {}
     with torch.no_grad(), clock(took):
         for sentence in given["sentences"]:
             encoded = tokenizer(sentence["words"], is_split_into_words=True, return_tensors="pt")
@@ -162,7 +165,9 @@ def bertviz(given):
     import torch
     from bertviz import head_view
 
-    model, tokenizer, took = eager_model(given), tokenizer_of(given), {}
+    model = eager_model(given)
+    tokenizer = tokenizer_of(given)
+    took = {}
     for length in given["lengths"]:
         with clock(took, length):
             words = " ".join(given["words"])
@@ -184,7 +189,8 @@ def weightwatcher(given):
     """Analyse every weight matrix."""
     from weightwatcher import WeightWatcher
 
-    model, took = eager_model(given), {}
+    model = eager_model(given)
+    took = {}
     with clock(took):
         table = WeightWatcher(model=model).analyze()
     by_head = [name for name in table.columns if "head" in name.lower()]
@@ -194,7 +200,8 @@ def weightwatcher(given):
 
 def versions(given):
     """What is installed."""
-    found, peers = {}, ("transformer-lens", "nnsight", "bertviz", "weightwatcher")
+    found = {}
+    peers = ("transformer-lens", "nnsight", "bertviz", "weightwatcher")
     for name in ("torch", "transformers", *peers):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
@@ -214,7 +221,8 @@ def classify(given):
     from headscope.data.files import Sentence
 
     load_modules("headscope.analyses.classify.run", "scipy.stats", "wordfreq")
-    loaded, took = headscope.load("demo"), {}
+    loaded = headscope.load("demo")
+    took = {}
     fields = [[tuple(s[k]) for k in ("words", "heads", "relations")] for s in given["sentences"]]
     corpus = as_corpus([Sentence(*parts) for parts in fields])
     with clock(took):
@@ -227,7 +235,8 @@ def rank(given):
     import headscope
 
     load_modules("headscope.analyses.rank.run")
-    loaded, took = headscope.load("demo"), {}
+    loaded = headscope.load("demo")
+    took = {}
     with clock(took):
         headscope.rank(loaded)
     return {"took": took}
@@ -239,7 +248,9 @@ def page(given):
     from headscope.data.corpus import open_text
     from headscope.reports.page import report_html
 
-    loaded, took, room = headscope.load("demo"), {}, Path(given["room"])
+    loaded = headscope.load("demo")
+    took = {}
+    room = Path(given["room"])
     # Tokens of the text up to each word, with the two special ones.
     ends = 2 + np.cumsum([len(loaded.tokenizer.tokenize(word)) for word in given["words"]])
     for length in given["lengths"]:

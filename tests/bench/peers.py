@@ -37,8 +37,17 @@ weightwatcher | WeightWatcher | weightwatcher | rank | ranks of weights
 """.strip().splitlines()
 ]
 COLUMNS = (
-    *("peer", "what", "headscope instead", "peer s", "headscope s", "peer / headscope"),
-    *("the same of processor time", "peer MB", "headscope MB", "page", "found"),
+    "peer",
+    "what",
+    "headscope instead",
+    "peer s",
+    "headscope s",
+    "peer / headscope",
+    "the same of processor time",
+    "peer MB",
+    "headscope MB",
+    "page",
+    "found",
 )
 
 
@@ -59,7 +68,8 @@ def run(python, job, given, limit):
 
 def side_by_side(peer, given, data):
     """Run the peer and headscope in turn; a peer that fails is not asked again."""
-    theirs, ours = [], []
+    theirs = []
+    ours = []
     for _ in range(given.repeats):
         if not any("error" in found for found in theirs):
             theirs.append(run(given.python, peer.job, data, given.limit))
@@ -76,7 +86,8 @@ def make_given(folder, treebank, n):
     from headscope.data.corpus import as_corpus
     from headscope.models.load.source import demo_folder
 
-    sentences, corpus = [], list(as_corpus(treebank))
+    sentences = []
+    corpus = list(as_corpus(treebank))
     for s in corpus[:n]:
         rarity = [wordfreq.word_frequency(word.lower(), "en") for word in s.words]
         tree = {"heads": list(s.heads or ()), "relations": list(s.relations or ())}
@@ -138,11 +149,13 @@ def table(rows, columns):
 
 def write_between(path, text, mark):
     """Put the table between the markers ``mark`` of a page."""
-    begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
+    begin = f"<!-- {mark}:begin -->"
+    end = f"<!-- {mark}:end -->"
     page = path.read_text()
     if begin not in page or end not in page:
         raise SystemExit(f"{path} has no {begin} and {end}")
-    before, after = page.partition(begin)[0], page.partition(end)[2]
+    before = page.partition(begin)[0]
+    after = page.partition(end)[2]
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
@@ -160,7 +173,8 @@ def runs_of(repeats):
 
 def measured(given):
     """Run every peer beside headscope; returns the rows, and the page's table with its source."""
-    start, rows = time.perf_counter(), []
+    start = time.perf_counter()
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         data = [make_given(Path(folder), None, given.sentences)]
         if given.treebank:  # all of it, for what counts sentence by sentence

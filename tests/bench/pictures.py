@@ -28,7 +28,10 @@ COMMANDS = (
 )
 #: Pictures that belong to the README or to minutes of training.
 OTHERS = {"page-dark", "page-light", "shrink", "attribute_heads"}
-WIDTH, HEIGHT, SHOWN = 1240, 800, 930  # Of the browser's window; width of the moving picture
+# Of the browser's window; width of the moving picture
+WIDTH = 1240
+HEIGHT = 800
+SHOWN = 930
 TYPED = "The old ferry left the harbour before dawn."
 SECOND = "Before sunrise the boat sailed out of the port."
 
@@ -57,7 +60,9 @@ class Film:
     """Frames of a page, each with the pointer drawn where the mouse is."""
 
     def __init__(self, page) -> None:
-        self.page, self.frames, self.lengths = page, [], []
+        self.page = page
+        self.frames = []
+        self.lengths = []
         self.at = (WIDTH * 0.6, HEIGHT * 0.5)
 
     def settled(self) -> None:
@@ -78,7 +83,8 @@ class Film:
         """Move the pointer to the middle of an element, in some steps."""
         box = self.page.locator(selector).first.bounding_box()
         goal = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        (x, y), steps = self.at, 5
+        (x, y) = self.at
+        steps = 5
         for step in range(1, steps + 1):
             self.at = (x + (goal[0] - x) * step / steps, y + (goal[1] - y) * step / steps)
             self.page.mouse.move(*self.at)

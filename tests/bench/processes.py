@@ -17,7 +17,8 @@ from headscope.data.corpus import SAMPLE
 
 def main():
     given = options(__doc__, "treebank?", copies=1, processes=2, repeats=5)
-    n, treebank = str(given.processes), given.treebank or SAMPLE
+    n = str(given.processes)
+    treebank = given.treebank or SAMPLE
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / treebank.name
         corpus.write_bytes(treebank.read_bytes() * given.copies)
@@ -36,9 +37,11 @@ def main():
         print(f"{corpus.name} x {given.copies}, load before the first run {load()}")
         cost([*command, *one])  # files come from the disk once
         found = {key: median_cost(costs) for key, costs in in_turn(jobs, given.repeats).items()}
-    walls, after = [], []
+    walls = []
+    after = []
     for name in dict.fromkeys(name for name, _ in jobs):
-        start, whole = found[name, one].wall, found[name, ()]
+        start = found[name, one].wall
+        whole = found[name, ()]
         times = f"{whole.wall:.1f} s, processor time {whole.cpu:.1f} s, start {start:.1f} s"
         print(f"{name:28} {times}")
         walls.append(whole.wall)

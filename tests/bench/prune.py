@@ -23,7 +23,8 @@ METHODS = ("importance-token", "importance-example", "fisher", "surgeon")
 
 
 def main(sentences):
-    loaded, rounds = headscope.load("demo"), 5
+    loaded = headscope.load("demo")
+    rounds = 5
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
     given = Context.of_task(loaded, task, roles={}, use_labels=False, largest=54, seed=0)
     methods = {name: partial(choose, name, given) for name in METHODS}
@@ -35,7 +36,8 @@ def main(sentences):
 
 def user_loop(given):
     """Differentiate the pooled states once by the input embeddings' output, as any script would."""
-    loaded, task = given.calibration.loaded, given.calibration.task
+    loaded = given.calibration.loaded
+    task = given.calibration.task
     with use_implementation(loaded.network, "eager"):
         for batch in task.batches(loaded):
             x = loaded.model.get_input_embeddings()(batch.input_ids).detach().requires_grad_(True)
@@ -47,7 +49,8 @@ class Labelled:
     """The same calibration data, whose distance to a shifted target stands in for a label."""
 
     def __init__(self, inner):
-        self.inner, self.has_labels = inner, True
+        self.inner = inner
+        self.has_labels = True
 
     def batches(self, *, labels):
         """Yield the label-free batches: their loss costs what a labelled one does."""

@@ -41,7 +41,8 @@ def with_numpy(W_Q, W_K):
 
 def main():
     given = options(__doc__, heads=6, repeats=5)
-    base, large = layers_of(12, 12, 768), layers_of(24, 16, 1024)
+    base = layers_of(12, 12, 768)
+    large = layers_of(24, 16, 1024)
     chosen = np.linspace(0, 143, given.heads).astype(int).tolist()  # spread over all layers
     pairs = [(base[i // 12].W_Q[i % 12], base[i // 12].W_K[i % 12]) for i in chosen]
     print(f"{torch.get_num_threads()} threads; dense SVDs of {len(pairs)} of 144 heads, scaled up")
@@ -57,7 +58,8 @@ def main():
         print(f"dense {name} {seconds:.1f} s, as a multiple of ours: {seconds / times['base']:.0f}")
         gap = np.abs(found - np.stack(jobs[name]())) / found
         print(f"largest relative difference to dense {name}: {gap.max():.1e}")
-    one, other = times["base"] / 144, times["large"] / 384
+    one = times["base"] / 144
+    other = times["large"] / 384
     per_head = f"BERT-base {1e3 * one:.2f} ms, BERT-large {1e3 * other:.2f} ms"
     print(f"per head: {per_head}, ratio {other / one:.2f}")
 

@@ -159,7 +159,8 @@ def side_by_side(loaded, ids, repeats):
 
 def adaptive(loaded, text, length, check):
     found = headscope.spectrum(loaded, text, length=length, precision=0.01)
-    n, half = found.sequences, found.sampling.half_width
+    n = found.sequences
+    half = found.sampling.half_width
     print(f"\nn = {length}: every head within 0.01 after {n} sequences (widest {half:.4f});")
     print(f"10,000 are {10_000 / n:.0f} times the work")
     if check:

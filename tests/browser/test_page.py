@@ -307,7 +307,8 @@ def test_hostile_strings_are_inert(show, hostile_file):
 
 
 def test_no_script_but_its_own_can_run(browser, page_file, tmp_path):
-    text, added = page_file.read_text(encoding="utf-8"), "<script>window.hacked = 1</script></body>"
+    text = page_file.read_text(encoding="utf-8")
+    added = "<script>window.hacked = 1</script></body>"
     changed = tmp_path / "changed.html"
     changed.write_text(text.replace("</body>", added), encoding="utf-8")
     page = browser.new_page()

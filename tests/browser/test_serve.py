@@ -46,7 +46,8 @@ def served(browser, demo, tmp_path_factory):
 @pytest.fixture
 def show(browser, served):
     """Open the page; the test fails at any console message, error, dialog or foreign request."""
-    seen, contexts = [], []
+    seen = []
+    contexts = []
 
     def call(more="", address=served, **options):
         start = address.partition("?")[0]

@@ -122,7 +122,10 @@ def run() -> Command:
     """Call the command line in this process; what it does not catch fails the test."""
 
     def call(*arguments: object) -> Ended:
-        out, err, before, code = io.StringIO(), io.StringIO(), sys.argv, 0
+        out = io.StringIO()
+        err = io.StringIO()
+        before = sys.argv
+        code = 0
         sys.argv = ["headscope", *map(str, arguments)]
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -92,7 +92,8 @@ def code_of_a_tokenizer(folder: Path) -> None:
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-WEIGHTS, SHARD = "model.safetensors", "model-00001-of-00002.safetensors"
+WEIGHTS = "model.safetensors"
+SHARD = "model-00001-of-00002.safetensors"
 BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "no config": (without("config.json"), ("config.json", "save_pretrained")),
     "broken config": (write("config.json", '{"a":\n'), ("config.json", "not valid JSON", "line")),
@@ -144,7 +145,8 @@ def test_broken_models(case, run, copy, tmp_path):
         refused(run("classify", copy, "--limit", 3, "--no-validate"), "token id", "20 rows")
 
 
-MANIFEST, ALL = "headscope.json", [0, 1, 2, 3]
+MANIFEST = "headscope.json"
+ALL = [0, 1, 2, 3]
 REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 KEY = "encoder.layer.1.attention.self.key.weight"
 
@@ -261,7 +263,8 @@ TREEBANKS: dict[str, tuple[list[str], int, str]] = {
 @pytest.mark.parametrize("case", TREEBANKS)
 def test_bad_treebanks(case, run, model, tmp_path):
     rows, line, words = TREEBANKS[case]
-    path, out = tmp_path / "bad.conllu", tmp_path / "out"
+    path = tmp_path / "bad.conllu"
+    out = tmp_path / "out"
     path.write_text("\n".join(["# a comment", *rows, "", ""]))
     call = ("classify", model, "--treebank", path, "--limit", 2, "-o", out)
     refused(run(*call), f"{path}, line {line}: ", words)

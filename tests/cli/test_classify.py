@@ -17,12 +17,22 @@ from headscope.core.serialise import from_dict, to_json
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [
-        *(("The", 2, "det"), ("zebra", 3, "nsubj"), ("saw", 0, "root"), ("a", 6, "det")),
-        *(("big", 6, "amod"), ("house", 3, "obj"), (".", 3, "punct")),
+        ("The", 2, "det"),
+        ("zebra", 3, "nsubj"),
+        ("saw", 0, "root"),
+        ("a", 6, "det"),
+        ("big", 6, "amod"),
+        ("house", 3, "obj"),
+        (".", 3, "punct"),
     ],
     [
-        *(("He", 3, "nsubj:pass"), ("was", 3, "aux:pass"), ("bitten", 0, "root")),
-        *(("by", 6, "case"), ("the", 6, "det"), ("wombat", 3, "obl:agent"), ("!", 3, "punct")),
+        ("He", 3, "nsubj:pass"),
+        ("was", 3, "aux:pass"),
+        ("bitten", 0, "root"),
+        ("by", 6, "case"),
+        ("the", 6, "det"),
+        ("wombat", 3, "obl:agent"),
+        ("!", 3, "punct"),
     ],
 ]
 
@@ -162,7 +172,8 @@ def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, mode
 
 def test_every_stack_has_its_part(run, tmp_path):
     bart = write_tiny(tmp_path / "bart", "bart")
-    table, out = write_pairs(tmp_path / "pairs.tsv", some_pairs(60, seed=5)), tmp_path / "out"
+    table = write_pairs(tmp_path / "pairs.tsv", some_pairs(60, seed=5))
+    out = tmp_path / "out"
     outcome = run("classify", bart, "--text", table, "--control", "-o", out)
     assert outcome.code == 0
     encoder, rest = outcome.stdout.split("Decoder: 60 pairs")

@@ -58,7 +58,10 @@ def test_numbers_stand_side_by_side_in_every_format(first, second, run, tmp_path
     rows = read_rows((out / "compare.csv").read_text())
     (line,) = [row for row in rows if row["what"] == COSINE and row["report"] == "B"]
     assert [line[name] for name in ("model", "value", "low", "high")] == [
-        *("org/other", "0.25", "0.125", "0.375"),
+        "org/other",
+        "0.25",
+        "0.125",
+        "0.375",
     ]
     assert f"| symmetric | {COSINE} | " in (out / "compare.md").read_text()
     assert f"<td>{text}<br>" in (out / "compare.html").read_text()
@@ -245,7 +248,8 @@ def test_hostile_strings_do_nothing(format, first, new, run):
 
 
 def test_the_baseline_may_be_the_folder_that_is_written(run, model, tmp_path):
-    out, path = tmp_path / "out", tmp_path / "limits.toml"
+    out = tmp_path / "out"
+    path = tmp_path / "limits.toml"
     few = ("--only", "classify", "-q", "-o", out, "--config", path)
     path.write_text(
         f"[limits]\nbaseline = '{out}'\nfail_on = ['role-changed', 'setting-changed']\n"

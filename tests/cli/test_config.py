@@ -38,7 +38,8 @@ def refused_file(text: str | bytes, path: Path) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_typers_and_refuses_a_wrong_type(command, tmp_path):
     """Read from signatures here, from typer's own parameters there."""
-    options, path = settings.options_by_command(typer.Context(GROUP))[command], tmp_path / "s.toml"
+    options = settings.options_by_command(typer.Context(GROUP))[command]
+    path = tmp_path / "s.toml"
     assert set(options) == {param.name for param in GROUP.commands[command].params} - {"config"}
     for option in options.values():
         value, words = WRONG.get(option.kind, ('"xyzzy"', "choose from"))
@@ -117,7 +118,8 @@ def test_show_without_a_file_is_every_default(run):
 
 
 def test_show_lays_the_file_over_the_defaults(run, tmp_path):
-    path, again = tmp_path / "mine.toml", tmp_path / "again.toml"
+    path = tmp_path / "mine.toml"
+    again = tmp_path / "again.toml"
     path.write_text(FILE, encoding="utf-8")
     outcome = run("config", "show", "--config", path)
     shown = tomllib.loads(outcome.stdout)
@@ -194,14 +196,17 @@ def test_slips_are_told_where_they_stand(command, values, said, run):
 
 
 def test_sections_take_their_table_and_the_flags(tmp_path):
-    text, trees, path = tmp_path / "a.txt", tmp_path / "a.conllu", tmp_path / "mine.toml"
+    text = tmp_path / "a.txt"
+    trees = tmp_path / "a.conllu"
+    path = tmp_path / "mine.toml"
     text.write_text("the cat\n")
     trees.write_text("1\tcat\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
     path.write_text(
         f"[classify]\ntext = '{text}'\nlanguage = 'en'\noutput = 'o'\ndtype = 'float64'\n"
         "[depth]\ndtype = 'float32'\nlog = true\n[prune]\nlimit = 3\nsave = 'x'\n"
     )
-    here, names = typer.Context(GROUP), ("validate", "classify", "rank", "depth", "prune")
+    here = typer.Context(GROUP)
+    names = ("validate", "classify", "rank", "depth", "prune")
     settings.read_settings(path, here)
     found = section_settings(here, names, {"treebank": None, "text": None, "limit": None})
     assert found["classify"].pop("corpus").name == str(text)

@@ -82,7 +82,9 @@ ROWS = {
     "validate": Row({}),
     "explain": Row(
         {"sentence": "the cat sat", "layer": 1, "head": 2},
-        *("explain.csv", "explain.html explain-heads.csv", "explain"),
+        "explain.csv",
+        "explain.html explain-heads.csv",
+        "explain",
     ),
     "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles"),
     "attribute": Row(
@@ -94,14 +96,17 @@ ROWS = {
     ),
     "rank": Row(
         {"fresh": False, "control_seeds": 2},
-        *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank"),
+        "rank.csv",
+        "",
+        "cumulative_qk cumulative_ov effective_rank",
     ),
     "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map"),
     "depth": Row(SMALL, "depth.csv", "protected.csv", "depth protected"),
     "flow": Row({"limit": 24}, "flow.csv", "", "flow"),
     "linear": Row(
         FEW,
-        *("linear.csv", "linear_forms.csv linear_memory.csv linear_correlations.csv"),
+        "linear.csv",
+        "linear_forms.csv linear_memory.csv linear_correlations.csv",
         "linear_coherence",
     ),
     "symmetric": Row(FEW, "symmetric.csv", "symmetric_sets.csv", "symmetric_curves"),
@@ -120,7 +125,8 @@ ROWS = {
             **{"calibration_limit": 8, "no_roles": True},
         },
         "curves.csv",
-        *("scores.csv ablation.csv kept_alone.csv", "curves scores ablation"),
+        "scores.csv ablation.csv kept_alone.csv",
+        "curves scores ablation",
     ),
     "insights": Row(
         {"skip": "classify,spectrum,depth,flow,transfer,linear,symmetric"}, "insights.csv"
@@ -202,7 +208,8 @@ def test_a_second_run_from_a_file_is_for_people_and_replaces_the_folder(
     name, outcome, run, model, unpainted
 ):
     """All options come from a file whose format a flag overrules; what is not ours stays."""
-    kept, row = outcome(name), ROWS[name]
+    kept = outcome(name)
+    row = ROWS[name]
     path = kept.folder.parent.parent / "own.toml"
     lines = [f"{key} = {_toml(value)}" for key, value in row.options.items()]
     path.write_text("\n".join([f"[{name}]", f"model = '{model}'", 'format = "json"', *lines]))
@@ -297,7 +304,8 @@ def test_the_root(run):
 @pytest.mark.parametrize("name", ["diff", "list"])
 def test_every_format_of_commands_that_measure_nothing(name, others, run, tmp_path):
     """The format of a file is overruled; test_compare.py has those of compare."""
-    words, out = [name, *others[name]], tmp_path / "out"
+    words = [name, *others[name]]
+    out = tmp_path / "out"
     words += ["-o", str(out)] if name == "diff" else []
     human = run(*words)
     assert (human.code, human.stderr) == (0, "")
@@ -359,7 +367,8 @@ def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monke
 
 @pytest.mark.parametrize("name", [*COMMANDS, "config"])
 def test_slips(name, others, model, run, tmp_path):
-    out, options = tmp_path / "out", OPTIONS.get(name, {})
+    out = tmp_path / "out"
+    options = OPTIONS.get(name, {})
     words = [name, *(others[name] if name in OTHERS else [model, *ROWS[name].flags()])]
     if "output" in options:
         words += ["-o", out]
@@ -369,8 +378,10 @@ def test_slips(name, others, model, run, tmp_path):
     if "model" in options:
         refused(run(name), "MODEL", code=2)
     for option, slip, why in (
-        *(("dtype", "int8", "float32"), ("device", "tpu", "cuda")),
-        *(("seed", "x", "integer"), ("limit", "many", "integer")),
+        ("dtype", "int8", "float32"),
+        ("device", "tpu", "cuda"),
+        ("seed", "x", "integer"),
+        ("limit", "many", "integer"),
         ("task", "similarty", "Did you mean 'similarity'?"),
     ):
         if option in options:

@@ -54,7 +54,8 @@ def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened_with(path: Path, data: bytes) -> None:
     """Open a folder of which one file holds something else, measure a little, and mend it again."""
-    whole, said = path.read_bytes(), ""
+    whole = path.read_bytes()
+    said = ""
     path.write_bytes(data)
     folder = path.parent if path.parent.name != "1_Pooling" else path.parents[1]
     try:
@@ -69,12 +70,19 @@ def opened_with(path: Path, data: bytes) -> None:
 several = settings(fuzzed_slowly, max_examples=2 * fuzzed_slowly.max_examples)
 #: Which files have their values changed, and which their bytes.
 AS_VALUES = [
-    *("model/tokenizer.json", "model/tokenizer_config.json", "model/modules.json"),
-    *("model/1_Pooling/config.json", "pruned/headscope.json", "pruned/config.json"),
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "model/modules.json",
+    "model/1_Pooling/config.json",
+    "pruned/headscope.json",
+    "pruned/config.json",
 ]
 AS_BYTES = [
-    *("model/config.json", "model/tokenizer.json", "model/tokenizer_config.json"),
-    *("model/1_Pooling/config.json", "model/model.safetensors"),
+    "model/config.json",
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "model/1_Pooling/config.json",
+    "model/model.safetensors",
 ]
 
 
@@ -99,7 +107,8 @@ def test_headers_of_weights(folders, data):
     path = folders / "model" / "model.safetensors"
     whole = path.read_bytes()
     size = struct.unpack("<Q", whole[:8])[0]
-    header, rest = json.loads(whole[8 : 8 + size]), whole[8 + size :]
+    header = json.loads(whole[8 : 8 + size])
+    rest = whole[8 + size :]
     if data.draw(st.booleans()):
         name = data.draw(st.sampled_from(sorted(header)))
         part = data.draw(st.sampled_from(["dtype", "shape", "data_offsets"]))

@@ -107,7 +107,8 @@ def test_nothing_is_said_of_labels_that_are_right(classifier, right, run, tmp_pa
 @pytest.mark.parametrize("seed", range(3))
 def test_chance_is_that_of_the_models_own_guesses(seed):
     rng = np.random.default_rng(seed)
-    predicted, gold = rng.choice(3, 40, p=[0.6, 0.3, 0.1]), rng.choice(3, 40)
+    predicted = rng.choice(3, 40, p=[0.6, 0.3, 0.1])
+    gold = rng.choice(3, 40)
     right = int((predicted == gold).sum())
     chance, p = below_chance(right, np.bincount(predicted), np.bincount(gold))
     meeting = np.mean(predicted[:, None] == gold[None, :])
@@ -131,7 +132,8 @@ def test_tags_in_another_order_are_doubtful(tmp_path):
     with torch.no_grad():
         logits = [loaded.network(torch.tensor([row.ids])).logits[0] for row in rows]
     guesses = [scores.argmax(dim=-1) for scores in logits]
-    own, turned = [], []
+    own = []
+    turned = []
     for row, guess in zip(rows, guesses, strict=True):
         numbers = guess[list(row.masked)].tolist()
         own.append(tuple(names[i] for i in numbers))

@@ -71,8 +71,18 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
 
 
 PLAIN = (
-    *("prune", "demo", "--task", "similarity", "--no-roles", "--no-validate"),
-    *("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--method", "fisher"),
+    "prune",
+    "demo",
+    "--task",
+    "similarity",
+    "--no-roles",
+    "--no-validate",
+    "--data",
+    "stsb-test.csv",
+    "--calibration",
+    "stsb-train.csv",
+    "--method",
+    "fisher",
 )
 
 
@@ -95,7 +105,8 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     # What stands on disk is the model of the curve's last point.
     (curve,) = (c for c in result["curves"] if c["method"] != "random")
     assert [len(p["heads_removed"]) for p in curve["points"]] == [0, len(IDLE)]
-    saved, part = result["saved"], curve["points"][1]
+    saved = result["saved"]
+    part = curve["points"][1]
     assert part["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
     assert saved["measured"] == pytest.approx(part["value"]["value"], abs=1e-4)
     small = headscope.load(saved["folder"])
@@ -104,7 +115,8 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     # The card's header says of these examples what the JSON says.
     (entry,) = ModelCard.load(Path(saved["folder"]) / "README.md").data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
-    said, change = metric["args"], Estimate(**part["difference"])
+    said = metric["args"]
+    change = Estimate(**part["difference"])
     assert metric["value"] == pytest.approx(part["value"]["value"], abs=5.1e-5)
     assert (said["examples"], said["max_drop"]) == (80, 0.5)
     assert said["full_model"] == pytest.approx(result["baseline"]["value"]["value"], abs=5.1e-5)
@@ -148,7 +160,9 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     assert "the tests leave out every example" in result["warnings"][0]
     # All values are of the 70 that are left.
     chosen = open_sources(
-        *("similarity", "stsb-train.csv", "stsb-train.csv"),
+        "similarity",
+        "stsb-train.csv",
+        "stsb-train.csv",
         limit=None,
         calibration_limit=20,
         seed=0,

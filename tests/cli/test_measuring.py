@@ -37,7 +37,8 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
 
 def test_states_that_overflow_are_null(run, tmp_path, lines):
     """Without LayerNorm the feed-forward network of this model multiplies by 10^16 a layer."""
-    folder, out = tiny_bert(tmp_path / "model", layers=5), tmp_path / "out"
+    folder = tiny_bert(tmp_path / "model", layers=5)
+    out = tmp_path / "out"
     weights = load_file(folder / "model.safetensors")
     for name in weights:
         if name.endswith(("intermediate.dense.weight", "output.dense.weight")):
@@ -85,7 +86,9 @@ def test_a_step_that_differs_from_the_model_ends_with_exit_code_3(run, model, mo
 def test_shared_projections(run, model, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
-    out, config, few = tmp_path / "out", tmp_path / "run.toml", ("--no-fresh", "-o")
+    out = tmp_path / "out"
+    config = tmp_path / "run.toml"
+    few = ("--no-fresh", "-o")
     config.write_text("[rank]\nshare_projections = [4, 8, 16]\n")
     done = run("rank", model, "--config", config, "--text", text, "-v", *few, out)
     assert done.code == 0, done.stderr

@@ -85,7 +85,8 @@ def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "WINDOW", 8)
     path = SAMPLE
     if kind == "pairs":
-        model, path = write_tiny(tmp_path / "bart", "bart"), tmp_path / "pairs.tsv"
+        model = write_tiny(tmp_path / "bart", "bart")
+        path = tmp_path / "pairs.tsv"
         rows = [sentence.text for sentence in corpus.sample_corpus()][:45]
         rows[20:40:7] = [" ".join(rows[:20])] * 3
         lines = (f"{row}\t{rows[i // 2]}" for i, row in enumerate(rows))
@@ -101,7 +102,8 @@ def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
 
 
 def test_prune(model, tmp_path):
-    repairs, methods = ("scale", "surgeon"), ("surgeon", "random")
+    repairs = ("scale", "surgeon")
+    methods = ("surgeon", "random")
     few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
     other = {"ablation": False, "save": tmp_path / "other"}
     expected = alone("prune", model, methods=methods, repairs=repairs, **few, **other)
@@ -129,7 +131,8 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     assert ended[1].code == -9
     assert "Process 2 of 2 has given no sign of life" in said(ended)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *(".classify.state.safetensors", ".classify.state.2-of-2.safetensors"),
+        ".classify.state.safetensors",
+        ".classify.state.2-of-2.safetensors",
     }
     found = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))

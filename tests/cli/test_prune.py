@@ -30,7 +30,8 @@ JSON = ("--no-roles", "--format", "json")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Evaluation and calibration data of both tasks."""
-    folder, found = tmp_path_factory.mktemp("data"), dict[str, tuple[Path, Path]]()
+    folder = tmp_path_factory.mktemp("data")
+    found: dict[str, tuple[Path, Path]] = {}
     for task, times in (("fidelity", 1), ("mlm", 20)):
         for i, lines in enumerate(zip(*PAIRS, strict=True)):
             path = folder / f"{task}-{i}.txt"
@@ -139,7 +140,8 @@ def test_the_terminal_shows_every_stack(found, folder):
     fits(printed)
     text = " ".join(printed.split())
     for stack in found.stacks:
-        point, change = stack.curves[0].points[1], stack.curves[0].points[1].difference
+        point = stack.curves[0].points[1]
+        change = stack.curves[0].points[1].difference
         value = f"{point.value.value:.2f} {point.value.low:.1f} {point.value.high:.1f}"
         lost = f"{change.value:+.2f} {change.low:+.1f} {change.high:+.1f}"
         assert f"{stack.stack} surgeon 50% {value} {lost}" in text

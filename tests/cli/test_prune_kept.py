@@ -51,10 +51,8 @@ def shown() -> list[str]:
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    found, names = (
-        dict[object, str](),
-        {"--save", "smaller", "small", "-o", "out/", "--calibration"},
-    )
+    found: dict[object, str] = {}
+    names = {"--save", "smaller", "small", "-o", "out/", "--calibration"}
     for command in (*PruneOptions.examples, *lines):
         words = [word for word in shlex.split(command) if not word.endswith((".tsv", ".csv"))]
         if not {*words} & {*OTHERS}:
@@ -121,7 +119,8 @@ def point_of(result: dict[str, Any], method: str, repair: str) -> dict[str, Any]
 
 def check_folder(result: dict[str, Any]) -> None:
     """What is on disk is the kept curve's model: its heads, and its value measured again."""
-    saved, kept = result["saved"], result["kept"]
+    saved = result["saved"]
+    kept = result["kept"]
     point = point_of(result, kept["method"], kept["repair"])
     assert kept["method"] != "random"
     assert saved["heads_removed"] == point["heads_removed"]
@@ -170,8 +169,15 @@ def test_what_is_shown_runs_and_saves_the_model_that_is_named(run, desk, command
 
 
 SIMILAR = (
-    *("--task", "similarity", "--data", "stsb-test.csv", "--calibration", "stsb-train.csv"),
-    *("--no-roles", "--format", "json"),
+    "--task",
+    "similarity",
+    "--data",
+    "stsb-test.csv",
+    "--calibration",
+    "stsb-train.csv",
+    "--no-roles",
+    "--format",
+    "json",
 )
 SAVE = ("--fraction", "0.5", "--save", "small")
 
@@ -292,10 +298,12 @@ def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):
         loaded.model.embeddings.position_embeddings.weight.zero_()
     loaded.network.save_pretrained(desk / "bag")
     loaded.tokenizer.save_pretrained(desk / "bag")
-    words, text = ["the", "cat", "sat", "on", "a", "mat", "and", "it", "was", "red"], ""
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "it", "was", "red"]
+    text = ""
     for i in range(12):
         draw = random.Random(i)
-        first, second = draw.sample(words, 6), draw.sample(words, 4)
+        first = draw.sample(words, 6)
+        second = draw.sample(words, 4)
         for gold in (0.0, 5.0):
             text += f"{' '.join(draw.sample(first, 6))},{' '.join(second)},{gold + i / 12}\n"
     (desk / "ties.csv").write_text(text, encoding="utf-8")

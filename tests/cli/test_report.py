@@ -17,7 +17,8 @@ def timeless(folder: Path) -> dict[str, bytes]:
 def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_are_gone(
     run, model, quick, tmp_path
 ):
-    out, alone = tmp_path / "report", tmp_path / "alone"
+    out = tmp_path / "report"
+    alone = tmp_path / "alone"
     call = ("report", model, "--config", quick, "-o", out)
     limits = "[limits]\nvalidation = true\nmax_without_role = 8\n"
     more = "[explain]\nlayer = 1\n[insights.thresholds]\nasymmetry = 1.9\n"
@@ -43,7 +44,8 @@ def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_a
     assert document["insights"]["thresholds"]["asymmetry"] == 1.9
 
     run("depth", model, "--config", quick, "-q", "-o", alone)  # a section is the command's own
-    section, own = document["depth"], json.loads((alone / "depth.json").read_text())
+    section = document["depth"]
+    own = json.loads((alone / "depth.json").read_text())
     for result in (section, own):
         del result["provenance"]["created"], result["provenance"]["command"]
     assert section == own
@@ -61,7 +63,8 @@ def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_a
 def test_a_limit_fails_after_the_report_of_a_hostile_folder_is_written(
     run, model, quick, tmp_path, monkeypatch
 ):
-    summary, out = tmp_path / "summary.md", tmp_path / "report"
+    summary = tmp_path / "summary.md"
+    out = tmp_path / "report"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     folder = tmp_path / "a|b <img src=x onerror=alert(1)> @octocat \u202ertl"
@@ -97,7 +100,8 @@ def test_a_model_that_is_not_known_gets_its_certificate_and_nothing_else(
 def test_sentences_of_ones_own_are_on_the_page_or_refused_before_anything_is_measured(
     run, model, tmp_path
 ):
-    out, words = tmp_path / "report", ("the cat sat", "a dog & <b>")
+    out = tmp_path / "report"
+    words = ("the cat sat", "a dog & <b>")
     flags = [part for text in words for part in ("--sentence", text)]
     ended = run("report", model, "--only", "validate", *flags, "-o", out)
     assert ended.code == 0, ended.stderr

@@ -154,7 +154,8 @@ def test_weights_lie_in_their_folder(name, run, copy, tmp_path):
 
 def test_a_forged_report_deletes_nothing(run, model, tmp_path):
     """A report.json names the files that it wrote; only those are ever taken away."""
-    out, mine = tmp_path / "out", tmp_path / "mine.txt"
+    out = tmp_path / "out"
+    mine = tmp_path / "mine.txt"
     out.mkdir()
     for path in (mine, out / "notes.txt"):
         path.write_text("mine")
@@ -181,7 +182,8 @@ def test_absurd_sizes(changes, said, run, copy):
 
 
 def test_odd_settings_and_sizes_that_the_weights_have(run, copy):
-    weights, name = load_file(copy / "model.safetensors"), "embeddings.word_embeddings.weight"
+    weights = load_file(copy / "model.safetensors")
+    name = "embeddings.word_embeddings.weight"
     weights[name] = torch.cat([weights[name], torch.zeros(300_000, weights[name].shape[1])])
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     odd = {"pad_token_id": -1, "chunk_size_feed_forward": 3}

@@ -25,7 +25,8 @@ PIECES = [word for word in WORDS if not word.startswith("#")]
 @pytest.fixture(scope="module", autouse=True)
 def _one_graph_of_each_model():
     """Tracing a model is most of the time; a graph that was written is written again."""
-    write, graphs = serving.write_graph, {}
+    write = serving.write_graph
+    graphs = {}
 
     def once(model, path, *, typed):
         key = (model.task_head, len(model.sites), typed)
@@ -189,7 +190,8 @@ def test_a_graph_is_the_pruned_classifier_of_pairs(run, tmp_path):
     session = onnxruntime.InferenceSession(str(folder / "onnx" / "model.onnx"))
     assert [item.name for item in session.get_inputs()] == list(columns)
     (logits,) = session.run(["logits"], feed)
-    expected, gates = [], torch.ones(1, 4)
+    expected = []
+    gates = torch.ones(1, 4)
     gates[0, 1] = gates[0, 2] = 0.0
     for pair in TEXTS:
         made = full.tokenizer(*pair, return_tensors="pt")

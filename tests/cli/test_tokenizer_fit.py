@@ -65,7 +65,8 @@ def test_when_it_is_said(pieces, share, warnings):
 
 
 def test_the_share_stands_in_every_output(run, model, tmp_path):
-    text, out = tmp_path / "lines.txt", tmp_path / "out"
+    text = tmp_path / "lines.txt"
+    out = tmp_path / "out"
     text.write_text(f"{KNOWN} {SNOWMAN}\n" * 40, encoding="utf-8")  # one piece of seven is unknown
     words = f"does not know 14.3% of the pieces of {text} (its first 40 texts)"
     table = run("rank", model, "--text", text, "--no-fresh", "--format", "csv")
@@ -101,7 +102,8 @@ def test_the_file_is_read_and_the_class_is_said_by_every_command(run, model, tmp
         {"type": "Replace", "pattern": {"String": "x"}, "content": "big"},
     ]
     _edited(folder, normalizer={"type": "Sequence", "normalizers": replacing})
-    text, saved = tmp_path / "lines.txt", tmp_path / "saved"
+    text = tmp_path / "lines.txt"
+    saved = tmp_path / "saved"
     text.write_text("the cat sat on a mat\nshe ran to the house\n" * 6, encoding="utf-8")
     commands = (
         ("explain", folder, "x dog"),

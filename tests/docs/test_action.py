@@ -286,8 +286,14 @@ def test_what_inputs_say_is_never_run(runner, recorded):
     outputs = runner.run(**given)
     report, diff = recorded()
     assert report == [
-        *("report", "--output=headscope-report", "--quiet", f"--config={HOSTILE}"),
-        *(f"--text={HOSTILE}", "--treebank=--output=evil", "--", HOSTILE),
+        "report",
+        "--output=headscope-report",
+        "--quiet",
+        f"--config={HOSTILE}",
+        f"--text={HOSTILE}",
+        "--treebank=--output=evil",
+        "--",
+        HOSTILE,
     ]
     assert diff[:3] == ["diff", "--format=md", f"--fail-on={HOSTILE}"]
     assert diff[3:] == ["--", "--fail-on", outputs["report"]]

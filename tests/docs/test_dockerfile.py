@@ -42,7 +42,8 @@ def test_the_build_sees_only_what_it_copies():
 def followed(tmp_path_factory):
     """Copy what COPY copies, run what RUN runs with a stub of each program; return the calls."""
     folder = tmp_path_factory.mktemp("build")
-    programs, source = folder / "bin", folder / "src"
+    programs = folder / "bin"
+    source = folder / "src"
     programs.mkdir()
     source.mkdir()
     for name in ("pip", "useradd"):
@@ -50,7 +51,8 @@ def followed(tmp_path_factory):
             f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >> "{folder}/calls"; echo >> "{folder}/calls"\n'
         )
         (programs / name).chmod(0o755)
-    arguments, calls = {}, []
+    arguments = {}
+    calls = []
     for instruction, text in LINES:
         if instruction == "ARG":
             arguments |= dict([text.split("=", 1)])

@@ -18,8 +18,22 @@ from headscope.shrinking import bench
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_EXAMPLES = (
-    *("classify", "depth", "explain", "flow", "insights", "linear", "measure", "prune", "rank"),
-    *("report", "scores", "shrink", "spectrum", "symmetric", "transfer", "validate"),
+    "classify",
+    "depth",
+    "explain",
+    "flow",
+    "insights",
+    "linear",
+    "measure",
+    "prune",
+    "rank",
+    "report",
+    "scores",
+    "shrink",
+    "spectrum",
+    "symmetric",
+    "transfer",
+    "validate",
 )
 
 

@@ -80,8 +80,10 @@ def test_it_takes_a_folder_of_four_files_and_two_lines():
 
 def test_the_command_of_the_page_works(project, tmp_path):
     """It measures and shows, is a section of the report and of config files, and is checked."""
-    model, out = tiny_bert(tmp_path / "model"), tmp_path / "out"
-    config, report = tmp_path / "x.toml", tmp_path / "report"
+    model = tiny_bert(tmp_path / "model")
+    out = tmp_path / "out"
+    config = tmp_path / "x.toml"
+    report = tmp_path / "report"
     config.write_text("[reach]\nlimit = 5\n")
     # What the process has imported is not rewritten; the tests' own assertions are.
     room = [path for path in FILES if path.endswith(".py")]

@@ -49,7 +49,8 @@ def _run(cases: list[Case], asked: argparse.Namespace) -> int:
         cases = [c for c in cases if c.model not in SHARED and "shared/" not in "".join(c.steps)]
         print(f"without the models and data of {shared}", file=sys.stderr)
     warm_up()
-    start, used = time.monotonic(), 0.0
+    start = time.monotonic()
+    used = 0.0
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     try:
         for case, steps, seconds in run_all(cases, asked.jobs, shared):

@@ -8,20 +8,27 @@ from typing import NamedTuple
 
 TINY = ("bert", "modernbert", "marian")
 COMMANDS = (
-    *("attribute", "classify", "compare", "depth", "diff", "explain", "flow", "insights"),
-    *(
-        "linear",
-        "list",
-        "prune",
-        "rank",
-        "report",
-        "schema",
-        "shrink",
-        "export",
-        "serve",
-        "spectrum",
-    ),
-    *("symmetric", "transfer", "validate"),
+    "attribute",
+    "classify",
+    "compare",
+    "depth",
+    "diff",
+    "explain",
+    "flow",
+    "insights",
+    "linear",
+    "list",
+    "prune",
+    "rank",
+    "report",
+    "schema",
+    "shrink",
+    "export",
+    "serve",
+    "spectrum",
+    "symmetric",
+    "transfer",
+    "validate",
 )
 _HERE = Path(__file__).parent
 
@@ -41,7 +48,8 @@ class Case(NamedTuple):
 def all_cases() -> Iterator[Case]:
     """Yield every case of every model."""
     tables = tomllib.loads((_HERE / "cases.toml").read_text("utf-8"))
-    quick, other = tables.pop("quick"), tables.pop("quick-marian")
+    quick = tables.pop("quick")
+    other = tables.pop("quick-marian")
     for model in TINY:
         for command, words in (quick | (other if model == "marian" else {})).items():
             line = re.sub(r"\bM\b", model, f"{command} {words}")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 #: Numbers of fields, rows, figures and tensors agree to this share of the larger, or this much.
-RELATIVE, ABSOLUTE = 1e-3, 1e-5
+RELATIVE = 1e-3
+ABSOLUTE = 1e-5
 #: Numbers inside texts agree as those do, or to this many units of their last printed digit. Whole
 #: numbers in texts are counts, which have to be equal, unless a percent sign follows.
 UNITS = 1.01
@@ -84,7 +85,8 @@ def _text_changes(old: str, new: str, where: str) -> Iterator[Change]:
     """Compare line by line; lines may be wrapped elsewhere where a number has another width."""
     if old == new or _rounded_otherwise(old, new):
         return
-    a, b = old.split("\n"), new.split("\n")
+    a = old.split("\n")
+    b = new.split("\n")
     if len(a) == len(b):
         blocks = [("replace", i, i + 1, i, i + 1) for i in range(len(a))]
     else:
@@ -99,7 +101,8 @@ def _text_changes(old: str, new: str, where: str) -> Iterator[Change]:
             else:
                 blocks.append((kind, i, j, k, m))
     for _, i, j, k, m in blocks:
-        before, after = "\n".join(a[i:j]), "\n".join(b[k:m])
+        before = "\n".join(a[i:j])
+        after = "\n".join(b[k:m])
         if before != after and not _rounded_otherwise(before, after):
             yield Change(where, _short(before) or "(nothing)", _short(after) or "(gone)")
 

@@ -54,7 +54,8 @@ def run_all(cases: Sequence[Case], jobs: int, shared: Path) -> Iterator[tuple[Ca
         if _join(_fork(lambda: write_inputs(room / "inputs", shared))):
             raise SystemExit("the inputs of the cases could not be written")
         hashes = _names_of_hashes(room / "inputs")
-        waiting, running = [*cases], dict[int, Case]()
+        waiting = [*cases]
+        running: dict[int, Case] = {}
         while waiting or running:
             while waiting and len(running) < jobs:
                 case = waiting.pop(0)

@@ -33,10 +33,23 @@ from headscope.models.run.routing import Router
 FULL = next(variant for variant in VARIANTS if variant.name == "full")
 #: Those whose layers are built otherwise than those of the first family of their layout.
 OTHERS = (
-    *("roberta-prelayernorm", "xlm-roberta-xl", "electra", "xmod", "splinter", "pegasus", "mbart"),
-    *("albert, two groups", "albert, inner group", "esm, absolute", "eurobert, shared keys"),
-    *("roformer, rotated values", "xlm, sinusoids", "mobilebert, no bottleneck", "mt5"),
-    *("deberta-v2, own maps, short", "deberta-v2, as v3, short"),
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+    "electra",
+    "xmod",
+    "splinter",
+    "pegasus",
+    "mbart",
+    "albert, two groups",
+    "albert, inner group",
+    "esm, absolute",
+    "eurobert, shared keys",
+    "roformer, rotated values",
+    "xlm, sinusoids",
+    "mobilebert, no bottleneck",
+    "mt5",
+    "deberta-v2, own maps, short",
+    "deberta-v2, as v3, short",
 )
 NAMES = [*(family.name for family in FIRST), *OTHERS]
 #: Why a family's layers cannot be taken apart.
@@ -51,8 +64,16 @@ REFUSED = {
 NOT_ATTRIBUTED = {"convbert": "beside its heads"}
 #: These compute their softmax or their norms in float32, whatever the model's type.
 ROUNDED = (
-    *("layoutlm", "markuplm", "splinter", "xlm", "flaubert"),
-    *("eurobert", "t5", "mt5", "umt5", "deberta"),
+    "layoutlm",
+    "markuplm",
+    "splinter",
+    "xlm",
+    "flaubert",
+    "eurobert",
+    "t5",
+    "mt5",
+    "umt5",
+    "deberta",
 )
 
 
@@ -111,7 +132,8 @@ def test_every_family_is_taken_apart_or_refused_with_the_reason(name):
 
 def check_depth(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
     """Every state that the parts lead to is transformers' own."""
-    own, states = theirs(loaded, tokens), ours(loaded, tokens)
+    own = theirs(loaded, tokens)
+    states = ours(loaded, tokens)
     assert len(states) == len(loaded.sites) + 1
     listed = own.hidden_states
     if len(listed) == len(states):  # ALBERT lists one for each group of layers

@@ -393,7 +393,8 @@ MEASURES = (
 @pytest.mark.parametrize("command", MEASURES, ids=lambda command: command.name)
 def test_every_measuring_function_asks_for_the_certificate(command, tmp_path, monkeypatch):
     """Even a certificate that was good before: its weights are overwritten."""
-    loaded, files = with_words(BY_NAME["bert"]), Files(tmp_path)
+    loaded = with_words(BY_NAME["bert"])
+    files = Files(tmp_path)
     loaded.model.train()
     with pytest.raises(ValidationFailedError, match="training mode"):
         command.run(loaded, files)

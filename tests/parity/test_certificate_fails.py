@@ -214,7 +214,8 @@ def test_mask_that_is_dropped(registered, loaded, monkeypatch):
 
 
 def test_mask_that_is_lost_in_one_layer(loaded, monkeypatch):
-    attend, lost = Router.attend, 2
+    attend = Router.attend
+    lost = 2
 
     def forgetful(router: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, *more: Any) -> Any:
         mask = None if module is loaded.sites[lost].module else mask
@@ -289,7 +290,8 @@ def test_wrong_installed_attention(what, loaded, monkeypatch):
 
 def test_model_that_is_not_finite(loaded):
     """Our NaN is where the model's is; that is no agreement."""
-    layer, value = 0, math.nan
+    layer = 0
+    value = math.nan
     layers = loaded.model.encoder.layer
     layers[layer].attention.output.dense.weight.data[3, 3] = value
     result = validate_model(loaded)
@@ -378,13 +380,16 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     # Its W_Q as stored makes scores that are sqrt(d_head) times too large.
     "esm": (EsmLayout, "match", misread(lambda _: None), "layer 0: max |pattern"),
     "squeezebert": (
-        *(SqueezeBertLayout, "answer"),
+        SqueezeBertLayout,
+        "answer",
         lambda _: lambda self, site, z, inputs: {"context_layer": z.flip(1).transpose(1, 2)},
         "layer 0: max |out",
     ),
     # Values from the keys' input, of another width, which must not raise anything.
     "mobilebert": (
-        *(MobileBertLayout, "read", misread(lambda given: replace(given, x_value=None))),
+        MobileBertLayout,
+        "read",
+        misread(lambda given: replace(given, x_value=None)),
         "not comparable",
     ),
     "xlm": (
@@ -395,12 +400,15 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     ),
     "marian": (Layout, "causal", misread(lambda _: False), "decoder layer 0: max |pattern"),
     "bart": (  # the decoder's own states in the place of the encoder's
-        *(Layout, "read", misread(lambda given: replace(given, x_k=given.x_q))),
+        Layout,
+        "read",
+        misread(lambda given: replace(given, x_k=given.x_q)),
         "cross layer 0: max |pattern",
     ),
     "t5": (T5Layout, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
     "rembert": (  # a reason, and nothing raised
-        *(RemBertLayout, "place"),
+        RemBertLayout,
+        "place",
         lambda _: lambda self, site, heads, inputs: inputs.given["positions"],
         "rembert does not run through our attention: 'positions'",
     ),

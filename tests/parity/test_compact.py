@@ -266,7 +266,8 @@ def test_the_manifest_says_what_was_kept(tmp_path):
     headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
     assert manifest["form"] == "compact"
-    kept, removed = ([0, 2, 3], [], [1, 2, 3]), ([1], [0, 1, 2, 3], [0])
+    kept = ([0, 2, 3], [], [1, 2, 3])
+    removed = ([1], [0, 1, 2, 3], [0])
     for layer, found in enumerate(manifest["attention"]):
         module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
         heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}

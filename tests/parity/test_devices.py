@@ -89,7 +89,13 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
 #: (Not flow: its pad_sequence makes a tensor in C++, where this device is ordinary memory.)
 _SLOW = ("efficient", "linear", "symmetric", "prune")
 NAMES = (
-    *("validate", "rank", "spectrum", "depth", "explain", "attribute", "transfer"),
+    "validate",
+    "rank",
+    "spectrum",
+    "depth",
+    "explain",
+    "attribute",
+    "transfer",
     *(_SLOW if frozen.recompute else ()),
 )
 

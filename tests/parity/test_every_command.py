@@ -14,8 +14,14 @@ from family_table import COMMAND, shown, standing_cells
 #: What makes a command go another way: shared modules or keys, windows, a bias by position, heads
 #: beside a convolution, channels first, maps that lie across, several stacks.
 KINDS = (
-    *("albert", "eurobert, shared keys", "modernbert", "deberta-v2, as v3", "convbert"),
-    *("squeezebert", "gpt2", "t5"),
+    "albert",
+    "eurobert, shared keys",
+    "modernbert",
+    "deberta-v2, as v3",
+    "convbert",
+    "squeezebert",
+    "gpt2",
+    "t5",
 )
 
 
@@ -47,7 +53,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.mark.parametrize("family", _families(), ids=lambda family: family.name)
 def test_a_command_does_what_the_table_says(family, files):
-    standing, loaded = standing_cells()[shown(family)], opened(family)
+    standing = standing_cells()[shown(family)]
+    loaded = opened(family)
     assert list(standing) == [command.name for command in COMMANDS]
     for command in _commands(family):
         found = outcome(loaded, command, files)
@@ -56,7 +63,8 @@ def test_a_command_does_what_the_table_says(family, files):
 
 def _sized(base: str, heads: int, d_head: int, layers: int = 1, **more: int) -> Family:
     """Configure a covered family with heads of another width."""
-    family, width = BY_NAME[base], heads * d_head
+    family = BY_NAME[base]
+    width = heads * d_head
     sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 2 * width}
     if family.layout == "t5":
         sizes = {"num_heads": heads, "d_kv": d_head, "d_model": 36, "d_ff": 72}
@@ -77,7 +85,8 @@ def test_unusual_sizes(base, heads, d_head, more, files):
     loaded = opened(_sized(base, heads, d_head), **more)
     assert {(site.n_heads, site.d_head) for site in loaded.sites} == {(heads, d_head)}
     first = [site for site in loaded.sites if site.stack == loaded.stacks[0]]
-    standing, only = standing_cells()[base], heads * len(first) == 1
+    standing = standing_cells()[base]
+    only = heads * len(first) == 1
     for command in COMMANDS:
         search = only and command.name == "prune --max-drop"  # refuses, at once
         if command.weekly and not (search or frozen.recompute):

@@ -170,7 +170,8 @@ def test_single_heads_and_sets_are_what_effects_measure():
 
 
 def test_a_task_stands_beside_the_cosine(tmp_path):
-    loaded, data = opened(dtype="float32"), tmp_path / "lines.txt"
+    loaded = opened(dtype="float32")
+    data = tmp_path / "lines.txt"
     data.write_text("\n".join(LINES))
     found = headscope.symmetric(loaded, LINES, task="fidelity", data=data)
     assert found.task.baseline.value == pytest.approx(1)

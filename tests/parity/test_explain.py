@@ -49,7 +49,8 @@ class Slow:
             states = model.model(**ids, output_hidden_states=True).hidden_states
         self.x = states[layer][0].double().numpy()
         self.after = states[layer + 1][0].double().numpy()
-        self.n, self.d_head = len(self.x), 8
+        self.n = len(self.x)
+        self.d_head = 8
         self.n_heads = self.x.shape[1] // self.d_head
         self.mine = slice(head * self.d_head, (head + 1) * self.d_head)
 
@@ -59,7 +60,8 @@ class Slow:
         )
 
     def pattern(self, cut: slice, scale: float, seen: Callable[[int, int], bool]) -> Array:
-        q, k = self.projected("query")[:, cut], self.projected("key")[:, cut]
+        q = self.projected("query")[:, cut]
+        k = self.projected("key")[:, cut]
         found = np.zeros((self.n, self.n))
         for i in range(self.n):
             sizes = [math.exp(scale * q[i] @ k[j]) if seen(i, j) else 0.0 for j in range(self.n)]
@@ -82,9 +84,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def test_every_step_is_what_a_slow_program_says(bert):
-    layer, head = 1, 2
-    result, slow = explained(bert, layer=layer, head=head), Slow(bert, layer, head)
-    cut, scale = slow.mine, slow.d_head**-0.5
+    layer = 1
+    head = 2
+    result = explained(bert, layer=layer, head=head)
+    slow = Slow(bert, layer, head)
+    cut = slow.mine
+    scale = slow.d_head**-0.5
 
     def same(step: str, name: str, expected: Array) -> None:
         # Kept with four digits.
@@ -162,11 +167,15 @@ def _reordered(weights: Callable[..., Any]) -> Callable[..., Any]:
 #: What is spoilt, where, and what is said of it.
 WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "scale": (
-        *(AttentionSite, "scale", lambda scale: property(lambda site: scale.fget(site) * 1.01)),
+        AttentionSite,
+        "scale",
+        lambda scale: property(lambda site: scale.fget(site) * 1.01),
         r"Step 5 of explain \(scores of all heads\)",
     ),
     "mask": (
-        *(measure, "masked_softmax", lambda function: lambda scores, mask=None: function(scores)),
+        measure,
+        "masked_softmax",
+        lambda function: lambda scores, mask=None: function(scores),
         r"Step 6 of explain \(pattern of all heads with 2 positions",
     ),
     # Heads in another order: what each adds is no longer its own.

@@ -168,7 +168,8 @@ def test_certificate(built):
 
 def test_removed_heads_are_zeroed_heads(built):
     """In the model's own run and through gates."""
-    loaded, heads = built.loaded, built.heads
+    loaded = built.loaded
+    heads = built.heads
     before = {key: value.clone() for key, value in built.network.state_dict().items()}
     with built.zeroed():
         expected = states(loaded)
@@ -186,7 +187,8 @@ def test_removed_heads_are_zeroed_heads(built):
 
 @pytest.mark.parametrize("built", ONE_SIDE, ids=lambda f: f.name, indirect=True)
 def test_heads_removed_in_two_steps_and_saved_in_between(built, tmp_path):
-    loaded, heads = built.loaded, built.heads
+    loaded = built.loaded
+    heads = built.heads
     cut = headscope.remove_heads(loaded, heads)
     half = headscope.remove_heads(loaded, heads[::2])
     sizes = [sum(p.numel() for p in one.model.parameters()) for one in (loaded, half, cut)]
@@ -224,10 +226,12 @@ class Keep:
 @of_every_layout
 def test_what_is_shown(built):
     """Patterns are the eager model's; by norms, those of a loop over vectors of d_model numbers."""
-    loaded, network = built.loaded, built.network
+    loaded = built.loaded
+    network = built.network
     ids, mask = padded_batch()
     target = (ids[:, :5],) if loaded.encoder_decoder else ()
-    plain, weighted = Keep(), Keep()
+    plain = Keep()
+    weighted = Keep()
     observers = [plain, NormWeighted(weighted, loaded.sites)]
     router = Router(loaded.sites, observers, others=loaded.others, chunk_entries=300)
     with routed(loaded.model, router) as inside:
@@ -335,7 +339,8 @@ def test_missing_biases_are_zeros():
 
 
 def test_heads_that_somebody_else_removed():
-    model, keep = tiny("bert", "float64"), [0, 2]
+    model = tiny("bert", "float64")
+    keep = [0, 2]
     whole = headscope.wrap(tiny("bert", "float64")).sites[1].weights()
     attention = model.encoder.layer[1].attention
     kept = [8 * head + i for head in keep for i in range(8)]

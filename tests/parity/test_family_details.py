@@ -175,7 +175,8 @@ def test_states_of_any_size_are_compared():
 def test_a_model_may_be_routed_while_it_is_routed():
     """As a task runs the unpruned model between two batches of the pruned one."""
     loaded = wrapped("mpnet")
-    outer, inner = Router(loaded.sites), Router(loaded.sites)
+    outer = Router(loaded.sites)
+    inner = Router(loaded.sites)
     run = partial(loaded.forward, **batch(loaded, 14, 3).inputs)
     with routed(loaded.model, outer):
         first = outer.checked(run)

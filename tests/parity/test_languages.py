@@ -27,7 +27,8 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.opening import open_for_tasks
 from headscope.tasks.seq2seq import decode_greedily
 
-SOURCE, TARGET = "a bad cab", "abc da"
+SOURCE = "a bad cab"
+TARGET = "abc da"
 _LETTERS = ("\u2581", "a", "b", "c", "d")
 _SCORED = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
 _SCORED += [(letter, -2.0) for letter in _LETTERS]
@@ -196,7 +197,8 @@ def test_an_old_template_of_nllb_still_writes_the_code_first(tmp_path):
 @pytest.mark.parametrize("kind", ["nllb", "mbart"])
 def test_a_saved_model_keeps_its_languages(kind, tmp_path):
     source, target = KINDS[kind][2]
-    folder, kept = write(tmp_path / "model", kind), tmp_path / "kept"
+    folder = write(tmp_path / "model", kind)
+    kept = tmp_path / "kept"
     # Where the files name another target, that goes too.
     other = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(source)
     key = "forced_bos_token_id" if kind == "nllb" else "decoder_start_token_id"

@@ -86,7 +86,8 @@ def test_a_layout_has_the_states_of_the_plain_folder(name, plain, tmp_path):
 
 def test_commands_have_the_numbers_of_the_plain_folder(tmp_path):
     """Of one with other names in its weights, and half of a head."""
-    folder, found = made.plain(tmp_path / "model"), []
+    folder = made.plain(tmp_path / "model")
+    found = []
     made.SAME["half a head"].change(folder)
     (tmp_path / "lines.txt").write_text("\n".join(SOURCES))
     few = {"heads": "L0H1,L1H3", "roles": False, "ablation": False}
@@ -126,7 +127,8 @@ def test_a_model_of_the_hubs_cache_by_its_id_and_by_its_path(plain, tmp_path, mo
 def test_what_names_no_row_of_the_embedding_is_refused_where_a_text_has_it(plain, tmp_path):
     folder = made.plain(tmp_path / "model")
     made.too_few_rows(folder)
-    loaded, n = opened(folder), made.ROWS
+    loaded = opened(folder)
+    n = made.ROWS
     same(states(loaded), plain)
     with pytest.raises(CorpusError, match=rf"token id {n}, but .* has {n} rows"):
         headscope.attribute(loaded, "The cat zzz.", "A dog ran.")
@@ -199,7 +201,8 @@ def without_words(folder: Path, head: str | None = "auto") -> LoadedModel:
 def test_a_class_without_its_head_is_a_base_model(family, head, tmp_path):
     """And with its head it has it; what is missing is named, and is of the head."""
     whole = tiny(family, auto=AUTO[head])
-    folder, bare = tmp_path / "whole", tmp_path / "bare"
+    folder = tmp_path / "whole"
+    bare = tmp_path / "bare"
     whole.save_pretrained(folder)
     assert without_words(folder).task_head == head
     tiny(family).save_pretrained(bare)
@@ -281,7 +284,8 @@ def test_what_transformers_saved_opens(kind, task_head, tmp_path):
     torch.testing.assert_close(hidden, expected.decoder_hidden_states[-1], rtol=0, atol=1e-5)
     if task_head:
         torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-5)
-        head, words = loaded.network.get_output_embeddings(), loaded.model.get_input_embeddings()
+        head = loaded.network.get_output_embeddings()
+        words = loaded.model.get_input_embeddings()
         assert head.weight is words.weight
     result = validate_model(loaded)
     assert result.passed, result.reasons

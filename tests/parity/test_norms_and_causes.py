@@ -38,7 +38,10 @@ from headscope.stats.statistics import joint_mean
 LINES = [
     *SOURCES,
     *OTHERS,
-    *("the big dog sat", "a red mat is in it", "she saw the house and he ran", "cat and dog"),
+    "the big dog sat",
+    "a red mat is in it",
+    "she saw the house and he ran",
+    "cat and dog",
 ]
 
 
@@ -62,7 +65,8 @@ def dense_of(network: Any) -> list[torch.nn.Linear]:
 def carrying(folder: Path) -> Any:
     """One head carries all that attention does (L1H2); another writes a constant (L0H1)."""
     loaded = headscope.load(str(tiny_bert(folder)))
-    carrier, constant = loaded.sites[1], loaded.sites[0]
+    carrier = loaded.sites[1]
+    constant = loaded.sites[0]
     for site in loaded.sites:
         keep = {1: 2, 0: 1}[site.row]
         for head in range(site.n_heads):
@@ -78,7 +82,8 @@ def test_the_head_that_carries_the_output_is_found(tmp_path, text):
     result = classified(carrying(tmp_path), text)
     losses = {head.name: head.cause for head in result.heads if head.cause}
     assert len(losses) == 8
-    carrier, constant = losses.pop("L1H2"), losses.pop("L0H1")
+    carrier = losses.pop("L1H2")
+    constant = losses.pop("L0H1")
     assert carrier.zero.above
     assert carrier.mean.above
     assert carrier.zero_estimate > 0
@@ -153,7 +158,10 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
 def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
     """A planted loss with both errors: its interval covers it, for one head and for forty."""
     rng = np.random.default_rng(0)
-    runs, heads, rotations, n = 12, 40, 5, 60
+    runs = 12
+    heads = 40
+    rotations = 5
+    n = 60
     missed = any_missed = 0
     for _ in range(runs):
         inside = []
@@ -176,7 +184,8 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
 def test_noise_has_the_size_of_the_head(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     site = loaded.sites[1]
-    own, other = output_map(site), less_random_write(site, 2, torch.Generator().manual_seed(0))
+    own = output_map(site)
+    other = less_random_write(site, 2, torch.Generator().manual_seed(0))
     taken = (own.W - other.W)[16:24].double()
     W = own.W[16:24].double()
     torch.testing.assert_close(taken @ taken.t(), W @ W.t(), rtol=1e-4, atol=1e-6)
@@ -334,7 +343,8 @@ def test_weights_are_read_where_the_first_copy_stands():
     assert np.isnan(found.weights[:, :, 0]).all()
 
 
-CODE, PLACE = 32, 32
+CODE = 32
+PLACE = 32
 
 
 @torch.no_grad()
@@ -345,7 +355,8 @@ def induction() -> Any:
     The vector of a token: a code of its identity, its position, the codes of its predecessor and
     of its successor; each block stands twice, with opposite signs, so that the mean is zero.
     """
-    n_positions, d = 64, 2 * (3 * CODE + PLACE)
+    n_positions = 64
+    d = 2 * (3 * CODE + PLACE)
     sizes = {"hidden_size": d, "num_hidden_layers": 2, "max_position_embeddings": n_positions}
     model = tiny("bert", vocab_size=len(VOCABULARY), initializer_range=0.02, **sizes)
     for parameter in model.encoder.parameters():
@@ -366,7 +377,8 @@ def induction() -> Any:
         rows[:, blocks[block]] = values
         rows[:, half:][:, blocks[block]] = -values
 
-    words, places = model.embeddings.word_embeddings.weight, model.embeddings.position_embeddings
+    words = model.embeddings.word_embeddings.weight
+    places = model.embeddings.position_embeddings
     words.zero_(), places.weight.zero_(), model.embeddings.token_type_embeddings.weight.zero_()
     fill(words, "own", torch.randn(len(words), CODE).sign())
     angle = torch.arange(n_positions)[:, None] * (2 * math.pi / n_positions)

@@ -241,7 +241,8 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
     [("up", "outside of the folder"), ("root", "outside of"), ("link", "link that leads out")],
 )
 def test_a_hostile_list_of_modules_is_not_followed(name, words, tmp_path):
-    source, secret = tiny_bert(tmp_path / "source"), tmp_path / "secret"
+    source = tiny_bert(tmp_path / "source")
+    secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "config.json").write_text("{}")
     (secret / "model.safetensors").write_bytes(b"of somebody else")

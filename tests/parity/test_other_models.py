@@ -27,7 +27,8 @@ TOGETHER = "save the one that reads text by itself with save_pretrained and give
 
 
 def bert2bert() -> Any:
-    one, other = BertConfig(**ENCODER), BertConfig(**ENCODER)
+    one = BertConfig(**ENCODER)
+    other = BertConfig(**ENCODER)
     config = EncoderDecoderConfig.from_encoder_decoder_configs(one, other)
     return EncoderDecoderModel(config=config)
 

@@ -30,7 +30,8 @@ from headscope.reports.reading import Results
 
 def write_clauses(path: Path) -> Path:
     """Clauses of one verb, its object and plain words, in any order."""
-    rng, blocks = np.random.default_rng(3), []
+    rng = np.random.default_rng(3)
+    blocks = []
     every = range(planted_models.N_LEVELS)
     for _ in range(240):
         n_plain = int(rng.integers(2, 6))
@@ -150,7 +151,8 @@ def test_text_without_trees_has_positional_heads_alone(clauses):
 def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
     """Patch with hooks of the test's own; (reads, 1 + 2 heads): all heads, then each, twice."""
     ids = {name: torch.tensor([getattr(pair, name)]) for name in ("sentence", "elsewhere", "same")}
-    rows, n_heads = list(pair.rows), model.config.num_attention_heads
+    rows = list(pair.rows)
+    n_heads = model.config.num_attention_heads
     taken = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
     attention = model.encoder.layer[layer].attention
     with torch.no_grad():
@@ -238,7 +240,8 @@ def test_evidence_is_two_t_tests():
         gains = rng.normal(mean, 0.1, size=(3, 40))
         gains[1:] -= 0.5 * mean
         whole = rng.normal(1.0, 0.2, size=40)
-        own, over = gains[1], gains[1] - (gains[0] + gains[2]) / 2
+        own = gains[1]
+        over = gains[1] - (gains[0] + gains[2]) / 2
         expected = [
             float(p) if values.mean() > 0 else 1.0
             for values in (own, over, SMALLEST * whole - own)

@@ -68,7 +68,9 @@ CASES: dict[str, Callable[[Any], Sequence[Any]]] = {
     "last": lambda p: [modes(p, "lasttoken")],
     "mean+cls+max": lambda p: [modes(p, "mean", "cls", "max")],
     "cls, dense 32x8 tanh, normalize": lambda p: [
-        *(modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize())
+        modes(p, "cls"),
+        p.Dense(D_MODEL, 8),
+        p.Normalize(),
     ],
     "cls+mean, dense 64x6 identity": lambda p: [
         modes(p, "cls", "mean"),
@@ -191,7 +193,8 @@ def _write(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
 
 
-_SETTINGS, _READING = "config_sentence_transformers.json", "sentence_bert_config.json"
+_SETTINGS = "config_sentence_transformers.json"
+_READING = "sentence_bert_config.json"
 _WEIGHTS = "2_Dense/model.safetensors"
 
 
@@ -237,10 +240,13 @@ def test_commands_refuse_it_and_take_another(bert, tmp_path):
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "CNN"])))
     few: dict[str, Any] = {"length": 8, "sequences": 4}
     for command, options in (
-        *((headscope.measure, {"limit": 4}), (headscope.scores, {"limit": 4})),
+        (headscope.measure, {"limit": 4}),
+        (headscope.scores, {"limit": 4}),
         (headscope.spectrum, {**few, "efficient": True}),
         (headscope.rank, {"share_projections": [4]}),
-        *((headscope.insights, {}), (headscope.report, {}), (headscope.prune, {})),
+        (headscope.insights, {}),
+        (headscope.report, {}),
+        (headscope.prune, {}),
     ):
         with pytest.raises(CheckpointError, match=r"CNN \(2_CNN\)"):
             command(loaded, **options)
@@ -281,8 +287,12 @@ def test_prompts_pickled_weights_and_cross_encoders(bert, tmp_path):
 
 def test_a_download_takes_the_modules_and_nothing_large_besides():
     wanted = [
-        *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
-        *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
     ]
     others = ["onnx/model.onnx", "2_Dense/pytorch_model.bin", "openvino/model.bin", "tf_model.h5"]
     assert list(filter_repo_objects([*wanted, *others], allow_patterns=_FILES)) == wanted

@@ -177,7 +177,7 @@ def test_every_repair_runs_on_every_stack(kind, files):
 def test_areas_and_gaps_are_those_of_plain_loops(files):
     """Of a method over resampled examples, of random heads over draws."""
     found = pruned(
-        *("bart", files), methods=["magnitude", "random"], repairs=["none"], step=0.25, seed=3
+        "bart", files, methods=["magnitude", "random"], repairs=["none"], step=0.25, seed=3
     )
     assert (len(found.areas), len(found.gaps)) == (6, 12)
     n = len(SOURCES)
@@ -220,7 +220,8 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
         assert one.inner.value == pytest.approx(areas[at], abs=1e-9)
         assert one.inner.interval == interval(one.method, resampled[at])
     for gap in found.gaps:
-        at, other = (gap.method, gap.stack), (gap.method, gap.other)
+        at = (gap.method, gap.stack)
+        other = (gap.method, gap.other)
         assert gap.inner.value == pytest.approx(areas[at] - areas[other], abs=1e-9)
         assert gap.inner.interval == interval(gap.method, resampled[at] - resampled[other])
 
@@ -251,7 +252,7 @@ def test_roles_are_given_or_asked_for(files):
         heads.append(dataclasses.replace(encoder.heads[head], **place, **labels))
     known = dataclasses.replace(encoder, heads=tuple(heads))
     found = pruned(
-        *("bart", files), methods=["confidence"], repairs=["none"], fractions=[0.25], roles=known
+        "bart", files, methods=["confidence"], repairs=["none"], fractions=[0.25], roles=known
     )
     assert {head for _, _, head in found.curves[0].points[1].heads_removed} == {0}
     assert found.curves[0].points[1].roles_left == {"positional": 0}
@@ -264,7 +265,8 @@ def test_roles_are_given_or_asked_for(files):
 
 
 def test_the_saved_model_is_the_measured(files, tmp_path):
-    kind, folder = "bart", tmp_path / "model"
+    kind = "bart"
+    folder = tmp_path / "model"
     data, chosen = files[kind]
     translator(kind).save_pretrained(folder)
     framed_tokenizer("$A [SEP]").save_pretrained(folder)

@@ -92,7 +92,8 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     assert narrow.fidelity.value < 1 - 1e-4
     distinct = 3 if family == "bert" else 2
     assert len(narrow.layer_score_errors) == distinct
-    before, after = 32 * (2 * 32 + 1), 4 * (2 * 32 + 4) + 4 * 32
+    before = 32 * (2 * 32 + 1)
+    after = 4 * (2 * 32 + 4) + 4 * 32
     assert narrow.parameters == distinct * after
     assert narrow.parameters_saved == distinct * (before - after)
 

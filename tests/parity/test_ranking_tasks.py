@@ -79,7 +79,8 @@ def test_retrieval_is_ndcg_of_cosines(bert, beir):
         return bert.model(input_ids=ids).last_hidden_state[0].mean(0).numpy()
 
     documents = [embedded(text) for text in DOCUMENTS]
-    expected, firsts = [], []
+    expected = []
+    firsts = []
     for i, text in enumerate(QUERIES):
         query = embedded(text)
         cosines = [query @ d / np.linalg.norm(query) / np.linalg.norm(d) for d in documents]
@@ -124,13 +125,16 @@ def test_another_split_and_equal_documents(bert, beir, tmp_path):
 
 def test_bm25_by_hand():
     documents = ["cat cat dog", "dog", "mat on the mat", "CAT"]
-    n, mean = len(documents), (3 + 1 + 4 + 1) / 4
+    n = len(documents)
+    mean = (3 + 1 + 4 + 1) / 4
 
     def score(query: str, text: str) -> float:
-        words, total = text.lower().split(), 0.0
+        words = text.lower().split()
+        total = 0.0
         for word in query.split():
             df = sum(word in other.lower().split() for other in documents)
-            tf, idf = words.count(word), math.log(1 + (n - df + 0.5) / (df + 0.5))
+            tf = words.count(word)
+            idf = math.log(1 + (n - df + 0.5) / (df + 0.5))
             total += idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * len(words) / mean))
         return total
 
@@ -167,7 +171,8 @@ def test_rerank_is_the_order_of_logits(crossed, beir):
     )
     assert [task.metric, len(task.rows_of_examples), task.n_examples] == ["ndcg_at_10", 12, 12]
     compact = headscope.remove_heads(loaded, [(1, 0), (1, 1), (1, 2)])
-    pruned, again = task.outputs(loaded, gates), task.outputs(compact)
+    pruned = task.outputs(loaded, gates)
+    again = task.outputs(compact)
     np.testing.assert_allclose(pruned["tau"], again["tau"])
     with torch.no_grad():
         for q, places in enumerate(data.candidates):
@@ -240,7 +245,10 @@ CASES = (
     Case("rerank", "ndcg_at_10", "rows.tsv", "classification", {"num_labels": 1}),
     Case("rerank", "kendall_tau", "plain.tsv", "classification", {"num_labels": 1}),
     Case(
-        *("token-classification", "entity_f1", "tags.txt", "token-classification"),
+        "token-classification",
+        "entity_f1",
+        "tags.txt",
+        "token-classification",
         {"id2label": dict(enumerate(TAGS))},
     ),
     Case("question-answering", "answer_f1", "squad.json", "question-answering"),
@@ -338,7 +346,8 @@ def test_each_head_removed_alone(case, files, model):
 
 def test_plain_text_calibrates(files, model):
     """The sample stands in where no calibration file is given, as for classification."""
-    case, few = CASES[1], {"limit": 16, "calibration_limit": 8, "ablation": False, "roles": False}
+    case = CASES[1]
+    few = {"limit": 16, "calibration_limit": 8, "ablation": False, "roles": False}
     few |= {"methods": ["fisher"], "repairs": ["none"], "fractions": [0.5]}
     found = headscope.prune(model(case), task=case.task, data=files / case.file, **few)
     assert found.calibration.task == "fidelity"

@@ -78,7 +78,8 @@ def test_token_accuracy_is_the_share_of_guessed_tokens():
         loaded.network.final_logits_bias[0, VOCABULARY.index(word)] = 1.0
     task = made(loaded)
     outputs = task.outputs(loaded)
-    guesses, expected = [], []
+    guesses = []
+    expected = []
     for source, target in zip(SOURCES, TARGETS, strict=True):
         _, scores, labels = alone(loaded, source, target)
         guesses.append([row.index(max(row)) for row in scores.tolist()])
@@ -96,11 +97,14 @@ def test_token_accuracy_is_the_share_of_guessed_tokens():
 
 
 def test_losses_and_embeddings_are_those_of_single_pairs():
-    full, other = opened(), opened()
+    full = opened()
+    other = opened()
     for parameter in other.network.model.decoder.layers.parameters():
         parameter.data *= 1.3
     task = made(full)
-    cross_entropies, divergences, embeddings = [], [], []
+    cross_entropies = []
+    divergences = []
+    embeddings = []
     longest = max(len(target.split()) + 1 for target in TARGETS)
     for source, target in zip(SOURCES, TARGETS, strict=True):
         states, p, labels = alone(full, source, target)
@@ -171,7 +175,8 @@ def test_where_targets_start_and_end(tmp_path):
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
     both = (loaded.network.config, loaded.network.generation_config)
     for settings in both:
-        settings.decoder_start_token_id, settings.bos_token_id = None, 7
+        settings.decoder_start_token_id = None
+        settings.bos_token_id = 7
         settings.eos_token_id = [SEP, 9]
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (7, SEP)
     for settings in both:
@@ -183,7 +188,9 @@ def test_where_targets_start_and_end(tmp_path):
         made(encoder)
 
 
-SIZE, START, STEPS = 40, 1, 12
+SIZE = 40
+START = 1
+STEPS = 12
 #: Of different lengths, so that the shorter ones are padded.
 ROWS = [[7, 8, 9, 10, 11, 12], [5, 6], [20, 21, 22, 23], [30]]
 

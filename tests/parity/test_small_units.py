@@ -369,7 +369,8 @@ def without_layers(*gone: Any) -> Callable[[LoadedModel], LoadedModel]:
         ("albert", without_layers(1), "share their weights"),
         ("albert, inner group", without_layers(0), "share their weights"),
         (  # its convolution reads the embeddings, and what the first layer makes of them
-            *("deberta-v2, as v3, short", without_layers(0)),
+            "deberta-v2, as v3, short",
+            without_layers(0),
             "Layer 0 of .* cannot be removed: other layers would compute something else",
         ),
         ("t5", without_layers(("encoder", 1)), "cannot be removed: transformers cannot"),
@@ -381,7 +382,8 @@ def without_layers(*gone: Any) -> Callable[[LoadedModel], LoadedModel]:
         ("bert", without_layers(0, 1, 2), "every layer of .*; keep at least one"),
         ("bert", lambda m: without_layers(1)(without_layers(1)(m)), "it has layers 0, 2"),
         (
-            *("bert", lambda m: headscope.remove_heads(without_layers(1)(m), [(1, 0)])),
+            "bert",
+            lambda m: headscope.remove_heads(without_layers(1)(m), [(1, 0)]),
             "layers 0, 2 with heads 0 to 3",
         ),
         ("bart", without_layers(0), r"0; name one as \('decoder', 1\); it has layers 0 to 1 in"),

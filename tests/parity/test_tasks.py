@@ -111,7 +111,8 @@ def test_classification_is_the_models_own_answer(opened):
 
 def test_mlm_is_cross_entropy_at_the_masks(opened):
     loaded, task = opened("mlm", "mlm")
-    nll, hits = [], []
+    nll = []
+    hits = []
     for row in task.rows:
         logits = logits_of(loaded, row)
         for position, gold in zip(row.masked, row.gold, strict=True):
@@ -135,11 +136,13 @@ def one_by_one(full: Tensor, other: Tensor, head: str) -> float:
 @pytest.mark.parametrize("head", [None, "classification", "mlm", "labels", "score"])
 def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
     loaded, task = opened("fidelity", head)
-    same, name = task.metrics(task.outputs(loaded)), "squared_change" if head == "score" else "kl"
+    same = task.metrics(task.outputs(loaded))
+    name = "squared_change" if head == "score" else "kl"
     assert same == pytest.approx({"cosine": 1.0, name: 0.0} if head else {"cosine": 1.0}, abs=1e-9)
     compact = headscope.remove_heads(loaded, [(0, 1), (1, 2)])
     outputs = task.outputs(compact)
-    cosines, divergences = [], []
+    cosines = []
+    divergences = []
     for row in task.rows:
         ids = torch.tensor([row.ids])
         with torch.no_grad():
@@ -158,11 +161,16 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
 @pytest.mark.parametrize(
     ("task", "head", "labels"),
     [
-        *(("fidelity", None, False), ("fidelity", "classification", False)),
-        *(("fidelity", "labels", False), ("fidelity", "score", False)),
-        *(("similarity", "score", True), ("similarity", "score", False)),
-        *(("mlm", "mlm", True), ("mlm", "mlm", False)),
-        *(("classification", "classification", True), ("similarity", None, True)),
+        ("fidelity", None, False),
+        ("fidelity", "classification", False),
+        ("fidelity", "labels", False),
+        ("fidelity", "score", False),
+        ("similarity", "score", True),
+        ("similarity", "score", False),
+        ("mlm", "mlm", True),
+        ("mlm", "mlm", False),
+        ("classification", "classification", True),
+        ("similarity", None, True),
     ],
 )
 def test_derivatives(task, head, labels, opened):

@@ -77,7 +77,7 @@ def test_a_pair_has_the_types_that_the_table_has_rows_for(family, settings, type
     torch.testing.assert_close(logits, plain, rtol=0, atol=1e-6)
     # As a reranker, and in the live page.
     examples = Examples(
-        *("made", "0"), first=TEXTS, candidates=((0, 1), (0, 1)), documents=OTHERS, relevance=None
+        "made", "0", first=TEXTS, candidates=((0, 1), (0, 1)), documents=OTHERS, relevance=None
     )
     task = make_task("rerank", examples, loaded)
     assert all((row.types is not None) == typed for row in task.rows)
@@ -87,7 +87,8 @@ def test_a_pair_has_the_types_that_the_table_has_rows_for(family, settings, type
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_questions_have_them_too(rows):
-    family, auto = ("bert" if rows else "deberta-v2, as v3"), AutoModelForQuestionAnswering
+    family = "bert" if rows else "deberta-v2, as v3"
+    auto = AutoModelForQuestionAnswering
     loaded = opened(family, auto, typed_tokenizer(), type_vocab_size=rows)
     answers = (((4, "cat"),),) * 2
     data = Examples("made", "0", first=OTHERS, second=TEXTS, answers=answers)

@@ -58,7 +58,8 @@ def test_tags_of_first_pieces(tagger, tagged):
     predicted = []
     for words in data.words:
         given = tagger.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
-        guess, places = tagger.network(**given).logits[0].argmax(-1), given.word_ids()
+        guess = tagger.network(**given).logits[0].argmax(-1)
+        places = given.word_ids()
         predicted.append([TAGS[guess[places.index(i)]] for i in range(len(words))])
     assert any(len(row.ids) > len(row.masked) + 2 for row in task.rows)  # words of several pieces
     outputs = task.outputs(tagger)
@@ -92,11 +93,13 @@ def test_entities_of_labels_in_another_scheme(tmp_path, tagged):
     (note,) = task.notes
     assert note.startswith("Entities are read by the scheme IOB")
     assert note.endswith("The file's tags were rewritten in the model's scheme, BILOU.")
-    predicted, as_bioes = [], str.maketrans("LU", "ES")
+    predicted = []
+    as_bioes = str.maketrans("LU", "ES")
     for words in data.words:
         given = model.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
         with torch.no_grad():
-            guess, places = model.network(**given).logits[0].argmax(-1), given.word_ids()
+            guess = model.network(**given).logits[0].argmax(-1)
+            places = given.word_ids()
         tags = [labels[guess[places.index(i)]] for i in range(len(words))]
         predicted.append([tag[:1].translate(as_bioes) + tag[1:] for tag in tags])
     expected = 100 * f1_score([list(tags) for tags in data.tags], predicted)
@@ -208,17 +211,20 @@ def slow_f1(answer: str, gold: str) -> float:
         kept = re.sub(r"[!-/:-@\[-`{-~]", "", text.lower())
         return [word for word in kept.split() if word not in ("a", "an", "the")]
 
-    ours, theirs = words(answer), words(gold)
+    ours = words(answer)
+    theirs = words(gold)
     if not ours or not theirs:
         return float(ours == theirs)
-    left, hits = theirs[:], 0
+    left = theirs[:]
+    hits = 0
     for word in ours:
         if word in left:
             left.remove(word)
             hits += 1
     if not hits:
         return 0.0
-    precision, recall = hits / len(ours), hits / len(theirs)
+    precision = hits / len(ours)
+    recall = hits / len(theirs)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -227,25 +233,30 @@ def slow_answer(loaded: LoadedModel, question: str, context: str, may_have_none:
     """Ask window by window, made by the tokenizer itself, over every span of every window."""
     own = len(loaded.tokenizer(question)["input_ids"]) + 1
     given = loaded.tokenizer(
-        *(question, context),
+        question,
+        context,
         truncation="only_second",
         max_length=64,
         stride=(64 - own) // 2,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    best, text, none = -np.inf, "", np.inf
+    best = -np.inf
+    text = ""
+    none = np.inf
     for w, encoding in enumerate(given.encodings):
         out = loaded.network(
             input_ids=torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids])
         )
-        start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+        start = out.start_logits[0].numpy()
+        end = out.end_logits[0].numpy()
         none = min(none, start[0] + end[0])
         inside = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
         for i, j in itertools.product(inside, inside):
             if i <= j < i + 30 and start[i] + end[j] > best + 1e-12:
                 offsets = given["offset_mapping"][w]
-                best, text = start[i] + end[j], context[offsets[i][0] : offsets[j][1]]
+                best = start[i] + end[j]
+                text = context[offsets[i][0] : offsets[j][1]]
     return "" if may_have_none and none > best else text
 
 
@@ -273,7 +284,8 @@ def test_answers_of_a_slow_reader(loaded, tmp_path, impossible):
 
 def test_resamples_draw_paragraphs(loaded, tmp_path):
     """Many questions on few paragraphs: the interval is that of the paragraphs' own sums."""
-    made, contexts = [], [c for _, c, _ in questions(12, False)]
+    made = []
+    contexts = [c for _, c, _ in questions(12, False)]
     for i, context in enumerate(contexts):
         words = context.split()
         made += [(f"is {w} it ?", context, [w]) for w in words[: 2 + 3 * (i % 3)]]

@@ -22,7 +22,8 @@ from headscope.reports.claims.run import decide, measure_kept_roles
 from headscope.reports.result import Insight
 
 T = InsightThresholds()
-YES, NO = "holds", "does not hold"
+YES = "holds"
+NO = "does not hold"
 
 
 def parts(found: Insight) -> dict[str, str]:
@@ -46,7 +47,8 @@ def layers(network: Any) -> Iterable[Any]:
 
 WHOLE = [word for word in WORDS if not word.startswith("##")]
 
-WEIGHTS, PATTERNS = "W_Q W_K^T of every head is asymmetric", "every head's pattern is asymmetric"
+WEIGHTS = "W_Q W_K^T of every head is asymmetric"
+PATTERNS = "every head's pattern is asymmetric"
 OUTPUT = "symmetric scores move the output more than random changes"
 #: Letters by class: a query of one class looks for keys of the next, c for a.
 CLASSES = ("aeiou", "bdfgh", "lmnrs")
@@ -131,7 +133,8 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
 
 
 LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}
-BETTER, LITTLE = "labelled heads do better than random ones", "little is lost without the others"
+BETTER = "labelled heads do better than random ones"
+LITTLE = "little is lost without the others"
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +233,8 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
     assert judge_survivors(Rule("labelled_heads"), pruned)[0].verdict == last
 
 
-SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
+SHARED = "layers need fewer dimensions than the control"
+SINGLE = "single heads need about as many"
 
 
 @torch.no_grad()

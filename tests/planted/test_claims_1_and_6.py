@@ -22,10 +22,15 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.rule import Evidence
 from headscope.reports.claims.run import decide
 
-YES, NO, OPEN = "holds", "does not hold", "open"
-D_MODEL, N_HEADS, D_HEAD = 32, 4, 8
+YES = "holds"
+NO = "does not hold"
+OPEN = "open"
+D_MODEL = 32
+N_HEADS = 4
+D_HEAD = 8
 #: Words of a topic, and of a sentence.
-TOPIC, LENGTH = 5, 9
+TOPIC = 5
+LENGTH = 9
 PIECES = [i for i, piece in enumerate(VOCABULARY) if i >= len(SPECIAL) and "##" not in piece]
 
 
@@ -108,7 +113,8 @@ def of_keys(n_layers: int = 4, *, signs: bool = True) -> BertModel:
     minus 0.15 in the first and 0.55 in the last. Every token looks sharply at itself, as only a
     softmax can. Without ``signs`` all cosines are positive.
     """
-    n_heads, d_head = 8, 24
+    n_heads = 8
+    d_head = 24
     width = n_heads * d_head
     model = untrained(n_layers, width, n_heads)
     states = torch.randn(len(VOCABULARY), width, generator=torch.Generator().manual_seed(0))

@@ -16,7 +16,9 @@ from headscope import rank
 from headscope.analyses.rank.result import HeadRank, RankResult
 from headscope.core.serialise import to_json
 
-H, R, D = 4, 8, 32
+H = 4
+R = 8
+D = 32
 LINEARS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}
 #: What makes a run short.
 BRIEF: dict[str, Any] = {"fresh": False, "control_seeds": 2}
@@ -57,7 +59,8 @@ def folder(tmp_path_factory) -> Path:
     folder = tiny_bert(tmp_path_factory.mktemp("planted-rank"))
     planted = [planted_spectrum(D, R, sigma, seed=10 * h)[:2] for h, sigma in enumerate(SPECTRA)]
     plant(folder, 0, q=[left for left, _ in planted], k=[right for _, right in planted])
-    A, B = 0.2 * gaussian(D, R), 0.2 * gaussian(D, R, seed=1)
+    A = 0.2 * gaussian(D, R)
+    B = 0.2 * gaussian(D, R, seed=1)
     signs = torch.tensor([1.0, -1] * 4).double()
     half = R // 2
     anti_q = torch.cat([A[:, :half], -B[:, :half]], 1)
@@ -160,7 +163,8 @@ def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path
     theirs = rank(upcast, **BRIEF, dtype="float64")
     for a, b in zip([*result.heads, *result.layers], [*theirs.heads, *theirs.layers], strict=True):
         for matrix in ("qk", "ov", "w_q", "w_k"):
-            ours, exact = getattr(a, matrix), getattr(b, matrix)
+            ours = getattr(a, matrix)
+            exact = getattr(b, matrix)
             assert ours.singular_values == exact.singular_values
             assert (ours.effective_rank, ours.dims) == (exact.effective_rank, exact.dims)
         assert a.asymmetry == b.asymmetry
@@ -205,7 +209,8 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path):
     assert at[8].truncated_fidelity.value < 1 - 1e-4
     assert at[8].control_score_error > 0.3
     # 2 layers of W_Q, W_K (32 x 32), b_Q (32); of two 32 x 8, 4 mixing vectors, 4 b_Q W_K^T of 32
-    before, after = 2 * (2 * 32 * 32 + 32), 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
+    before = 2 * (2 * 32 * 32 + 32)
+    after = 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
     assert (at[8].parameters, at[8].parameters_saved) == (after, before - after)
     assert at[8].share_saved == pytest.approx(1 - after / before)
     assert at[32].fidelity.value == pytest.approx(1, abs=1e-6)

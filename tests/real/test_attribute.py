@@ -42,7 +42,8 @@ def test_a_classifier_and_a_masked_token(shared):
 
 
 def test_a_transliteration_by_its_letters(shared):
-    model, pairs = str(shared / "models/ar-en-transliteration"), shared / "data/ar-en-test.tsv"
+    model = str(shared / "models/ar-en-transliteration")
+    pairs = shared / "data/ar-en-test.tsv"
     few = {"calibration": pairs, **QUICK}
     # "Acheson", of seven letters: alef, teh, sheen, yeh, seen, waw, noon.
     found = headscope.attribute(model, "آتشيسون", target="acheson", tokens=True, **few)

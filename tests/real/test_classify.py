@@ -17,8 +17,10 @@ from headscope.models.load.source import demo_folder
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_labels)
-TRANSLITERATION, NAMES = "models/ar-en-transliteration", "data/ar-en-test.tsv"
-PUD, SENTENCES = "data/en_pud-ud-test.conllu", 600
+TRANSLITERATION = "models/ar-en-transliteration"
+NAMES = "data/ar-en-test.tsv"
+PUD = "data/en_pud-ud-test.conllu"
+SENTENCES = 600
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,8 @@ def test_known_numbers_of_the_demo_model(english):
         if (score.relation, score.direction) == ("obj", "dep->head")
     }
     name = max(objects, key=lambda name: objects[name].accuracy.value)
-    best, confirmed = objects[name], objects[name].confirmed
+    best = objects[name]
+    confirmed = objects[name].confirmed
     assert confirmed is not None
     assert (name, best.labelled, confirmed.strongest) == ("L2H0", True, "offset")
     assert best.accuracy.value == pytest.approx(0.740, abs=0.04)
@@ -147,7 +150,8 @@ def _labelled_slowly(treebank: Path, limit: int) -> Any:
 def _compact(result: dict[str, Any]) -> dict[str, Any]:
     """What is the same for all heads once; of the two halves what a result holds."""
     swapped = [entry for head in result["swapped"].values() for entry in head.values()]
-    heads, shared = {}, ("offset", "first", "last", "uniform")
+    heads = {}
+    shared = ("offset", "first", "last", "uniform")
     for place, entries in result["syntactic"].items():
         heads[place] = {
             key: [
@@ -231,7 +235,8 @@ def _compare_roles(head, rare, broad):
 
 def test_heads_of_a_transliteration_model(shared):
     """Pairs of names, Arabic and Latin; names are short, and both scripts write in one order."""
-    path, pairs = str(shared / TRANSLITERATION), shared / NAMES
+    path = str(shared / TRANSLITERATION)
+    pairs = shared / NAMES
     result = headscope.classify(path, pairs, limit=600, control=True, validate=False)
     read = {item.stack: item.sentences + item.skipped for item in result.corpus.by_stack}
     assert read == {"encoder": 600, "decoder": 600, "cross": 600}

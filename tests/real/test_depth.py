@@ -12,7 +12,8 @@ from headscope.models.run.routing import Router
 
 def test_attention_alone_collapses_and_the_skip_prevents_it():
     result = headscope.depth("demo", sequences=2, control=False, validate=False)  # in float64
-    alone, full = result.variants["attention"], result.variants["full"]
+    alone = result.variants["attention"]
+    full = result.variants["full"]
     assert result.collapsed_after["attention"] in (3, 4, 5)
     assert result.collapsed_after["full"] is None
     assert result.collapsed_after["attention+skip"] is None

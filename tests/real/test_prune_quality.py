@@ -22,7 +22,8 @@ def test_the_repaired_choice_beats_random_heads_is_kept_and_its_card_runs(demo, 
     both = {"methods": ["surgeon", "random"], "repairs": ["none", "surgeon"], "fractions": [0.5]}
     found = headscope.prune(demo, **both, **FEW, save=tmp_path / "small")
     assert (found.kept.method, found.kept.repair) == ("surgeon", "surgeon")
-    chosen, random = found.curve("surgeon", "surgeon").points[1], found.curve("random").points[1]
+    chosen = found.curve("surgeon", "surgeon").points[1]
+    random = found.curve("random").points[1]
     assert found.curve("surgeon").points[1].value.value > random.value.high + 0.05
     small = headscope.load(str(tmp_path / "small"))
     left = {(site.layer, head) for site in small.sites for head in site.head_ids}

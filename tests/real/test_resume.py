@@ -56,7 +56,8 @@ def _die_after_saves(saves):
 )
 def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_path):
     words = [command, str(tiny_bert(tmp_path / "model")), *options, "--no-validate", "-o"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     assert Run(*words, whole).end().code == 0
     for saves in (1, 2):  # the second goes on, and saves more
         run = Run(*words, killed, "--resume", before=_die_after_saves(saves))
@@ -104,7 +105,8 @@ def test_spectrum_goes_on_where_it_was_interrupted(
 @pytest.fixture(scope="module")
 def saved(tiny, tmp_path_factory):
     """States of runs on 60 sentences and on 8 windows of the sample; each run saved once."""
-    folder, saves = tmp_path_factory.mktemp("saved"), []
+    folder = tmp_path_factory.mktemp("saved")
+    saves = []
     save = RunState.save
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunState, "save", lambda self: (saves.append(self.path), save(self)))
@@ -170,7 +172,8 @@ for treebank in sys.argv[2:]:
 def test_a_longer_corpus_needs_no_more_memory(ewt, tmp_path):
     model = tiny_bert(tmp_path / "model")
     text = "\n\n".join(ewt.read_text(encoding="utf-8").split("\n\n")[:800]) + "\n\n"
-    short, long = tmp_path / "short.conllu", tmp_path / "long.conllu"
+    short = tmp_path / "short.conllu"
+    long = tmp_path / "long.conllu"
     short.write_text(text * 4, encoding="utf-8")  # More than a window, which is held at once.
     long.write_text(text * 10, encoding="utf-8")
     words = [sys.executable, "-c", _PEAKS, str(model), str(short), str(long)]

@@ -73,7 +73,8 @@ def test_cheap_forms_end_to_end(result):
         others = [points[form, k].error.value for form in ("truncated", "random", "pooled")]
         assert bound < min(others)
         assert (bound == 0) == (k >= 32)  # d_head
-        window, more = points["window", k], points["window+global", k]
+        window = points["window", k]
+        more = points["window+global", k]
         assert window.mass is not None
         assert more.mass is not None
         assert window.mass < more.mass

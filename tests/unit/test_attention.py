@@ -64,7 +64,9 @@ class Problem:
         self.mask = self._mask(kind, batch, n_heads, n_q, n_k)
         full = torch.ones(batch, n_heads, n_q, n_k, dtype=torch.bool)
         self.allowed = full if self.mask is None else full & self.mask
-        self.n_heads, self.n_q, self.n_k = n_heads, n_q, n_k
+        self.n_heads = n_heads
+        self.n_q = n_q
+        self.n_k = n_k
 
     def __repr__(self) -> str:
         return self.text
@@ -100,7 +102,9 @@ def by_definition(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (out, pattern, z before the gate) from loops over NumPy vectors."""
     w = {f.name: getattr(p.weights, f.name).numpy() for f in fields(p.weights)}
-    x_q, x_k, allowed = p.x_q.numpy(), p.x_k.numpy(), p.allowed.numpy()
+    x_q = p.x_q.numpy()
+    x_k = p.x_k.numpy()
+    allowed = p.allowed.numpy()
     pattern = np.zeros(allowed.shape)
     z = np.zeros((*allowed.shape[:3], w["W_V"].shape[2]))
     out = np.zeros((*x_q.shape[:2], w["b_O"].size)) + w["b_O"]

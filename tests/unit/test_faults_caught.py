@@ -30,7 +30,8 @@ from headscope.stats.statistics import crossed_mean, finite
 @pytest.mark.parametrize("mean", [0.1, -0.1])
 def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     """The p-value of the order has two tails: which way a head reads is not said beforehand."""
-    pairs, deviation = 50, 0.4
+    pairs = 50
+    deviation = 0.4
     sums = CrossHeads(1, 1)
     for counted in (sums.units, sums.sampled, sums.queries, sums.queries_squared):
         counted += pairs
@@ -80,7 +81,8 @@ def _halves() -> Syntactic:
         heads = tuple(j + step if 0 <= j + step < n else -1 for j in range(n))
         relations = tuple("root" if head < 0 else "obj" for head in heads)
         corpus.append(Sentence(tuple(f"w{j}" for j in range(n)), heads, relations))
-    batch, nothing = encode(corpus), torch.zeros(0)
+    batch = encode(corpus)
+    nothing = torch.zeros(0)
     argmax = torch.zeros(batch.size[0], 1, batch.size[1], dtype=torch.int64)
     sums = Syntactic(1, 1)
     sums.update(RowSummary(*[nothing] * 5, argmax, argmax), batch)
@@ -104,7 +106,8 @@ def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
 @pytest.mark.parametrize(("hits", "selected"), [(17, False), (18, True)])
 def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected):
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
-    sums, name = _halves(), (0, "obj", "dep->head")
+    sums = _halves()
+    name = (0, "obj", "dep->head")
     at = list(sums.relations.names).index(name)
     sums.wordless[at] = 0
     sums.hits[at] = hits
@@ -135,7 +138,8 @@ def test_where_no_query_has_a_target_no_offset_is_the_best():
 def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     """Of 50 sentences with 2 queries 10 have two hits and 40 one: well above chance, 0.2."""
     sums = HeadMeasures(1, 1)
-    rare, expected = sums.rare, 2 * np.array([0.2, uniform])
+    rare = sums.rare
+    expected = 2 * np.array([0.2, uniform])
     for name, value in {"units": 50, "sampled": 50, "queries": 100, "queries_squared": 200}.items():
         vars(rare)[name] += value
     hits = np.repeat([2, 1], [10, 40])
@@ -158,7 +162,8 @@ def test_a_row_of_twenty_keys_is_a_long_one(tokens, long):
     reducer = RowReducer(1, 1, sums.update)
     reducer.start(batch)
     pattern = torch.full((2, 1, tokens, tokens), 1 / tokens, dtype=torch.float64)
-    rows, heads = slice(0, 2), slice(0, 1)
+    rows = slice(0, 2)
+    heads = slice(0, 1)
     reducer.observe(Activations("encoder", 0, 0, rows, heads, 1, *[pattern] * 5))
     reducer.finish("encoder", 0)
     assert (float(sums.positional.chance), int(sums.positional.content)) == (
@@ -186,7 +191,8 @@ def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():
     graph = object.__new__(Graph)  # without a file: what it is fed needs none
     graph.inputs = INPUTS
     ids = torch.arange(12).view(2, 6)
-    mask, types = torch.ones_like(ids), (torch.arange(6) >= 3).long().expand(2, 6)
+    mask = torch.ones_like(ids)
+    types = (torch.arange(6) >= 3).long().expand(2, 6)
     for given, name in zip((ids, mask, types), INPUTS, strict=True):
         np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], given)
     assert not graph.feed(ids, mask)["token_type_ids"].any()

@@ -55,7 +55,8 @@ def _classes(kind, seen):
 @pytest.mark.parametrize("name", SECTIONS)
 def test_what_diff_compares_is_there(name):
     """A marker names fields that exist; a field that is left out is left out on purpose."""
-    kind, numbers = section_of(name).kind, 0
+    kind = section_of(name).kind
+    numbers = 0
     for part in _classes(kind, set()):
         for field, mark in marked(part, Compare):
             numbers += 1

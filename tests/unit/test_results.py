@@ -20,7 +20,8 @@ from headscope.reports.registry import SECTIONS, section_of
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_result_comes_back_from_json_as_it_was(name, documents):
     """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
-    document, kind = documents[name], section_of(name).kind
+    document = documents[name]
+    kind = section_of(name).kind
     result = from_dict(kind, document)
     again = json.loads(to_json(result))
     assert json.dumps(again, sort_keys=True) == json.dumps(document, sort_keys=True)

@@ -20,10 +20,12 @@ from headscope.session.opening import open_for_tasks
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
 server = pytest.importorskip("headscope.live.server", reason="needs the extra serve")
 
-PORT, TOKEN = 8000, "secret"
+PORT = 8000
+TOKEN = "secret"
 PAGE = f"http://127.0.0.1:{PORT}"
 GOOD = {"origin": PAGE, "token": TOKEN}
-A, B = "The cat that chased the mice was tired.", "A dog slept on the old red sofa."
+A = "The cat that chased the mice was tired."
+B = "A dog slept on the old red sofa."
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,8 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
     tokenizer = AutoTokenizer.from_pretrained(demo.folder)
     off = [(2, head) for head in range(8)] + [(0, 5), (5, 11)]
     found = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
-    said, shown = found["answers"][0], found["texts"][0]
+    said = found["answers"][0]
+    shown = found["texts"][0]
     assert said["name"] == "similarity of the two sentences"
     for removed, which in (([], "full"), (off, "off")):
         model = AutoModel.from_pretrained(demo.folder, attn_implementation="eager")
@@ -169,7 +172,8 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
 ):
     from transformers import AutoTokenizer
 
-    folder, text = shared / "models/ar-en-transliteration", "\u0645\u062d\u0645\u062f"
+    folder = shared / "models/ar-en-transliteration"
+    text = "\u0645\u062d\u0645\u062f"
     off = [("cross", 5, head) for head in range(8)] + [("decoder", 0, 3), ("encoder", 2, 1)]
     names = [f"{'' if s == 'encoder' else s + ':'}L{layer}H{head}" for s, layer, head in off]
     said = transliteration([text, text + text], names)
@@ -190,7 +194,8 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
     # Patterns of the decoder are those of what the model without the heads wrote.
     out = models["off"](**inputs, decoder_input_ids=ids["off"][None, :-1], output_attentions=True)
     shown = said["texts"][0]
-    source, target = len(shown["tokens"]), len(shown["target"]["tokens"])
+    source = len(shown["tokens"])
+    target = len(shown["target"]["tokens"])
     for name, theirs, shape in (
         ("L3H1", out.encoder_attentions[3][0, 1], (source, source)),
         ("decoder:L1H4", out.decoder_attentions[1][0, 4], (target, target)),
@@ -273,7 +278,8 @@ def test_a_request_that_never_ends_is_given_up(monkeypatch):
             (b"host", f"127.0.0.1:{PORT}".encode()),
         ],
     }
-    told, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}]
+    told = []
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def receive():
         if not parts:
@@ -289,7 +295,9 @@ def test_a_request_that_never_ends_is_given_up(monkeypatch):
 
 
 def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
-    going, most, now = threading.Event(), [0], [0]
+    going = threading.Event()
+    most = [0]
+    now = [0]
 
     def slow(texts, off):
         now[0] += 1

@@ -356,7 +356,8 @@ def _calibrate(
     They share no sentence with what is taken apart. For a target they are pairs of the calibration
     file, else of the data, else sources of the built-in sample with what the model writes for them.
     """
-    wanted, to_target = options.calibration, kind == "target"
+    wanted = options.calibration
+    to_target = kind == "target"
     source = data if to_target and wanted is None else None
     if to_target and isinstance(wanted, str | Path) and Path(wanted).suffix.lower() in TABLES:
         source = read_translations(wanted)
@@ -392,7 +393,8 @@ def _shuffled(
     loaded: LoadedModel, examples: Sequence[Example], rows: Sequence[Row]
 ) -> list[Example]:
     """Pair texts that do not belong together; exchange a single text for others."""
-    first, n = examples[0], len(examples)
+    first = examples[0]
+    n = len(examples)
     following = [(examples[i], examples[(i + 1) % n]) for i in spread(n, SHUFFLED)]
     if first.kind in ("class", "token"):
         if n == 1:
@@ -416,7 +418,8 @@ def other_texts(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> l
         if typed:
             rows = [replace(row, types=row.types or (0,) * len(row)) for row in rows]
         return [replace(example, rows=(row,)) for row in rows]
-    mask, others = int(loaded.tokenizer.mask_token_id), []
+    mask = int(loaded.tokenizer.mask_token_id)
+    others = []
     for row in rows:
         position = row.content[len(row.content) // 2]
         ids = (*row.ids[:position], mask, *row.ids[position + 1 :])

@@ -68,7 +68,8 @@ def judge_rankings(
     direction = np.sign(change)[:, None]
     scores = {name: tied((direction * of)[ranked].mean(0)) for name, of in effects.items()}
     orders = {name: (_descending(of), _descending(np.abs(of))) for name, of in scores.items()}
-    rng, n = np.random.default_rng(abs(seed)), len(heads)
+    rng = np.random.default_rng(abs(seed))
+    n = len(heads)
     random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(n_random)]
 
     head_counts = sorted({math.ceil(share * n) for share in SHARES} - {n})
@@ -79,9 +80,11 @@ def judge_rankings(
     for row, i in enumerate(judged):
         back[row] = direction[i] * (versions[i].measure(sets, means) - ends[i, 1])
         progress("rankings judged", row + 1, len(judged))
-    of_set, total = dict(zip(removed, back.T, strict=True)), np.abs(change[judged])
+    of_set = dict(zip(removed, back.T, strict=True))
+    total = np.abs(change[judged])
 
-    shares, ones = np.array([0, *head_counts, n]) / n, np.ones((1, len(judged)))
+    shares = np.array([0, *head_counts, n]) / n
+    ones = np.ones((1, len(judged)))
 
     def measured(
         order: Order, area: Callable[[Array, Outputs, Array], Array]
@@ -93,7 +96,8 @@ def judge_rankings(
         return curve, interval_of(partial(area, shares), outputs, seed=seed)
 
     def curve_of(name: str, signed: Order, absolute: Order) -> RankingCurve:
-        (first, cpr), (second, cmd) = measured(signed, _under), measured(absolute, _gap)
+        (first, cpr) = measured(signed, _under)
+        (second, cmd) = measured(absolute, _gap)
         return RankingCurve(name, first, second, cpr, cmd)
 
     others = tuple(curve_of("random", order, order) for order in random)

@@ -144,7 +144,8 @@ def _target_logits(example: Example, rows: Tensor) -> tuple[Tensor, Tensor]:
 
     Shapes: (..., positions, vocabulary) and (..., positions).
     """
-    pair, positions = example.pair, list(example.positions)
+    pair = example.pair
+    positions = list(example.positions)
     flat = rows[..., 0, :]
     logits = flat.reshape(*flat.shape[:-1], len(pair.labels), -1)[..., positions, :]
     labels = torch.tensor([pair.labels[i] for i in positions], device=rows.device)
@@ -255,7 +256,8 @@ def _runs(
     kind = examples[0].kind
     lengths: Tensor | None = None
     for indices, part, batch in batches(loaded, examples):
-        decoder, select = batch.decoder_inputs or None, select_read(loaded, part)
+        decoder = batch.decoder_inputs or None
+        select = select_read(loaded, part)
         run = record(
             loaded, anatomy, *batch.inputs, decoder=decoder, patterns=patterns, select=select
         )

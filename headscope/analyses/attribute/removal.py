@@ -41,9 +41,11 @@ def _ordinary(rows: Sequence[Row], stack: str) -> Tensor:
     """Return which of a stack's queries are ordinary tokens, not special ones: (batch, pos)."""
     marks = []
     for row in rows:
-        length, content = len(row.ids), row.content
+        length = len(row.ids)
+        content = row.content
         if stack != "encoder" and isinstance(row, PairRow):
-            length, content = len(row.labels), row.decoder_content
+            length = len(row.labels)
+            content = row.decoder_content
         marks.append([int(position in content) for position in range(length)])
     return filled(marks, 0).bool()
 
@@ -54,7 +56,8 @@ def _batches(
     """Pad texts, with masks of their ordinary and of their special tokens by stack."""
     for start in range(0, len(rows), 32):
         part = rows[start : start + 32]
-        batch, masks = padded(part, loaded.pad_id, loaded.device), {}
+        batch = padded(part, loaded.pad_id, loaded.device)
+        masks = {}
         for stack in loaded.stacks:
             ordinary = _ordinary(part, stack).to(loaded.device)
             real = batch.queries_of(stack).bool()
@@ -128,8 +131,11 @@ class Versions:
     """
 
     def __init__(self, loaded: LoadedModel, example: Example, read: Read = value_of) -> None:
-        self._loaded, self._example, self._read = loaded, example, read
-        self._replay, self._base = Replay(loaded), frozenset[HeadIndex]()
+        self._loaded = loaded
+        self._example = example
+        self._read = read
+        self._replay = Replay(loaded)
+        self._base = frozenset[HeadIndex]()
         self._recorded: list[Recorded] = []  # Of each text, without the heads ``base``
         self._without_base = torch.empty(0)
         longest = max(map(len, example.rows))
@@ -141,7 +147,9 @@ class Versions:
     def vectors(self, base: Heads = ()) -> Tensor:
         """Run without some heads; return the vectors that the output is read from, (texts, d)."""
         if not self._recorded or self._base != frozenset(base):
-            self._recorded, self._base, rows = [], frozenset(base), list[Tensor]()
+            self._recorded = []
+            self._base = frozenset(base)
+            rows: list[Tensor] = []
             for row in self._example.rows:
                 with self._replay.recording() as recorded:
                     rows.append(self._run(row, [base], Recorded(), 0, None))
@@ -156,7 +164,8 @@ class Versions:
 
         Sets that are not measured with ``left`` contain ``base``.
         """
-        without_base, texts = self.vectors(base), self._example.rows
+        without_base = self.vectors(base)
+        texts = self._example.rows
         means = [None if left is None else left(row) for row in texts]
         before = partial(Recorded.before, self._recorded[0])
         further = [[row for row, head in heads if (row, head) not in self._base] for heads in sets]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pandas
 
 #: Kinds of outputs of a head that are no choice of one class.
-INDEPENDENT, NUMBERS = "independent labels", "numbers"
+INDEPENDENT = "independent labels"
+NUMBERS = "numbers"
 #: Numbers of a head, as its fields are called.
 EFFECTS = ("direct", "first_order", "removed", "removed_mean", "resampled", "removed_size")
 
@@ -274,7 +275,8 @@ class AttributeResult(Measured):
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
         import pandas as pd
 
-        columns, faithfulness = ["ranking", "order", "kept", "faithfulness"], self.faithfulness
+        columns = ["ranking", "order", "kept", "faithfulness"]
+        faithfulness = self.faithfulness
         rows = (
             []
             if faithfulness is None

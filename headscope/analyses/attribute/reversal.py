@@ -62,7 +62,8 @@ def search(versions: Versions, heads: Sequence[HeadIndex], most: int) -> Search:
     lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
     while margins[-1] >= 0 and lowers and len(chosen) < most:
         order = sorted(lowers, key=lambda head: -lowers[head])
-        best, tried = -math.inf, list[HeadIndex]()
+        best = -math.inf
+        tried: list[HeadIndex] = []
         while len(tried) < len(order) and lowers[order[len(tried)]] > best:
             once = len(order) if not chosen else TOGETHER
             part = order[len(tried) : len(tried) + once]
@@ -74,7 +75,9 @@ def search(versions: Versions, heads: Sequence[HeadIndex], most: int) -> Search:
         del lowers[chosen[-1]]
         # Measured again in a separate complete run: this number decides.
         margins.append(float(versions.measure([chosen], base=chosen)[0]))
-    needed, margin, put_back = list(chosen), margins[-1], np.zeros(0)
+    needed = list(chosen)
+    margin = margins[-1]
+    put_back = np.zeros(0)
     while margin < 0:
         put_back = versions.measure([[h for h in needed if h != head] for head in needed])
         spare = [head for head, of in zip(needed, put_back, strict=True) if of < 0]
@@ -128,7 +131,8 @@ def find_reversal(
         first, second, third = example.rows
         example = replace(example, rows=(first, third, second))
         versions = Versions(loaded, example, margin_of)
-    most, total = options.most, 1 + SEARCHES
+    most = options.most
+    total = 1 + SEARCHES
     result = search(versions, heads, most)
     progress("search", 1, total)
     sets = matched_sets(result.heads, heads, DRAWS, options.seed) if result.reversed else []

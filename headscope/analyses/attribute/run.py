@@ -69,7 +69,8 @@ RESAMPLED = 16
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
-    seed, progress = options.seed, options.tell
+    seed = options.seed
+    progress = options.tell
     task = "mlm" if options.of == "token" else None
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
@@ -96,8 +97,10 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     # Only these write to the residual stream that is taken apart, and so have a direct part.
     rows = sorted(site.row for layer in anatomy.layers for site in layer.sites)
     direct = [j for j, (row, _) in enumerate(heads) if row in rows]
-    examples, shuffled_examples = opened.examples, opened.shuffled
-    n, total = len(examples), len(examples) + len(shuffled_examples)
+    examples = opened.examples
+    shuffled_examples = opened.shuffled
+    n = len(examples)
+    total = len(examples) + len(shuffled_examples)
     step = partial(progress, "parts", total=total)
     parts = measure_parts(exact, anatomy, examples, step)
     shuffled = measure_parts(exact, anatomy, shuffled_examples, lambda done: step(n + done))
@@ -121,7 +124,8 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             loaded, removed_from, [heads[j] for j in largest], {"resampled": draws}, progress
         )["resampled"]
     at = (slice(None), *np.array(heads).T)
-    zero, of_heads = effects["removed"], parts.heads[at]
+    zero = effects["removed"]
+    of_heads = parts.heads[at]
     written = {"direct": of_heads}
     if parts.first_order is not None:
         written["first_order"] = parts.first_order[at]
@@ -129,7 +133,12 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     if options.judges:
         rankings = {name: table[chosen] for name, table in written.items()} | effects
         faithfulness = judge_rankings(
-            *(loaded, removed_from, heads, rankings, means, progress),
+            loaded,
+            removed_from,
+            heads,
+            rankings,
+            means,
+            progress,
             n_random=options.rankings,
             circuit=circuit,
             seed=seed,
@@ -296,7 +305,8 @@ def _by_token(
     feed_forward = feed_forward.sum(1)
     if example.kind == "target":
         pair = example.pair
-        nothing, read = np.zeros(len(pair)), heads.sum(2)[0]
+        nothing = np.zeros(len(pair))
+        read = heads.sum(2)[0]
         by_source, by_target = (
             read[[site.row for site in exact.sites if site.stack == stack]].sum(0)
             for stack in ("cross", "decoder")

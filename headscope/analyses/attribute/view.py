@@ -65,7 +65,9 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
 
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
     """List the heads with the largest effects, with the interval that holds for all at once."""
-    many, n, heads = result.removals > 1, len(result.heads), _named(result)
+    many = result.removals > 1
+    n = len(result.heads)
+    heads = _named(result)
     if many:
         at_once = f"that holds for all {n} heads at once ({result.removals} examples)"
         yield b.Text(
@@ -151,7 +153,8 @@ def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
     faithfulness = result.faithfulness
     if faithfulness is None:
         return
-    random, n = len(faithfulness.random), faithfulness.kept[-1]
+    random = len(faithfulness.random)
+    n = faithfulness.kept[-1]
     tenth = next(i for i, k in enumerate(faithfulness.kept) if 10 * k >= n)
     few = faithfulness.kept[tenth]
     curves = {curve.ranking: curve for curve in faithfulness.rankings}
@@ -231,7 +234,8 @@ def reversal_sentence(reversal: Reversal) -> str:
         near, far = ("third", "second") if reversal.swapped else ("second", "third")
         what = f"that the {near} text is nearer to the first than the {far}"
     n = len(reversal.heads)
-    start, end = reversal.margins[0], reversal.margins[-1]
+    start = reversal.margins[0]
+    end = reversal.margins[-1]
     if not reversal.found:
         return (
             f"No set of at most {reversal.most} {plural(reversal.most, 'head')} was found whose "
@@ -259,7 +263,8 @@ def reversal_sentence(reversal: Reversal) -> str:
             f"{sum(m < 0 for m in draws)} of {len(draws)} draws"
         )
     text += "."
-    each, sets = reversal.random_reversed, f"as many heads in the same {plural(n, 'layer')}"
+    each = reversal.random_reversed
+    sets = f"as many heads in the same {plural(n, 'layer')}"
     if not reversal.draws:
         return f"{text} There is no other set of {sets}."
     return (
@@ -269,7 +274,8 @@ def reversal_sentence(reversal: Reversal) -> str:
 
 
 def _other_searches(reversal: Reversal) -> str:
-    others, most = reversal.others, f"more than {reversal.most}"
+    others = reversal.others
+    most = f"more than {reversal.most}"
     kind = plural(len(others), "triple" if reversal.question == "nearer" else "text")
     if not others:
         return (
@@ -362,7 +368,8 @@ def _groups_and_figures(result: AttributeResult) -> Iterator[b.Block]:
         *([("lengths counted", "spearman_first_order", 2)] if result.kind == "cosine" else []),
     ]
     yield b.Table(layers, result.layers, "Direct parts by layer", on=b.VERBOSE | b.PAGE)
-    heads, panels = _named(result)[:_BARS], list[b.Chart]()
+    heads = _named(result)[:_BARS]
+    panels: list[b.Chart] = []
     for name, title, field, colour, on in (
         (
             "What removing each head changes",
@@ -426,7 +433,8 @@ def _of(result: AttributeResult) -> str:
 
 
 def _run_lines(result: AttributeResult) -> str:
-    lines, data = [model_line(result).plain], result.provenance["data"]
+    lines = [model_line(result).plain]
+    data = result.provenance["data"]
     if data is not None:
         drawn = f" ({data['drawn']})" if data.get("drawn") else ""
         lines.append(
@@ -472,7 +480,8 @@ def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
 
 def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
     kind = _heads_of(result)
-    heads, output = result.part(kind), result.output
+    heads = result.part(kind)
+    output = result.output
     control = next(part.direct for part in result.shuffled.parts if part.kind == kind)
     texts = {"cosine": "unrelated texts", "target": "unrelated sources"}
     yield KeyNumber(

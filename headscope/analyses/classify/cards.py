@@ -79,7 +79,8 @@ def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
         spread = decimal(head.relative_entropy, 2)
         numbers.append(("spread of attention", spread, "1 is evenly spread"))
     if head.cause is not None:
-        loss, noise = float(head.cause.zero), float(head.cause.noise)
+        loss = float(head.cause.zero)
+        noise = float(head.cause.noise)
         numbers.append(("loss when removed", f"{loss:.2g}", f"noise of its size {noise:.2g}"))
     elif head.special_mass is not None:
         share = decimal(head.special_mass, 2)
@@ -95,7 +96,8 @@ def describe_offset(offset: int) -> str:
 
 def mark_of(head: HeadResult) -> str:
     """Write a head's primary role in at most five characters: its offset, its token, its mark."""
-    role, label = role_of(head.primary), primary_label(head)
+    role = role_of(head.primary)
+    label = primary_label(head)
     detail = label.detail if label else ""
     return role.mark or {"first": "CLS", "last": "SEP"}.get(detail, detail)
 
@@ -171,7 +173,9 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     for key, weight in head.registered.items():
         yield f"Weight, {role_name(key)}", decimal(weight.value)
     if head.cause is not None:
-        zero, mean, noise = head.cause.zero, float(head.cause.mean), float(head.cause.noise)
+        zero = head.cause.zero
+        mean = float(head.cause.mean)
+        noise = float(head.cause.noise)
         yield (
             "Loss when removed",
             f"{loss_text(float(zero))} ({loss_interval(zero)}); replaced by its mean "

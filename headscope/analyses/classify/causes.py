@@ -94,7 +94,8 @@ def with_causes(
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
         for i, examples in enumerate((source.measured, source.calibration))
     )
-    units, means = units_of(view), mean_z(view, calibration)
+    units = units_of(view)
+    means = mean_z(view, calibration)
     estimates = [
         _estimate(view, calibration, units, left, source.seed).tolist() for left in (None, means)
     ]
@@ -156,13 +157,16 @@ def _remove_each(
     progress: Progress,
 ) -> Iterator[dict[str, JointEstimate]]:
     """Remove each unit in each way, and yield its losses relative to the full model."""
-    metric, better = task.table[task.metric], task.higher_is_better
+    metric = task.table[task.metric]
+    better = task.higher_is_better
     generator = torch.Generator().manual_seed(seed)
     versions = HeadByHead(task, loaded)
 
     def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
         """Measure the mean loss over pairs of a baseline and what is compared with it."""
-        losses, downs, ups = [], [], []
+        losses = []
+        downs = []
+        ups = []
         for baseline, changed in pairs:
             change = paired_change(metric, baseline, changed, seed=seed)
             sides = change.difference - change.low, change.high - change.difference
@@ -242,12 +246,15 @@ def role_tests(
     tests = []
     for removal in losses:
         # Heads whose removal changes nothing are tied, though rounding tells their losses apart.
-        values, rng = tied(losses[removal], size=size), np.random.default_rng(seed)
+        values = tied(losses[removal], size=size)
+        rng = np.random.default_rng(seed)
         within = {role: dealt(values, has, layers, rng) for role, has in compared.items()}
         anywhere = {role: dealt(values, has, everywhere, rng) for role, has in compared.items()}
-        within_p, p = _p_values(within), _p_values(anywhere)
+        within_p = _p_values(within)
+        p = _p_values(anywhere)
         for role, has in compared.items():
-            inside, overall = within[role], anywhere[role]
+            inside = within[role]
+            overall = anywhere[role]
             assert overall is not None  # there are heads with the role and without
             inside_p, inside_adjusted = within_p.get(role, (None, None))
             verdict = "not measured"
@@ -295,10 +302,13 @@ def dealt(
     values: Array, has: Array, groups: Array, rng: np.random.Generator
 ) -> tuple[float, Array] | None:
     """Return the superiority within groups, and those of labels permuted within groups."""
-    wins, pairs, random = 0.0, 0, np.zeros(DEALS)
+    wins = 0.0
+    pairs = 0
+    random = np.zeros(DEALS)
     for group in np.unique(groups):
         inside = groups == group
-        ranks, labelled = stats.rankdata(values[inside]), has[inside]
+        ranks = stats.rankdata(values[inside])
+        labelled = has[inside]
         n = int(labelled.sum())
         least = n * (n + 1) / 2  # the rank sum of labelled heads that lose against all others
         wins += float(ranks[labelled].sum()) - least

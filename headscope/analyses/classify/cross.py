@@ -61,7 +61,9 @@ from headscope.data.pairs import ALIGNED
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import effective_units, finite, ratio_error, share_interval
 
-STEP, STEPS = 0.02, 49  # Thresholds of links: 0.02, 0.04, ... 0.98.
+# Thresholds of links: 0.02, 0.04, ... 0.98.
+STEP = 0.02
+STEPS = 49
 _SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
 
 
@@ -73,8 +75,15 @@ class CrossHeads(QueryMeans, RowMeasure):
     """
 
     quantities = (
-        *("alignment", "diagonal", "confidence", "entropy", "relative_entropy"),
-        *("special_mass", "first_special_mass", "last_special_mass", "long_entropy"),
+        "alignment",
+        "diagonal",
+        "confidence",
+        "entropy",
+        "relative_entropy",
+        "special_mass",
+        "first_special_mass",
+        "last_special_mass",
+        "long_entropy",
     )
     #: For ``diagonal`` the baseline is a random key, as uniform attention has no largest weight.
     baselines = ("diagonal", "confidence", "special_mass")
@@ -89,22 +98,28 @@ class CrossHeads(QueryMeans, RowMeasure):
         Content tokens are counted from 0 in each sequence.
         """
         assert batch.source is not None  # cross-attention reads one
-        source, query = batch.source, ordered_queries(batch.source)
-        key, real, content = source.content, source.attention_mask, widest(query)
+        source = batch.source
+        query = ordered_queries(batch.source)
+        key = source.content
+        real = source.attention_mask
+        content = widest(query)
         m_query, m_key, n_keys = (side.sum(dim=1) for side in (query, key, real))
-        used, long = m_query > 0, n_keys >= LONG
+        used = m_query > 0
+        long = n_keys >= LONG
         position, key_position = ((side.cumsum(1) - 1).clamp(min=0) for side in (query, key))
 
         def near_line(key: Tensor, query: Tensor) -> Tensor:
             """Whether key and query, as numbers in their sequences, lie within 1 of the line."""
-            n, m = m_query[:, None, None] - 1, m_key[:, None, None] - 1
+            n = m_query[:, None, None] - 1
+            m = m_key[:, None, None] - 1
             return (key * n - query * m).abs() <= n
 
         asked = dict.fromkeys(self.quantities, m_query)
         asked |= {"alignment": used.long(), "long_entropy": m_query * long}
         # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
         near = (near_line(key_position[:, None], position[..., None]) & key[:, None]).sum(dim=2)
-        at_least_one, n_special = widest(n_keys.clamp(min=1)), (real.bool() & ~key).sum(dim=1)
+        at_least_one = widest(n_keys.clamp(min=1))
+        n_special = (real.bool() & ~key).sum(dim=1)
         expected = (
             near / widest(m_key.clamp(min=1))[:, None],
             (1 / at_least_one)[:, None],
@@ -168,7 +183,8 @@ class Agreement(Accumulator):
             at_step = counted.new_zeros(*step.shape[:2], STEPS + 1).scatter_add_(2, step, counted)
             counts.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
         sure = words.sure[rows].sum(dim=(1, 2))
-        n, d = counts[1] + counts[2], counts[0] + sure[:, None, None]
+        n = counts[1] + counts[2]
+        d = counts[0] + sure[:, None, None]
         for total, parts in ((self.links, counts), (self.squares, [n * n, n * d, d * d])):
             for half in (0, 1):
                 chosen = torch.stack(parts)[:, words.half[rows] == half]
@@ -182,12 +198,14 @@ class Agreement(Accumulator):
     def score(self, layer: int, head: int) -> LinkScore:
         """Return one head's score on half B, at the threshold that is best on half A."""
         links, sure, possible = self.links[:, :, layer, head]  # (halves, thresholds) each
-        both, size = sure + possible, links + self.sure[:, None]
+        both = sure + possible
+        size = links + self.sure[:, None]
         error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
         t = int(error[0].argmin())
         of_n, products, of_d = self.squares[:, 1, layer, head, t]
         terms = both[1, t], of_n, products, size[1, t], of_d, int(self.units[1])
-        value, n = float(error[1, t]), int(links[1, t])
+        value = float(error[1, t])
+        n = int(links[1, t])
         units = effective_units(size[1, t], of_d)
         low, high = map(float, share_interval(value, ratio_error(*terms), units))
         return LinkScore(
@@ -216,12 +234,15 @@ class AlignedHeads(Parts):
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares; without words nothing is added."""
-        self._words, self._layer = batch.words, 0
+        self._words = batch.words
+        self._layer = 0
         if (words := self._words) is None:
             return
-        size, shape = words.distance.shape, self.syntactic.hits.shape[1:]
+        size = words.distance.shape
+        shape = self.syntactic.hits.shape[1:]
         self._looks_at, self._by_mean = words.pieces.new_zeros(2, size[0], *shape, size[1])
-        self._total, self._seen = words.of_source.new_zeros(size), 0
+        self._total = words.of_source.new_zeros(size)
+        self._seen = 0
         self._used = words.inside & (words.half == 0)[:, None, None]
         used = numpy(words.near(FARTHEST)[self._used])
         self.kernel.pairs += np.bincount(used, minlength=2 * FARTHEST + 1)
@@ -232,7 +253,9 @@ class AlignedHeads(Parts):
         """Add one chunk of patterns."""
         if site.stack != "cross" or (words := self._words) is None:
             return
-        rows, layer, heads = site.rows, self._layer, site.heads
+        rows = site.rows
+        layer = self._layer
+        heads = site.heads
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         of_target, of_source = (
             side[rows].to(pattern.dtype) for side in (words.of_target, words.of_source)

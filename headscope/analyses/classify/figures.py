@@ -21,7 +21,8 @@ _NONE = 0.15  # Shade of a head without a role
 
 def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads, stack by stack: the colour is the primary role, the shade its score."""
-    n_heads, n_layers = max(head.head for head in result.heads) + 1, len(_row_names(result))
+    n_heads = max(head.head for head in result.heads) + 1
+    n_layers = len(_row_names(result))
     figure = draw.new_figure(max(5.0, 1.2 + 0.55 * n_heads), 1.6 + 0.55 * n_layers)
     role_map_on(figure.add_subplot(), result)
     figure.axes[0].set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
@@ -36,8 +37,11 @@ def role_map_on(
     n_heads = max(head.head for head in result.heads) + 1
     image = np.ones((len(names), n_heads, 3))
     for head in result.heads:
-        row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
-        score, mark = _NONE, ""
+        row = names.index(head.layer_name)
+        role = role_of(head.primary)
+        label = primary_label(head)
+        score = _NONE
+        mark = ""
         if label is not None:
             score = min(1.0, abs(float(label.score)))
             mark = label.detail.partition(" ")[0] or role.mark

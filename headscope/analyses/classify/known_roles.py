@@ -80,7 +80,8 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
             f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
-    theirs, ours = _weights(result), loaded.weights_sha256
+    theirs = _weights(result)
+    ours = loaded.weights_sha256
     warning = "The classification (roles) was made with other weights than this model's."
     return KnownRoles(
         by_place=by_place,

@@ -179,7 +179,8 @@ def _heads_in(exists: Array) -> list[Head]:
 def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the best offset of every head, against looking at any content token at random."""
     # (n_layers, n_heads, offsets); NaN where there is no query
-    rates, masses = ratio(sums.hits, sums.queries), ratio(sums.mass, sums.mass_queries)
+    rates = ratio(sums.hits, sums.queries)
+    masses = ratio(sums.mass, sums.mass_queries)
     best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
     hits, rate = (np.take_along_axis(x, best[..., None], -1)[..., 0] for x in (sums.hits, rates))
     queries = sums.queries[best]
@@ -213,12 +214,14 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
     Relations make one role, the labels of a user's pairs one each (``by_label``).
     """
     for head in _heads_in(exists):
-        scores, labels = tuple(test.score(head) for test in tests), []
+        scores = tuple(test.score(head) for test in tests)
+        labels = []
         confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
         gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
             score, c = confirmed[i]
-            detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
+            detail = f"{score.relation} {score.direction}"
+            baseline = c.baselines[c.strongest]
             role = PAIR + score.relation if by_label else "syntactic"
             labels.append(Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest))
         yield head, "syntactic", scores, labels
@@ -227,7 +230,9 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) ->
 def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the rarest-word rate of every head against chance and uniform attention."""
     n, chance, uniform = int(sums.queries[0]), *map(sums.expected, sums.baselines)
-    rates, two_rarest, error = sums.mean("rate"), sums.mean("two_rarest"), sums.error("rate")
+    rates = sums.mean("rate")
+    two_rarest = sums.mean("two_rarest")
+    error = sums.error("rate")
     units = sums.effective("rate")
     baselines = zip((chance, uniform), map(sums.error, sums.baselines), strict=True)
     tests = [t_p(rates, error, baseline, units) for baseline, error in baselines]
@@ -255,16 +260,19 @@ def _order(
     """Judge the alignment of every cross-attention head, against no order at all."""
 
     def alignment(of: CrossHeads, p: Array) -> _Numbers:
-        mean, half = of.mean("alignment"), t_half_width(of.error("alignment"), int(of.units))
+        mean = of.mean("alignment")
+        half = t_half_width(of.error("alignment"), int(of.units))
         half = np.where(np.isfinite(half), half, np.nan)
         interval = (mean - half).clip(-1.0, 1.0), (mean + half).clip(-1.0, 1.0)
         return _Numbers(mean, interval, p, 0.0, "no order")
 
-    mean, error = sums.mean("alignment"), sums.error("alignment")
+    mean = sums.mean("alignment")
+    error = sums.error("alignment")
     # Either direction is a finding.
     both = 2 * t_p(np.abs(mean), error, 0.0, int(sums.units))
     p = adjust(both.clip(max=1.0), exists)
-    numbers, pairs = alignment(sums, p), int(sums.units)
+    numbers = alignment(sums, p)
+    pairs = int(sums.units)
     with_swapped = alignment(swapped, p) if swapped is not None and int(swapped.units) else None
     low, high = numbers.interval
     earned = (np.maximum(low, -high) >= thresholds.monotonic) & (p <= thresholds.q)
@@ -286,8 +294,10 @@ def _order(
 
 def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the confidence of every cross-attention head, against uniform attention."""
-    mean, error = sums.mean("confidence"), sums.error("confidence")
-    units, uniform = sums.effective("confidence"), sums.expected("confidence")
+    mean = sums.mean("confidence")
+    error = sums.error("confidence")
+    units = sums.effective("confidence")
+    uniform = sums.expected("confidence")
     low, high = share_interval(mean, error, units)
     p = adjust(t_p(mean, error, uniform, units), exists)
     numbers = _Numbers(mean, (low, high), p, uniform, "uniform")
@@ -305,12 +315,16 @@ def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) 
     for role in roles_of(stack):
         if not role.measure or (role.key == "broad" and int(sums.long_units) < MIN_LONG):
             continue
-        mean, error = sums.mean(role.measure), sums.error(role.measure)
+        mean = sums.mean(role.measure)
+        error = sums.error(role.measure)
         named = role.threshold if isinstance(role.threshold, str) else ""
         least = float(getattr(thresholds, named) if named else role.threshold)
-        baseline, against = least, "threshold"  # where nothing is broader than uniform
+        # where nothing is broader than uniform
+        baseline = least
+        against = "threshold"
         if role.measure in sums.baselines:
-            baseline, against = float(np.nan_to_num(sums.expected(role.measure))), "uniform"
+            baseline = float(np.nan_to_num(sums.expected(role.measure)))
+            against = "uniform"
         units = sums.effective(role.measure)
         p = adjust(t_p(mean, error, baseline, units), exists)
         numbers = _Numbers(mean, share_interval(mean, error, units), p, baseline, against)
@@ -353,7 +367,8 @@ def untestable(
         for (half, *name), count in zip(edges.relations.names, edges.trials.tolist(), strict=True):
             trials.setdefault((name[0], name[1]), [0, 0])[half] = count
     if isinstance(sums, CrossHeads):
-        pairs, long = int(sums.units), int(sums.long_units)
+        pairs = int(sums.units)
+        long = int(sums.long_units)
         few = f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
         ordered = dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), (pairs < MIN_PAIRS, few))
         short = f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}"
@@ -364,10 +379,12 @@ def untestable(
             "broad": (long < MIN_LONG, short),
         }
     else:
-        profile, long = sums.profile, int(sums.profile.long_units)
+        profile = sums.profile
+        long = int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
         twice = int(profile.sampled[profile.quantities.index("duplicate_rate")])
-        sentences, rare = int(profile.sampled.max()), int(sums.rare.units)
+        sentences = int(profile.sampled.max())
+        rare = int(sums.rare.units)
         too_few = f"fewer than {FEWEST_UNITS} sentences"
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"

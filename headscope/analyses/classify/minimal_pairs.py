@@ -76,7 +76,8 @@ class Stretch:
 
     def with_other(self, other: Stretch) -> tuple[list[int], Positions]:
         """Replace it by another stretch; return token ids and the positions of the target."""
-        ids, (start, stop) = self.of.ids.copy(), other.target_span
+        ids = self.of.ids.copy()
+        (start, stop) = other.target_span
         ids[self.at] = other.ids
         return ids.tolist(), range(self.at.start + start, self.at.start + stop)
 
@@ -88,7 +89,9 @@ def _pieces(of: EncodedSentence, start: int, stop: int) -> slice:
 
 def extents(heads: Sequence[int]) -> list[tuple[int, int] | None]:
     """Return the words (start, stop) of each word's subtree; None where it is not contiguous."""
-    low, high, count = [*range(len(heads))], [*range(len(heads))], [0] * len(heads)
+    low = [*range(len(heads))]
+    high = [*range(len(heads))]
+    count = [0] * len(heads)
     for word in range(len(heads)):
         above = word
         while above >= 0:
@@ -106,7 +109,8 @@ def stretches(of: EncodedSentence, relation: str, direction: str) -> Iterator[St
     ``dep->head``: from the dependent to the head, with any number of the head's dependents on its
     other side. Only where subtrees are contiguous and no second word would be right.
     """
-    heads, relations = of.sentence.heads or (), of.sentence.relations or ()
+    heads = of.sentence.heads or ()
+    relations = of.sentence.relations or ()
     reach = extents(heads)
     for dependent, head in enumerate(heads):
         below = [word for word, above in enumerate(heads) if above == head]
@@ -117,12 +121,14 @@ def stretches(of: EncodedSentence, relation: str, direction: str) -> Iterator[St
         left = [a for a, _ in blocks if a < head]  # Where the head's dependents start,
         right = [b for a, b in blocks if a > head]  # and where those on its right stop.
         if direction == "dep->head":
-            query, target = dependent, head
+            query = dependent
+            target = head
             cuts = [(stop, cut) for cut in (head + 1, *right)]
             if dependent > head:
                 cuts = [(cut, start) for cut in (head, *left)]
         else:
-            query, target = head, dependent
+            query = head
+            target = dependent
             cuts = [(cut, head) for cut in left if cut <= start]
             if dependent > head:
                 cuts = [(head + 1, cut) for cut in right if cut >= stop]
@@ -181,7 +187,8 @@ def positional_pairs(
         alike[(sentence.word_of >= 0).tobytes()].append(sentence.ids.tolist())
     pairs: list[MinimalPair] = []
     for i in rng.permutation(len(sentences)).tolist():
-        tokens, content = sentences[i].ids.tolist(), sentences[i].word_of >= 0
+        tokens = sentences[i].ids.tolist()
+        content = sentences[i].word_of >= 0
         others = [ids for ids in alike[content.tobytes()] if ids != tokens]
         inside = set(np.flatnonzero(content).tolist())
         rows = [

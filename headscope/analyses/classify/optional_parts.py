@@ -46,7 +46,8 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
 def _norms(result: ClassifyResult) -> Iterator[b.Block]:
     """Show which labels remain when keys count by the norm of what they contribute."""
     roles = result.norms.roles if result.norms else ()
-    several, survivors = len(result.stacks) > 1, []
+    several = len(result.stacks) > 1
+    survivors = []
     for row in (row for row in roles if row.heads and row.mass is not None):
         where = f" of the {row.stack}" if several else ""
         named = ", ".join(row.kept[:4]) + (", ..." if len(row.kept) > 4 else "")
@@ -84,7 +85,8 @@ def _norms(result: ClassifyResult) -> Iterator[b.Block]:
 
 def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
     """Show where the tokens of repeated sequences look."""
-    prefix, rows = result.prefix, []
+    prefix = result.prefix
+    rows = []
     assert prefix is not None
     scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
     for target, name in PLACES.items():
@@ -180,7 +182,8 @@ def _patched_name(head: HeadResult, patch: HeadPatch) -> str:
 
 def _gain_of_others(effect: PatchEffect) -> str:
     """Write the mean gain of the other heads that were patched."""
-    gain, over = effect.gain.value, effect.over_others.value
+    gain = effect.gain.value
+    over = effect.over_others.value
     return decimal(None if gain is None or over is None else gain - over, 2)
 
 
@@ -286,7 +289,8 @@ def _losses(result: ClassifyResult, metric: str) -> b.Panels:
     heads = [(head, head.cause) for head in result.heads if head.cause is not None]
     names = list(dict.fromkeys(head.layer_name for head, _ in heads))
     wide = 1 + max(head.head for head, _ in heads)
-    by_layer, by_noise = list[b.Series](), list[b.Series]()
+    by_layer: list[b.Series] = []
+    by_noise: list[b.Series] = []
     for role in (*result.possible_roles, NO_ROLE):
         mine = [(head, cause) for head, cause in heads if head.primary == role.key]
         zero = [cause.zero for _, cause in mine]
@@ -299,7 +303,8 @@ def _losses(result: ClassifyResult, metric: str) -> b.Panels:
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
     equal = [min(shown), max(shown)]
     by_noise.append(b.Series("as much as noise", equal, equal, "line", b.GREY, ""))
-    loss, of_noise = f"loss of {metric} without the head", "loss with noise of the same size"
+    loss = f"loss of {metric} without the head"
+    of_noise = "loss with noise of the same size"
     return b.Panels(
         f"Heads of {model_name(result)}, removed one at a time",
         [

@@ -127,7 +127,8 @@ class Run:
             additions: list[Addition] = []
             parts: list[RowReducer | AlignedHeads] = []
             for stack in stacks:
-                part, view = sums.by_stack[stack], loaded.only(stack)
+                part = sums.by_stack[stack]
+                view = loaded.only(stack)
                 # Batches of a copy of the model are added later, in the order of the corpus.
                 later = partial(_add_later, additions, part)
                 parts.append(RowReducer(view.n_layers, view.n_heads, later, stack))
@@ -154,7 +155,8 @@ class Run:
 
         # Of an interrupted run the first batches are already in the sums; alignments are added to
         # them at once.
-        index, alone = done, aligned is not None
+        index = done
+        alone = aligned is not None
         read = side_by_side(loaded, batches.after(done), reading, alone=alone)
         for index, (seen, additions) in enumerate(read, start=done + 1):
             for add in additions:
@@ -206,9 +208,11 @@ class Reading:
         The controls with swapped trees and swapped sources are run on the model itself only.
         """
         sums = run.measure(loaded, self.stacks, self.batches, name + self.name)
-        skipped, thresholds = self.batches.n_items - self._measured(sums), run.thresholds
+        skipped = self.batches.n_items - self._measured(sums)
+        thresholds = run.thresholds
         for stack in self.stacks:
-            part, sites = sums.by_stack[stack], loaded.only(stack).sites
+            part = sums.by_stack[stack]
+            sites = loaded.only(stack).sites
             ids = [tuple(site.head_ids) for site in sites]
             labels = self.corpus.labels_of(stack)
             edges: HeadMeasures | AlignedHeads | None = None  # What holds the sums on edges
@@ -234,7 +238,10 @@ class Reading:
                 swapped_edges = judge_swapped(edges.swapped, of_swapped, thresholds, ids)
             scored = edges.syntactic if edges is not None else None
             heads = judge(
-                *(part, thresholds, ids, stack),
+                part,
+                thresholds,
+                ids,
+                stack,
                 kernel=kernel,
                 swapped=swapped_sources,
                 edges=scored,
@@ -280,7 +287,8 @@ def readings(
         texts.append(dataclasses.replace(sources, name=", sources") if deep else sources)
     if not deep:
         return texts
-    n, ends = min(corpus.n_pairs, limit or corpus.n_pairs), ends_of(loaded)
+    n = min(corpus.n_pairs, limit or corpus.n_pairs)
+    ends = ends_of(loaded)
 
     def read() -> Iterator[Pair]:
         assert corpus.pairs is not None
@@ -288,7 +296,8 @@ def readings(
 
     def encode(pairs: Iterable[Pair], check: bool = True) -> Iterator[PairRow | None]:
         first, second = itertools.tee(pairs)
-        sources, targets = (source for source, _ in first), (target for _, target in second)
+        sources = (source for source, _ in first)
+        targets = (target for _, target in second)
         for row in encode_pairs(loaded, sources, targets, ends, check=check):
             # A target without a token has no query.
             yield row if row is not None and row.decoder_content else None

@@ -88,11 +88,14 @@ def patch(
 
     A layer whose changes nobody reads has shares of 0, and 1 for all heads together.
     """
-    replay, together = Replay(view), _AT_ONCE // (2 + 2 * len(heads))
+    replay = Replay(view)
+    together = _AT_ONCE // (2 + 2 * len(heads))
     with prepared(view.network):
         parts = [_patch_batch(view, replay, p, row, heads) for p in buckets(pairs, together)]
     lengths, shift = (np.concatenate(columns, -1) for columns in zip(*parts, strict=True))
-    read, changes = lengths[:, :1], lengths[:, 1:]  # (reads, 1 and versions, pairs)
+    # (reads, 1 and versions, pairs)
+    read = lengths[:, :1]
+    changes = lengths[:, 1:]
     changes = np.where(changes > ROUNDING * read, changes, 0.0)
     unit = changes[:, :1].mean(-1, keepdims=True)
     unread = unit <= 0
@@ -122,7 +125,8 @@ def _patch_batch(
     all heads patched and with each alone; reads are q, k and v of each later layer, and the output.
     The other is the shift of :class:`Patches`.
     """
-    n, device = len(pairs), view.device
+    n = len(pairs)
+    device = view.device
     of = torch.tensor([i for i, pair in enumerate(pairs) for _ in pair.rows], device=device)
     at, taken = (
         torch.tensor([q for pair in pairs for q in getattr(pair, name)], device=device)
@@ -196,7 +200,8 @@ def with_patching(
     progress: Progress,
 ) -> ClassifyResult:
     """Patch every head that has a positional or a syntactic role, and say whether it carries it."""
-    wanted, notes = list(_roles(result)), []
+    wanted = list(_roles(result))
+    notes = []
     if not corpus.has_trees:
         notes.append("Syntactic heads were not patched: that needs gold trees (give a treebank).")
     elif not wanted:
@@ -208,7 +213,8 @@ def with_patching(
     encoded = [item for item in encode_words(loaded, placed(read)) if item is not None]
     patched = []
     for done, (head, role, detail) in enumerate(wanted, start=1):
-        view, rng = loaded.only(head.stack), np.random.default_rng([seed, done])
+        view = loaded.only(head.stack)
+        rng = np.random.default_rng([seed, done])
         place_of = places(view)
         row, index = place_of[head.stack, head.layer, head.head]
         if role == "positional":
@@ -224,7 +230,8 @@ def with_patching(
             and (role, detail) not in [(label.role, label.detail) for label in h.labels]
         ]
         others = rng.permutation(others).tolist()[:OTHERS]
-        follows, effects = UNKNOWN, tuple[PatchEffect, ...]()
+        follows = UNKNOWN
+        effects = tuple[PatchEffect, ...]()
         if len(made) >= FEWEST_UNITS:
             patches = patch(view, made, row, [index, *others])
             hits = int((patches.shift > 0).sum())
@@ -256,7 +263,8 @@ def _roles(result: ClassifyResult) -> Iterator[tuple[HeadResult, str, str]]:
 
 def p_above(values: Array) -> float:
     """Return the two-sided p of Student's t where the mean of the values exceeds 0, else 1."""
-    n, mean = len(values), float(values.mean())
+    n = len(values)
+    mean = float(values.mean())
     error = float(values.std(ddof=1)) / np.sqrt(n)
     if error <= 0:
         return 0.0 if mean > 0 else 1.0
@@ -288,7 +296,8 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
     rows = zip(readers, patches.shares, patches.together, patches.size, strict=True)
     for reader, shares, together, size in rows:
         gains = shares[:, 0] - shares[:, 1]
-        gain, others = gains[0], gains[1:]
+        gain = gains[0]
+        others = gains[1:]
         carries, does_not = evidence(gains, together)
         yield PatchEffect(
             reader=reader,

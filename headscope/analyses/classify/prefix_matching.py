@@ -54,7 +54,8 @@ class PrefixWeights(SiteObserver):
 
 
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
-SEQUENCES, COPY = 32, 24
+SEQUENCES = 32
+COPY = 24
 _SHORTEST = 4  # Fewest tokens of a copy: without both ends, two are left.
 
 
@@ -78,7 +79,8 @@ class Repeats:
         known = tokenise(loaded, sample_corpus().lines(), special=False, check=False)
         kinds = sorted({token for encoding in known for token in encoding.ids} - special)
         around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
-        before, after = around.before, around.after
+        before = around.before
+        after = around.after
         room = (loaded.max_length - len(before) - len(after)) // 2
         copy = min(COPY, room, len(kinds) // 2)
         if copy < _SHORTEST:
@@ -103,7 +105,8 @@ class Repeats:
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
         """Score every head of a model, or of one of its stacks, by its name."""
         score, control = (self.weights(loaded, s) for s in (self.repeated, self.control))
-        gap, n = score - control, np.array(len(self.repeated))
+        gap = score - control
+        n = np.array(len(self.repeated))
         half = t_half_width(standard_error(gap.sum(-1), (gap**2).sum(-1), n), n)
         means = score.mean(-1), control.mean(-1), gap.mean(-1)
 

@@ -213,11 +213,13 @@ class RowReducer:
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
-        self._batch, self._layer = batch, 0
+        self._batch = batch
+        self._layer = 0
         self._registered: list[Tensor] = []
         if self._stack == "cross":
             assert batch.source is not None
-            query, key = ordered_queries(batch.source), batch.source.content
+            query = ordered_queries(batch.source)
+            key = batch.source.content
             visible = batch.source.attention_mask.sum(dim=1, keepdim=True).expand_as(query)
             special = batch.source.attention_mask.bool() & ~key
             first = special & (special.cumsum(1) == 1)
@@ -249,7 +251,9 @@ class RowReducer:
 
     def _start_sentences(self, batch: Batch) -> None:
         """Prepare what only sentences have: words, relative positions, a picture."""
-        (n_rows, n), content, device = batch.size, self._content, batch.input_ids.device
+        (n_rows, n) = batch.size
+        content = self._content
+        device = batch.input_ids.device
         heads = (n_rows, *self._shape)
         for name in ("word_argmax", "word_argmax_mean"):
             self._summary[name] = content.new_zeros(*heads, n, dtype=torch.int64)
@@ -278,7 +282,9 @@ class RowReducer:
         if self._stack is not None and site.stack != self._stack:
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        rows, dtype, content = site.rows, pattern.dtype, self._content[site.rows]
+        rows = site.rows
+        dtype = pattern.dtype
+        content = self._content[site.rows]
         merged = pattern + self._no_content[rows, None, None, :].to(dtype)
         top, argmax = first_largest(merged)
         mass = pattern @ self._features[rows, None].to(dtype)

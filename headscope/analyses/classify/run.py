@@ -33,7 +33,9 @@ from headscope.session.validate import require_valid, validating
 
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
-    thresholds, limit, seed = options.thresholds or Thresholds(), options.limit, options.seed
+    thresholds = options.thresholds or Thresholds()
+    limit = options.limit
+    seed = options.seed
     check_resume(options.state, options.resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     if options.pairs is None:
@@ -71,7 +73,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     with validating(opened, options.validate) as certificate:
         if words is None or read is not corpus:  # counting takes as long as the certificate
             words = find_frequencies(read, *source)
-    validation, loaded = certificate.result(), opened.whole or opened
+    validation = certificate.result()
+    loaded = opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
     least = dataclasses.asdict(thresholds)
     least |= {role.key: role.threshold for role in registered_roles()}
@@ -90,8 +93,12 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     }
     aligned = read.aligned is not None
     saved = open_state(
-        *(options.state, options.resume, identity),
-        *(lambda: blank_sums(loaded, stacks, aligned), loaded, seed),
+        options.state,
+        options.resume,
+        identity,
+        lambda: blank_sums(loaded, stacks, aligned),
+        loaded,
+        seed,
         by_process=True,
     )
     shared = Run(stacks, thresholds, options.tell, saved, options.norm_weighted, aligned)
@@ -100,7 +107,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         return [labels for text in texts for labels in text.label(model, run, name)]
 
     by_stack = labelled(loaded, "model")
-    heads, random = _heads(by_stack), tuple[HeadResult, ...]()
+    heads = _heads(by_stack)
+    random = tuple[HeadResult, ...]()
     control: ControlResult | None = None
     twin: LoadedModel | None = None
     if options.control:
@@ -108,7 +116,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
 
         twin = random_twin(loaded, seed)
         random_stacks = labelled(twin, "control")
-        random, control = _heads(random_stacks), _random_control(random_stacks, seed, labels)
+        random = _heads(random_stacks)
+        control = _random_control(random_stacks, seed, labels)
     if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
         control = replace(control or ControlResult(), swapped=swapped)
     alignments = next((s.alignments for s in by_stack if s.alignments), None)
@@ -146,7 +155,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if options.norm_weighted:  # which labels of the pattern itself do norms leave?
         from headscope.analyses.classify.value_norms import compare
 
-        pattern, of_twin = replace(shared, norm_weighted=False), None
+        pattern = replace(shared, norm_weighted=False)
+        of_twin = None
         if twin is not None:
             of_twin = _heads(labelled(twin, "control by the pattern", pattern)), random
         by_pattern = _heads(labelled(loaded, "by the pattern", pattern))

@@ -47,15 +47,18 @@ class Positional(RowMeasure):
         #: (offsets,): queries that can hit, and that have a key there; the same for every head
         self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
         #: Sum over content queries of 1 / (content tokens that the query sees); content queries
-        self.chance, self.content = np.zeros(()), np.zeros((), dtype=np.int64)
+        self.chance = np.zeros(())
+        self.content = np.zeros((), dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        content, real = numpy(batch.content), numpy(batch.attention_mask).astype(bool)
+        content = numpy(batch.content)
+        real = numpy(batch.attention_mask).astype(bool)
         n = batch.size[1]
         for i, r in enumerate(OFFSETS):
             if abs(r) < n and not (batch.causal and r > 0):
-                query, target = slice(max(-r, 0), min(n, n - r)), slice(max(r, 0), min(n, n + r))
+                query = slice(max(-r, 0), min(n, n - r))
+                target = slice(max(r, 0), min(n, n + r))
                 self.queries[i] += (content[:, query] & content[:, target]).sum()
                 self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
         per_sentence = content.sum(axis=1)
@@ -85,12 +88,22 @@ class Profile(QueryMeans, RowMeasure):
     #: Fields of a HeadResult; ``duplicate_rate`` is a mean over queries whose token occurs again,
     #: ``relative_entropy`` over those that see two tokens or more.
     quantities: tuple[str, ...] = (
-        *("confidence", "entropy", "relative_entropy"),
-        *("special_mass", "first_special_mass", "last_special_mass", "punctuation_mass"),
-        *("self_rate", "duplicate_rate", "long_entropy"),
+        "confidence",
+        "entropy",
+        "relative_entropy",
+        "special_mass",
+        "first_special_mass",
+        "last_special_mass",
+        "punctuation_mass",
+        "self_rate",
+        "duplicate_rate",
+        "long_entropy",
     )
     baselines: tuple[str, ...] = (
-        *("special_mass", "punctuation_mass", "self_rate", "duplicate_rate"),
+        "special_mass",
+        "punctuation_mass",
+        "self_rate",
+        "duplicate_rate",
     )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -102,7 +115,9 @@ class Profile(QueryMeans, RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        content, visible, ids = batch.content, batch.visible, batch.input_ids
+        content = batch.content
+        visible = batch.visible
+        ids = batch.input_ids
         # Whether two different content positions hold the same token, (batch, pos, pos); under a
         # causal mask: whether the token of the second stands before the first.
         same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
@@ -137,11 +152,13 @@ def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
         """How many marked tokens each query may look at."""
         return mark.cumsum(dim=1) if batch.causal else mark.sum(dim=1, keepdim=True)
 
-    content, visible = batch.content, widest(batch.visible.clamp(min=1))
+    content = batch.content
+    visible = widest(batch.visible.clamp(min=1))
     others = widest(seen(content).clamp(min=1))
     return (
         *(content * seen(mark) / visible for mark in (batch.special, batch.punctuation)),
-        *(content / others, same.sum(dim=2) / others),
+        content / others,
+        same.sum(dim=2) / others,
         *(content * keys.sum(dim=2) / visible for keys in registered_keys(batch)),
     )
 
@@ -168,7 +185,8 @@ class Rare(QueryMeans, RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        rare, n_heads = batch.rare, rows.word_argmax.shape[1]
+        rare = batch.rare
+        n_heads = rows.word_argmax.shape[1]
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
         def hits(mark: Tensor) -> Tensor:
@@ -176,7 +194,8 @@ class Rare(QueryMeans, RowMeasure):
             attended = mark.gather(1, flat).view(*mark.shape, n_heads)
             return widest((attended & rare.query[..., None]).sum(dim=1))
 
-        queries, expected = rare.query.sum(dim=1), (rare.chance, rare.uniform.sum(dim=1))
+        queries = rare.query.sum(dim=1)
+        expected = (rare.chance, rare.uniform.sum(dim=1))
         asked = queries[:, None].expand(-1, len(self.quantities))
         self.count(asked, expected)
         self.units += int((queries > 0).sum())

@@ -62,9 +62,11 @@ class Syntactic(RowMeasure):
     def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
         self._swapped = swapped
         #: (half, relation, direction), and the same with a word offset
-        self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
+        self.relations = Keys[RelationName]()
+        self.offsets = Keys[OffsetName]()
         shape = (0, n_layers, n_heads)
-        self.trials, self.uniform_squared = np.zeros(0, dtype=np.int64), np.zeros(0)
+        self.trials = np.zeros(0, dtype=np.int64)
+        self.uniform_squared = np.zeros(0)
         #: (relations,): sentences, or pairs of texts, that have a trial
         self.texts = np.zeros(0, dtype=np.int64)
         #: (relations, n_layers, n_heads): trials that the head hits, by sum and by mean over the
@@ -72,7 +74,8 @@ class Syntactic(RowMeasure):
         self.hits, self.mean_hits = zeros(2, *shape, dtype=np.int64)
         #: (relations, 3) and (relations, 3, n_layers, n_heads): of each baseline in _WORDLESS the
         #: hits, and those on trials that the head hits too; probabilities of uniform attention
-        self.wordless, self.both_wordless = np.zeros((0, 3)), np.zeros((0, 3, n_layers, n_heads))
+        self.wordless = np.zeros((0, 3))
+        self.both_wordless = np.zeros((0, 3, n_layers, n_heads))
         #: (offsets,) and (offsets, n_layers, n_heads): trials that the offset hits, and that head
         #: and offset both hit
         self.offset_trials = np.zeros(0, dtype=np.int64)
@@ -128,7 +131,8 @@ class Syntactic(RowMeasure):
     def load_state(self, state: dict[str, Array]) -> None:
         """Continue from a saved :meth:`state`."""
         relations, offsets = json.loads(state["names"].tobytes())
-        self.relations, self.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
+        self.relations = Keys(map(tuple, relations))
+        self.offsets = Keys(map(tuple, offsets))
         for name in super().state():
             setattr(self, name, state[name].copy())
 
@@ -314,7 +318,8 @@ class SyntacticTest:
 
     def score(self, head: tuple[int, int]) -> SyntacticScore:
         """Return the score of one head."""
-        overall, confirmation = self.overall.at(head), None
+        overall = self.overall.at(head)
+        confirmation = None
         if self.selected[head]:
             held_out = self.held_out.at(head)
             names, rates = zip(*held_out["baselines"].items(), strict=True)
@@ -339,7 +344,8 @@ def why_untested(sums: Syntactic, name: tuple[str, str], thresholds: Thresholds)
     relation, direction = name
     if relation in NEVER:
         return "scored, but never a label, as in a treebank"
-    trials, texts = [], []
+    trials = []
+    texts = []
     for half in (0, 1):
         known = sums.relations.known([(half, relation, direction)])
         trials.append(int(sums.trials[known].sum()))
@@ -389,9 +395,11 @@ def judge_syntactic(
         squared = float(sums.uniform_squared[at].sum())
         return _Counts(int(sums.trials[at].sum()), hits, mean_hits, baselines, both, squared)
 
-    drafts, selected = [], []
+    drafts = []
+    selected = []
     for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
-        best, from_a = best_offset(name, (0, 1)), best_offset(name, (0,))
+        best = best_offset(name, (0, 1))
+        from_a = best_offset(name, (0,))
         parts = (((0, 1), best), ((0,), from_a), ((1,), from_a))
         overall, a, b = (counts(name, halves, offset) for halves, offset in parts)
         drafts.append((name, best, overall, a, b))

@@ -106,7 +106,8 @@ def compare(
             if not (before or after):
                 continue
             remaining = tuple(name for name in before if name in after)
-            share, n = Estimate(None), len(before)
+            share = Estimate(None)
+            n = len(before)
             if before:
                 share = Estimate(len(remaining) / n, *map(float, wilson(len(remaining), n)))
             random = [with_role(heads, role, stack).keys() for heads in control or ()]

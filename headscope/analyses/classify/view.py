@@ -50,12 +50,14 @@ _MOST_ROWS = 8  # Labels of a role in the terminal; all of them are in the JSON.
 
 def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     """Show by stack what was found, the map and the labels; on the page, a table of roles."""
-    several, rows = len(result.stacks) > 1, []
+    several = len(result.stacks) > 1
+    rows = []
     words = ""
     if "encoder" in result.stacks:
         words = f"word frequencies from {result.corpus.frequencies}"
     for part in parts_of(result):
-        (stack,), corpus = part.stacks, part.corpus
+        (stack,) = part.stacks
+        corpus = part.corpus
         if corpus.by_stack:
             unit = "sources" if stack == "encoder" else "pairs"
             counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
@@ -86,9 +88,11 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
     yield b.Text("\n".join([*lines, *filter(None, [result.corpus.note])]), on=b.TERMINAL)
-    command, why = "classify {} --verbose", "the numbers behind the roles"
+    command = "classify {} --verbose"
+    why = "the numbers behind the roles"
     if result.stacks == ("encoder",) and not result.corpus.pairs:
-        command, why = "explain {} 'The old cat sat .'", "how one head reads a sentence"
+        command = "explain {} 'The old cat sat .'"
+        why = "how one head reads a sentence"
     yield next_step(result, f"{why}:", command)
     read = visible("; ".join(filter(None, (corpus_text(result), words))))
     yield b.Text(f"Read: {read}.", "soft", b.PAGE)
@@ -135,7 +139,8 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
         for name, rows in by_relation.items()
     ]
     best.sort(key=lambda row: (not row[2].labelled, -row[3].gain))
-    shown, left_out = best[:_MOST_BARS], len(best[_MOST_BARS:])
+    shown = best[:_MOST_BARS]
+    left_out = len(best[_MOST_BARS:])
     if not shown:
         return
     names = [f"{name}  {head.name}" for name, head, *_ in shown]
@@ -143,7 +148,8 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
     baselines = [row[3].baselines for row in shown]
     offset = [rates["offset"] for rates in baselines]
     other = [max(rate for name, rate in rates.items() if name != "offset") for rates in baselines]
-    places, strongest = range(len(shown)), "strongest other: first, last, uniform, kernel"
+    places = range(len(shown))
+    strongest = "strongest other: first, last, uniform, kernel"
     yield b.Chart(
         f"Best head per relation, {model_name(result)}",
         "accuracy on the held-out half of the sentences, 95% interval; grey: not confirmed"
@@ -181,8 +187,10 @@ def found_sentence(part: ClassifyResult) -> str:
     """Say how many heads of one stack have a role."""
     plain = "heads of the encoder" if part.corpus.pairs else "heads"
     names = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
-    n, kind = sum(bool(head.roles) for head in part.heads), names.get(part.stacks[0], plain)
-    having, rest = "has" if n == 1 else "have", len(part.heads) - n
+    n = sum(bool(head.roles) for head in part.heads)
+    kind = names.get(part.stacks[0], plain)
+    having = "has" if n == 1 else "have"
+    rest = len(part.heads) - n
     return (
         f"{n} of {len(part.heads)} {kind} {having} a role on this corpus (a head can have several)"
         f"; {rest} {'has' if rest == 1 else 'have'} none."
@@ -231,7 +239,8 @@ def _has_trees(part: ClassifyResult) -> bool:
 
 def untested_sentence(part: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
-    prefix, by_reason = role_in("", part.stacks[0]), dict[str, list[str]]()
+    prefix = role_in("", part.stacks[0])
+    by_reason: dict[str, list[str]] = {}
     for role, why in part.untestable.items():
         by_reason.setdefault(why, []).append(role_name(role.removeprefix(prefix)))
     named = [f"{joined(names)} ({why})" for why, names in by_reason.items()]
@@ -243,10 +252,13 @@ def control_sentence(part: ClassifyResult) -> str:
     control = part.control or ControlResult()
     parts = []
     if control.swapped is not None:
-        labels, heads = control.swapped.labels, control.swapped.heads
-        other, called = "trees of other sentences", "be called syntactic"
+        labels = control.swapped.labels
+        heads = control.swapped.heads
+        other = "trees of other sentences"
+        called = "be called syntactic"
         if part.labels:
-            other, called = "pairs of other texts", "follow pairs"
+            other = "pairs of other texts"
+            called = "follow pairs"
         parts.append(
             f"with the {other} of the same length, {heads} {plural(heads, 'head')} would {called} "
             f"({labels} {plural(labels, 'label')})"
@@ -295,7 +307,8 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
 
 def legend(*parts: ClassifyResult) -> str:
     """Explain the marks on the map of some stacks: those that it shows."""
-    marks, shown = [], {head.primary for part in parts for head in part.heads}
+    marks = []
+    shown = {head.primary for part in parts for head in part.heads}
     possible = dict.fromkeys(role for part in parts for role in part.possible_roles)
     for role in (role for role in (*possible, NO_ROLE) if role.key in shown):
         name = role.name.replace("-", " ")
@@ -430,7 +443,12 @@ VIEW = view(
     more=more,
     # Only a run with gold trees, with cross-attention, or with an optional part, has these.
     stale=names_of(
-        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before"),
+        "relations",
+        "alignment",
+        "causes",
+        "prefix_after",
+        "prefix_same",
+        "prefix_before",
         "patched",
     ),
     facts=lambda result, places: head_cards(result.only(result.stacks[0])),

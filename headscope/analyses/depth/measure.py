@@ -140,13 +140,15 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
-        state, nothing = next(iter(read.given)), read.x_q[:0]
+        state = next(iter(read.given))
+        nothing = read.x_q[:0]
         arguments = {**read.given, state: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
     places = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
-    eager, seeing = use_implementation(loaded.model, "eager"), watch_inputs(loaded.sites, see)
+    eager = use_implementation(loaded.model, "eager")
+    seeing = watch_inputs(loaded.sites, see)
     with capture(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # all in float64
         loaded.forward(input_ids, torch.ones_like(input_ids))
     states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
@@ -175,8 +177,11 @@ def run_variant(
     x = run.states[0]
     yield x
     for i, layer in enumerate(layers):
-        (site,), (attention,), network = layer.sites, layer.attention, layer.network
-        known, kind = {} if i else shared, variant.layernorm and attention.before is not None
+        (site,) = layer.sites
+        (attention,) = layer.attention
+        network = layer.network
+        known = {} if i else shared
+        kind = variant.layernorm and attention.before is not None
         if kind in known:
             router.skip([(site.stack, site.layer)])
         else:
@@ -208,7 +213,9 @@ def measure_ratios(
     That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
     router = Router(loaded.sites, others=loaded.others)
-    gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
+    gap = 0.0
+    ratios: list[list[Array]] = []
+    shared: dict[bool, Tensor] = {}
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             ratios.append([])
@@ -253,7 +260,8 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
         )
         trends, counted = _trends(ratios, floor)
         always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
-        values, counts = np.concatenate([ratios, shares, trends]), np.concatenate([always, counted])
+        values = np.concatenate([ratios, shares, trends])
+        counts = np.concatenate([always, counted])
         n = counts.sum(axis=-1)
         mean = np.where(counts, values, 0.0).sum(axis=-1) / n
         squares = np.where(counts, values - mean[..., None], 0.0) ** 2

@@ -34,7 +34,10 @@ from headscope.session.validate import require_valid
 
 def run(model: Model, options: DepthOptions) -> DepthResult:
     """Measure how fast tokens become the same with depth, and what prevents it."""
-    dtype, seed, length, progress = options.dtype, options.seed, options.length, options.tell
+    dtype = options.dtype
+    seed = options.seed
+    length = options.length
+    progress = options.tell
     source = as_plain(options.text).first(options.limit)
     opened = open_model(model, dtype=dtype or widest_dtype(options.device), **options.loading)
     loaded = cast(opened, dtype) if dtype else opened
@@ -82,7 +85,9 @@ def _measure(
     name: str,
 ) -> tuple[DepthCurves, float]:
     """Run the windows through every variant; also say how far the full one is from the model."""
-    measured, worst, done = list[Array](), 0.0, 0
+    measured: list[Array] = []
+    worst = 0.0
+    done = 0
     at_once = max(1, BATCH_TOKENS // 4 // windows.length)  # in float64
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
@@ -97,7 +102,8 @@ def _measure(
         yield run
 
     for ratios, gap in side_by_side(loaded, batches, running):
-        worst, done = max(worst, gap), done + ratios.shape[-1]
+        worst = max(worst, gap)
+        done = done + ratios.shape[-1]
         check_decomposition(loaded, worst)
         measured.append(ratios)
         give_back()  # what lies between blocks in use grows with every batch

@@ -123,7 +123,8 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
     """Draw ratios by layer: a line and a band of one deviation per variant; control dashed."""
     series = []
     for name, (title, _, colour) in VARIANTS.items():
-        mean, x = result.variants[name], range(len(result.variants[name]))
+        mean = result.variants[name]
+        x = range(len(result.variants[name]))
         spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
         # A log axis has no values below zero: then only the upper half of the band is drawn.
         band = [(m - s if s < m else m, m + s) for m, s in spread]
@@ -184,8 +185,10 @@ def _protected(result: DepthResult) -> b.Panels:
 
 def collapse_sentence(result: DepthResult) -> str:
     """Say whether attention alone collapses, from which layer on, and what the model keeps."""
-    alone, full = result.variants["attention"], result.variants["full"]
-    n, after = len(alone) - 1, result.collapsed_after["attention"]
+    alone = result.variants["attention"]
+    full = result.variants["full"]
+    n = len(alone) - 1
+    after = result.collapsed_after["attention"]
     layers = f"{n} {plural(n, 'layer')}"
     ends = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {layers}"
     if after is None:
@@ -209,9 +212,12 @@ def protection_sentence(result: DepthResult) -> str:
             f"From {result.sequences} {plural(result.sequences, 'window')} there is no interval "
             f"({FEWEST_UNITS} are needed), so nothing is said of what each part keeps."
         )
-    lost, gained, same = list[str](), list[str](), list[str]()
+    lost: list[str] = []
+    gained: list[str] = []
+    same: list[str] = []
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
-        name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
+        name = PARTS[p.part][0]
+        mean = p.mean[-1] or 0.0
         if (p.low[-1] or 0.0) > 0:
             share = "all" if mean > 0.9995 else f"{mean:.0%}"
             lost.append(f"{name} {share}" if lost else f"{name} loses {share} of that")
@@ -249,7 +255,8 @@ def control_sentence(result: DepthResult) -> str:
 def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """Yield what is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
-        std, windows = result.std[name][-1], result.sequences
+        std = result.std[name][-1]
+        windows = result.sequences
         half = None
         if std is not None:
             half = finite(float(t_half_width(std / math.sqrt(windows), windows)))

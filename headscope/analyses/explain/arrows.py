@@ -12,7 +12,11 @@ from headscope.core.safe_text import visible
 from headscope.show.page.script_data import page_json
 
 #: Where tokens stand and arrows begin and end, in units of the drawing.
-_ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 132, 332, 464
+_ROW = 26
+_TOP = 46
+_LEFT = 132
+_RIGHT = 332
+_WIDTH = 464
 _LEAST = 0.02  # Weights below this have no arrow.
 _LONGEST = 13  # Characters of a token that fit beside the arrows.
 

@@ -66,7 +66,9 @@ class Computed:
 
 def compute(run: SentenceRun) -> Computed:
     """Compute one layer, step by step, from what it was called with and from its weights alone."""
-    site, layout, weights = run.site, run.site.layout, run.site.weights()
+    site = run.site
+    layout = run.site.layout
+    weights = run.site.weights()
     heads = site.canonical(run.inputs, weights)
     placed = layout.place(site, heads, run.inputs)
     bias = layout.bias(site, placed, run.inputs)
@@ -79,7 +81,8 @@ def compute(run: SentenceRun) -> Computed:
     pattern = masked_softmax(scores, run.allowed[0])
     z = pattern @ placed.v
     parts = z @ weights.W_O
-    out, other = parts.sum(0) + weights.b_O, beside_heads(site, run.record.z)
+    out = parts.sum(0) + weights.b_O
+    other = beside_heads(site, run.record.z)
     convolved = None if other is None else other[0]
     out = out if convolved is None else out + convolved
     steps = (products, scores, pattern, z)
@@ -215,7 +218,9 @@ def _input(trace: Trace) -> _Made:
 
 
 def _weights(trace: Trace) -> _Made:
-    w, h, maps = trace.ours.weights, trace.head, trace.run.site.projections
+    w = trace.ours.weights
+    h = trace.head
+    maps = trace.run.site.projections
     learned = {
         **{"W_Q": w.W_Q[h], "W_K": w.W_K[h], "W_V": w.W_V[h], "W_O": w.W_O[h]},
         **{"b_Q": w.b_Q[h], "b_K": w.b_K[h], "b_V": w.b_V[h], "b_O": w.b_O},
@@ -242,14 +247,18 @@ def _parameters(run: SentenceRun) -> int:
 
 
 def _qkv(trace: Trace) -> _Made:
-    h, heads, placed = trace.head, trace.ours.heads, trace.ours.placed
+    h = trace.head
+    heads = trace.ours.heads
+    placed = trace.ours.placed
     matrices = [trace.matrix(name, getattr(heads, name)[h]) for name in "qkv"]
     if trace.ours.rotated:
         matrices += [trace.matrix(f"{name} rotated", getattr(placed, name)[h]) for name in "qk"]
-    (q, k, v), site = trace.run.heads, trace.run.site
+    (q, k, v) = trace.run.heads
+    site = trace.run.site
     shared = site.layout.shared_by(site.module, site.head_ids)
     if shared is not None and k.shape[1] < q.shape[1]:  # heads that share keys and values
-        k, v = k[:, shared], v[:, shared]
+        k = k[:, shared]
+        v = v[:, shared]
     checks = [
         trace.check(f"{name} of all heads", getattr(heads, name), theirs)
         for name, theirs in zip("qkv", (q, k, v), strict=True)
@@ -259,12 +268,17 @@ def _qkv(trace: Trace) -> _Made:
 
 def _heads(trace: Trace) -> _Made:
     """One wide projection cut into heads is the projection of each head, and costs the same."""
-    w, site, x = trace.ours.weights, trace.run.site, trace.x
-    n_heads, width, theirs = site.n_heads, site.n_heads * site.d_head, trace.run.heads
+    w = trace.ours.weights
+    site = trace.run.site
+    x = trace.x
+    n_heads = site.n_heads
+    width = site.n_heads * site.d_head
+    theirs = trace.run.heads
     wide = x @ w.W_Q.transpose(0, 1).flatten(1) + w.b_Q.flatten()
     alone = torch.stack([x @ w.W_Q[h] + w.b_Q[h] for h in range(n_heads)])
     stored = _parameters(trace.run)
-    names, rows = [], []
+    names = []
+    rows = []
     for heads in dict.fromkeys((1, n_heads, 2 * n_heads)):
         if width % heads == 0:
             names.append(f"{heads} x {width // heads}")
@@ -281,9 +295,13 @@ def _heads(trace: Trace) -> _Made:
 
 
 def _scores(trace: Trace) -> _Made:
-    ours, h, seen = trace.ours, trace.head, trace.run.allowed[0]
-    products, scores = ours.products[h], ours.scores[h]
-    pattern, by_length = ours.pattern[h], len(trace.tokens) ** -0.5
+    ours = trace.ours
+    h = trace.head
+    seen = trace.run.allowed[0]
+    products = ours.products[h]
+    scores = ours.scores[h]
+    pattern = ours.pattern[h]
+    by_length = len(trace.tokens) ** -0.5
     wrong = products * by_length
     if ours.bias is not None:
         wrong = wrong + ours.bias[h]
@@ -302,14 +320,17 @@ def _scores(trace: Trace) -> _Made:
     if ours.bias is not None:
         shown["bias"] = ours.bias[h]
     matrices = [trace.matrix(name, t, trace.tokens, known=seen) for name, t in shown.items()]
-    every, theirs = ours.scores, trace.run.record.scores
+    every = ours.scores
+    theirs = trace.run.record.scores
     theirs = None if theirs is None else theirs.expand_as(every[None])[..., seen]
     return numbers, matrices, [trace.check("scores of all heads", every[:, seen], theirs)]
 
 
 def _mask(trace: Trace) -> _Made:
     """Show what padding changes, and what hiding later tokens (or seeing them) would change."""
-    ours, h, n = trace.ours, trace.head, len(trace.tokens)
+    ours = trace.ours
+    h = trace.head
+    n = len(trace.tokens)
     later = torch.ones(n, n, dtype=torch.bool, device=trace.x.device).triu(1)
     other = masked_softmax(ours.scores[h], None if trace.run.site.causal else ~later)
     numbers: Numbers = {
@@ -320,8 +341,10 @@ def _mask(trace: Trace) -> _Made:
     if trace.padded is None:
         return numbers, [direction], []
     padded = trace.padded
-    with_pads, pads = compute(padded), padded.allowed.shape[-1] - n
-    unmasked, theirs = masked_softmax(with_pads.scores[h]), padded.record.pattern
+    with_pads = compute(padded)
+    pads = padded.allowed.shape[-1] - n
+    unmasked = masked_softmax(with_pads.scores[h])
+    theirs = padded.record.pattern
     numbers |= {
         "pads": pads,
         "weight_on_pads_without_mask": rounded(widest(unmasked[:n, n:]).sum(-1).mean()),
@@ -352,7 +375,9 @@ def _softmax(trace: Trace) -> _Made:
 
 
 def _z(trace: Trace) -> _Made:
-    z, theirs, site = trace.ours.z, trace.run.record.z, trace.run.site
+    z = trace.ours.z
+    theirs = trace.run.record.z
+    site = trace.run.site
     if theirs is not None:
         theirs = site.by_head(theirs[..., : site.n_heads * site.d_head])
     check = trace.check("z of all heads", z, theirs)
@@ -365,12 +390,16 @@ def _mix(trace: Trace) -> _Made:
     The share of a part is the length of its projection on the output, ``<part, out> / ||out||^2``
     over all tokens. Shares add up to 1; a part that works against the others has a negative one.
     """
-    ours, site, theirs = trace.ours, trace.run.site, trace.run.record.out
-    parts, out = ours.parts, ours.out
+    ours = trace.ours
+    site = trace.run.site
+    theirs = trace.run.record.out
+    parts = ours.parts
+    out = ours.out
     others = {"b_O": ours.weights.b_O.expand_as(out)}
     if ours.convolved is not None:
         others["beside attention"] = ours.convolved
-    added, total = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
+    added = widest(torch.cat([parts, torch.stack(list(others.values()))]))
+    total = widest(out)
     share = (added * total).sum((-1, -2)) / total.square().sum()
     size = added.norm(dim=(-1, -2)) / total.norm()
     names = [*(head_name(site.layer, head, site.stack) for head in site.head_ids), *others]
@@ -395,7 +424,8 @@ def _mix(trace: Trace) -> _Made:
 
 def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str, _Made]]:
     """Follow the layer from the skip connection to its output."""
-    skip, out = theirs.layer_in[0], trace.ours.out
+    skip = theirs.layer_in[0]
+    out = trace.ours.out
     (W_1, b_1), (W_2, b_2) = (
         (linear.weight.detach().t(), bias_of(linear).detach())
         for linear in (theirs.up, theirs.down)

@@ -99,7 +99,8 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
                     f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
                     f"{check.tolerance:.1e}, so nothing is explained."
                 )
-    after, positions = run.after, "rotated" if ours.rotated else ""
+    after = run.after
+    positions = "rotated" if ours.rotated else ""
     return ExplainResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=0),
@@ -154,7 +155,8 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
             "The sentence holds half of a character (a lone surrogate); write it anew."
         )
     encoding = next(tokenise(loaded, [sentence]))
-    ids, special = list(encoding.ids), tuple(map(bool, encoding.special_tokens_mask))
+    ids = list(encoding.ids)
+    special = tuple(map(bool, encoding.special_tokens_mask))
     if all(special):
         raise InputError(
             f"The tokenizer of {loaded.name} makes no token of the sentence {visible(sentence)!r}; "
@@ -171,7 +173,8 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
 def _every_head(
     loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence
 ) -> Iterator[ExplainedHead]:
-    words, probe = ~torch.tensor(sentence.special), Probe("sentence", *loaded.pad([sentence.ids]))
+    words = ~torch.tensor(sentence.special)
+    probe = Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
         if site.row not in run.patterns:
             continue

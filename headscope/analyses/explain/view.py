@@ -30,7 +30,8 @@ _COST = {
 
 def blocks(result: ExplainResult) -> Iterator[b.Block]:
     """Show the sentence, why this head, and every step with its check."""
-    sentence, tokens = visible(result.sentence), [visible(token) for token in result.tokens]
+    sentence = visible(result.sentence)
+    tokens = [visible(token) for token in result.tokens]
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
     lead = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
     lead += f": each word gives its favourite {link:.2f} more attention than other words give it."
@@ -157,7 +158,8 @@ def _input(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Learned matrices"
     yield "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O"
-    n, (rows, wide) = step.numbers, step.matrix("W_Q").shape
+    n = step.numbers
+    (rows, wide) = step.matrix("W_Q").shape
     yield (
         f"Learned once, the same for every sentence. This head: W_Q {rows} x {wide}, "
         f"{_count(n['parameters_head'])} numbers with W_K, W_V and W_O; all "
@@ -190,7 +192,8 @@ def _qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Split into heads"
     yield "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]"
-    width, shared = result.n_heads * result.d_head, step.numbers["key_heads"]
+    width = result.n_heads * result.d_head
+    shared = step.numbers["key_heads"]
     yield (
         f"The heads lie side by side in one matrix. x is multiplied once, and the {width} results "
         f"of each token are cut into {result.n_heads} {plural(result.n_heads, 'head')} of "
@@ -211,8 +214,11 @@ def _heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Scores"
     yield "scores = q k^T * scale"
-    n, tokens, d_head = step.numbers, len(result.tokens), result.d_head
-    scale, root = n["scale"] or 0.0, n["root_d_head"] or 0.0
+    n = step.numbers
+    tokens = len(result.tokens)
+    d_head = result.d_head
+    scale = n["scale"] or 0.0
+    root = n["root_d_head"] or 0.0
     formula = (
         f"= 1/sqrt(d_head) = 1/sqrt({d_head})"
         if abs(scale - root) < 1e-6
@@ -242,7 +248,8 @@ def _scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _mask(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Mask"
     yield "scores of hidden keys = -infinity"
-    n, moved = step.numbers, _percent(step.numbers["moved_by_other_direction"])
+    n = step.numbers
+    moved = _percent(step.numbers["moved_by_other_direction"])
     if n["pads"]:
         yield (
             f"Sentences of one batch are padded to one length. With {_count(n['pads'])} positions "
@@ -290,7 +297,8 @@ def _z(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _mix(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Concatenate, and mix by W_O"
     yield "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O"
-    n, width = step.numbers, result.n_heads * result.d_head
+    n = step.numbers
+    width = result.n_heads * result.d_head
     shares = {name: row[0] for name, row in step.matrix("heads").named_rows()}
     yield (
         f"The heads' z side by side are {width} numbers for each token; W_O mixes them into "
@@ -336,7 +344,8 @@ def _layernorm(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 def _ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     yield "Feed-forward network"
     yield "f(y) = activation(y W_1 + b_1) W_2 + b_2"
-    n, wide = step.numbers, _count(step.numbers["d_ff"])
+    n = step.numbers
+    wide = _count(step.numbers["d_ff"])
     weights = result.step("weights")
     attn = (weights.numbers["parameters_layer"] if weights else None) or 1.0
     end = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
@@ -349,7 +358,18 @@ def _ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
 
 
 _WRITERS = (
-    *(_input, _weights, _qkv, _heads, _scores, _mask, _softmax, _z, _mix, _skip, _layernorm, _ffn),
+    _input,
+    _weights,
+    _qkv,
+    _heads,
+    _scores,
+    _mask,
+    _softmax,
+    _z,
+    _mix,
+    _skip,
+    _layernorm,
+    _ffn,
 )
 _STEPS = {writer.__name__[1:]: writer for writer in _WRITERS}
 

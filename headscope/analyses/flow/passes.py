@@ -68,7 +68,8 @@ class Reader:
 
     def _chosen(self) -> Iterator[Sentence]:
         """Yield the sentences that are read, in the order of the corpus."""
-        n, total = self.n_sentences, self.corpus.n_sentences if self.spread else self.n_sentences
+        n = self.n_sentences
+        total = self.corpus.n_sentences if self.spread else self.n_sentences
         places = {i * total // n for i in range(n)}
         return (s for i, s in enumerate(itertools.islice(self.corpus, total)) if i in places)
 
@@ -117,7 +118,8 @@ class _Observer(SiteObserver):
     """Shows each chunk of a pass to a function, with the states that its layer read."""
 
     def __init__(self, visit: Visit, first: Array) -> None:
-        self._visit, self._first = visit, first
+        self._visit = visit
+        self._first = first
         self.batch: Batch
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:

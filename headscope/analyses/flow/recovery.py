@@ -140,7 +140,8 @@ class LayerChunk:
     def __init__(
         self, site: Activations, x: Tensor, words: WordPositions, spaces: LayerSpaces
     ) -> None:
-        self.rows, self.heads = site.rows, site.heads
+        self.rows = site.rows
+        self.heads = site.heads
         content = words.content[site.rows]
         top = first_largest(site.pattern.masked_fill(~content[:, None, None, :], -1.0))[1]
         states = exact(x[site.rows])
@@ -188,7 +189,8 @@ class LayerSums:
 
     def __init__(self, spaces: LayerSpaces) -> None:
         n_heads, d_in, d_v = spaces.G.shape
-        self.spaces, widths = spaces, (*[spaces.sketch.shape[1]] * 2, d_v, d_v)
+        self.spaces = spaces
+        widths = (*[spaces.sketch.shape[1]] * 2, d_v, d_v)
         ends = np.cumsum([1 + d_v, *widths]).tolist()
         self._columns = [slice(*pair) for pair in pairwise(ends)]  # of each target
         shape = FOLDS, 2, n_heads
@@ -198,7 +200,8 @@ class LayerSums:
 
     def update(self, chunk: LayerChunk, folds: Tensor) -> None:
         """Add the words of a chunk; ``folds`` (rows,) are those of its sentences."""
-        x, words = chunk.x, chunk.words[:, None]
+        x = chunk.x
+        words = chunk.words[:, None]
         sketched = x @ self.spaces.sketch.to(x)
         seen = (chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide)
         predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * words
@@ -216,17 +219,23 @@ class LayerSums:
 
     def solve(self) -> LayerMaps:
         """Fit a map to each target, with the penalty that has the least cross-validation error."""
-        total, d_v = self._folds.sum(0), self._folds.shape[-2] - 1
-        ridge, rest = Ridge(total), Ridge(total - self._folds)
+        total = self._folds.sum(0)
+        d_v = self._folds.shape[-2] - 1
+        ridge = Ridge(total)
+        rest = Ridge(total - self._folds)
         # Of the fold that is left out, around the means of the others and by their eigenvectors.
         test = rest.vectors.mT @ _centred(self._folds, rest.mean)
-        predictors, joint = test[..., 1 : 1 + d_v] @ rest.vectors, rest.vectors.mT @ rest.joint
+        predictors = test[..., 1 : 1 + d_v] @ rest.vectors
+        joint = rest.vectors.mT @ rest.joint
         sums = self._folds[..., 0, :]
         around = sums[..., :1] * rest.mean.square() - 2 * rest.mean * sums
         shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
-        penalties, means, weights = [], [], []
+        penalties = []
+        means = []
+        weights = []
         for i, columns in enumerate(self._columns):
-            fitted, target = joint[..., columns], test[..., columns]
+            fitted = joint[..., columns]
+            target = test[..., columns]
             size = self._squares[..., i] + around[..., columns].sum(-1)
             linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
             gram = fitted @ fitted.mT * predictors
@@ -235,7 +244,8 @@ class LayerSums:
             equal = errors <= errors.amin(0) + _EQUAL * size.sum(0)
             last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
             penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
-            mean, covariance = ridge.mean[..., columns], ridge.joint[..., columns]
+            mean = ridge.mean[..., columns]
+            covariance = ridge.joint[..., columns]
             if i < len(self._wide):  # all of its dimensions
                 mean, products = torch.split(self._wide[i] / ridge.n, [1, d_v], -2)
                 covariance = products - ridge.mean[..., 1 : 1 + d_v, None] * mean
@@ -299,7 +309,9 @@ class LayerMaps:
 
         The three are of the maps' errors, of the distances from their means, and of the targets.
         """
-        x, heads, results = chunk.x, chunk.heads, []
+        x = chunk.x
+        heads = chunk.heads
+        results = []
         predictor = chunk.predictors - self.mean[:, heads, None].to(x)
         means, weights = (
             [part[:, heads].to(x) for part in parts] for parts in (self.means, self.weights)

@@ -89,7 +89,8 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         random = measure(reader, twin, seed, "control")
         of_twin = (_spectra(layer_factors(site.weights())) for site in twin.sites if site.n_heads)
         spectra["fresh"] = _controls(of_twin)
-    n_sentences, width = 2 * sentences.chosen_on, max(shapes, default=0)
+    n_sentences = 2 * sentences.chosen_on
+    width = max(shapes, default=0)
     missing = not_measured(sums.tokens, n_sentences, width, random.r2 if random else None)
     r2 = {name: mine.unknown() if name in missing else mine for name, mine in sums.r2.items()}
     return FlowResult(

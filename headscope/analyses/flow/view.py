@@ -108,7 +108,8 @@ def _width(result: FlowResult) -> str:
 
 def _recovered(result: FlowResult) -> str:
     """Say how much of a head's input z holds, with random directions and random weights."""
-    mean, missing = result.recovery, result.not_measured
+    mean = result.recovery
+    missing = result.not_measured
     if set(missing) >= {"whole", "value"}:
         return f"How much a head passes on of its input is not measured: {missing['whole']}."
     texts = []

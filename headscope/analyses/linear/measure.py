@@ -96,7 +96,8 @@ def linear_attention(
     if form == EVEN:
         weights = wide(q).new_ones(*q.shape[:-1], k.shape[-2])
     else:
-        feature, root = FEATURES[form.removesuffix(_NORMALISED)], math.sqrt(scale)
+        feature = FEATURES[form.removesuffix(_NORMALISED)]
+        root = math.sqrt(scale)
         weights = feature(wide(q) * root) @ feature(wide(k) * root).transpose(-2, -1)
     if mask is not None:
         weights = weights * visible(mask).to(weights)
@@ -124,12 +125,14 @@ class LinearSums:
     """
 
     def __init__(self, n_heads: Mapping[int, int], masks: Sequence[Tensor], width: int) -> None:
-        self.masks, self.width = [mask.bool() for mask in masks], width
+        self.masks = [mask.bool() for mask in masks]
+        self.width = width
         *self._starts, sentences = np.cumsum([0, *map(len, masks)]).tolist()
         *first, total = np.cumsum([0, *n_heads.values()]).tolist()
         self._first = dict(zip(n_heads, first, strict=True))  # Each site's first head, by its row.
         self.rows = np.repeat([*n_heads], [*n_heads.values()])  # (heads,): each head's site.
-        shape, forms = (sentences, total), len(EVERY)
+        shape = (sentences, total)
+        forms = len(EVERY)
         #: (sentences,): Real tokens.
         self.tokens: Array = np.concatenate([numpy(mask.sum(-1)) for mask in self.masks]) * 1.0
         #: ||z||^2, and the sum of z over tokens.
@@ -150,8 +153,13 @@ class LinearSums:
 
     def update(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
         """Add a batch of one site, by its number; z (batch, heads, pos, d_head) of all heads."""
-        q, k, v, mask, scale = inputs.q, inputs.k, inputs.v, inputs.mask, inputs.scale
-        real, start = self.masks[batch], self._starts[batch]
+        q = inputs.q
+        k = inputs.k
+        v = inputs.v
+        mask = inputs.mask
+        scale = inputs.scale
+        real = self.masks[batch]
+        start = self._starts[batch]
         here = (slice(start, start + len(real)), self.numbers(inputs))
         weight = exact(real[:, None])
         lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
@@ -269,13 +277,15 @@ def readout_errors(
     ``real`` (batch, pos), each of ``betas`` (batch, heads, 1, 1); returns (batch, heads).
     """
     n = exact(real.sum(-1))[:, None]
-    gram, moments = unit @ unit.mT, unit.mT @ unit
+    gram = unit @ unit.mT
+    moments = unit.mT @ unit
     # The smaller of the two has the same non-zero eigenvalues, so the same rank.
     smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
     real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    identity, lowest = torch.diag_embed(exact(real[:, None])), torch.finfo(gram.dtype).min
+    identity = torch.diag_embed(exact(real[:, None]))
+    lowest = torch.finfo(gram.dtype).min
 
     def missed(beta: Tensor | float) -> Tensor:
         answers = torch.softmax((beta * gram).masked_fill(~pairs, lowest), dim=-1)
@@ -328,7 +338,8 @@ def key_memory(keys: Sequence[Tensor], width: int) -> Iterator[KeyMemory]:
 # --- correlations of heads ------------------------------------------------------------------------
 
 #: Fewer layers than this give no interval, fewer heads no correlation of a layer.
-LAYERS, HEADS = 4, 4
+LAYERS = 4
+HEADS = 4
 
 
 class Correlated(NamedTuple):
@@ -347,7 +358,8 @@ def correlate(
     Shapes: ``x``, ``y``, ``layer``, ``fixed`` (heads,).
     """
     known = np.isfinite(x) & np.isfinite(y) & (True if fixed is None else np.isfinite(fixed))
-    by_layer, heads = [], []
+    by_layer = []
+    heads = []
     for number in np.unique(layer):
         here = known & (layer == number)
         sides = [x[here], y[here], *([] if fixed is None else [fixed[here]])]
@@ -357,7 +369,8 @@ def correlate(
             heads.append(int(here.sum()))
     if not by_layer:
         return Correlated(UNKNOWN)
-    n, size = len(by_layer), np.array(heads, dtype=float)
+    n = len(by_layer)
+    size = np.array(heads, dtype=float)
     # Few heads can be ranked alike by chance: 1 counts as half of Spearman's smallest step less.
     most = 1 - 6 / (size**3 - size)
     z = np.arctanh(np.clip(by_layer, -most, most))
@@ -392,5 +405,6 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
 def _ranks(values: Array) -> Array:
     """Rank values from 1; equal ones get the mean of their ranks."""
     ordered = np.sort(values)  # scipy.stats, which has this too, takes half a second to load
-    before, upto = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
+    before = np.searchsorted(ordered, values)
+    upto = np.searchsorted(ordered, values, "right")
     return np.asarray((before + upto + 1) / 2)

@@ -61,14 +61,19 @@ PAIRS = (
 def run(model: Model, options: LinearOptions) -> LinearResult:
     """Take the softmax out of attention, and measure what each head and the model lose."""
     opened = Opened.of(model, options, "linear")
-    loaded, effects, seed, tell = opened.loaded, opened.effects, options.seed, options.tell
+    loaded = opened.loaded
+    effects = opened.effects
+    seed = options.seed
+    tell = options.tell
     n_heads = {site.row: site.n_heads for site in loaded.sites if site.n_heads}
     masks = [mask for _, mask in effects.batches]
 
     # The model as it is, with every form measured on the way.
     weights = loaded.sites[min(n_heads)].weights()
-    d_head, width = weights.d_head, weights.W_V.shape[-1]
-    sums, biased = LinearSums(n_heads, masks, width), False
+    d_head = weights.d_head
+    width = weights.W_V.shape[-1]
+    sums = LinearSums(n_heads, masks, width)
+    biased = False
     #: The first keys of every site, (tokens, heads, d_head), by batch and row.
     keys: dict[tuple[int, int], Tensor] = {}
     room = [KEPT - before for before in np.cumsum([0, *(int(m.sum()) for m in masks)]).tolist()]
@@ -87,7 +92,8 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     memory = tuple(key_memory([torch.cat(parts) for parts in by_site], d_head))
     keys.clear()
     resamples = Resamples(sums, seed)
-    scales, means = sums.scales(), sums.mean()
+    scales = sums.scales()
+    means = sums.mean()
 
     def in_form(form: str) -> Formula:  # each head times its own best scale
         def attend(inputs: HeadInputs) -> Tensor:
@@ -166,7 +172,8 @@ class Resamples:
         #: By name, (1 + resamples, heads); errors of reading back (.., heads, readouts).
         self.numbers = {name: _mean(counts, getattr(sums, name)) for name in names}
         self.stored = _mean(counts, sums.stored)
-        self.scales, self.rows = sums.scales(), sums.rows
+        self.scales = sums.scales()
+        self.rows = sums.rows
 
     def estimate(self, values: Array) -> Estimate:
         """Make an estimate from the text's value and those of its resamples, (1 + resamples,)."""

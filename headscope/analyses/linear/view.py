@@ -27,7 +27,9 @@ READOUTS = {
 
 def blocks(result: LinearResult) -> Iterator[b.Block]:
     """Show the feature maps, the heads, the correlations, and stored keys."""
-    linear, even, task = result.form("linear"), result.form("even"), result.task
+    linear = result.form("linear")
+    even = result.form("even")
+    task = result.task
     metric = ""
     if task is not None:
         after = decimal(linear.whole_scaled.metric, 1)
@@ -74,7 +76,8 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
 def _forms(result: LinearResult) -> b.Table:
     rows: list[tuple[object, ...]] = []
     for form in result.forms:
-        mean, cosine = form.mean, form.whole_scaled.cosine
+        mean = form.mean
+        cosine = form.whole_scaled.cosine
         metric = form.whole_scaled.metric
         rows.append((mean.form, mean.error.value, mean.scaled, cosine, metric))
     constant = result.mean_output

@@ -90,7 +90,8 @@ def measure_copying(
     W_V and W_O, so the random ones need no norms.
     """
     maps = token_maps(loaded)
-    tokens, d_model = maps.product(), maps.embedding.shape[1]
+    tokens = maps.product()
+    d_model = maps.embedding.shape[1]
     stack = "decoder" if loaded.encoder_decoder else loaded.stacks[0]
     scores: dict[int, list[float | None]] = {}
     widths = set()

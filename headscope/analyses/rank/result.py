@@ -219,7 +219,8 @@ class RankResult(Shown):
         self, item: HeadRank | LayerRank, kind: str, matrix: str
     ) -> ControlStatistics | None:
         """Return a control for a head, or for a layer's heads together: of as many heads."""
-        control, layer = self.controls[kind], (item.stack, item.layer)
+        control = self.controls[kind]
+        layer = (item.stack, item.layer)
         n_heads = next(len(row.heads) for row in self.layers if (row.stack, row.layer) == layer)
         geometry = control.of(n_heads) if control else None
         if geometry is None:

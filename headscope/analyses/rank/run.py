@@ -53,7 +53,10 @@ FRESH_LAYERS = 4
 
 def run(model: Model, options: RankOptions) -> RankResult:
     """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer."""
-    biases, limit, seed, tell = options.biases, options.limit, options.seed, options.tell
+    biases = options.biases
+    limit = options.limit
+    seed = options.seed
+    tell = options.tell
     lines = None if options.text is None else as_plain(options.text)
     needs_text = lines is not None or bool(options.share_projections)
     opened = open_for_tasks if options.copying else open_model  # the unembedding is a task head's
@@ -109,12 +112,15 @@ def run(model: Model, options: RankOptions) -> RankResult:
     patterns = None
     if lines is not None:
         patterns, text = _read_text(loaded, lines, limit, tell)
-    copied, copying = dict[int, list[float | None]](), None
+    copied: dict[int, list[float | None]] = {}
+    copying = None
     if options.copying:
         copied, copying = measure_copying(loaded, factors, seed)
-    heads, layers = [], []
+    heads = []
+    layers = []
     for site in loaded.sites:
-        site_spectra, row = spectra[keys[site.row]], site.row
+        site_spectra = spectra[keys[site.row]]
+        row = site.row
         cross = site.stack == "cross"  # queries and keys lie in different spaces
         for i, head in enumerate(site.head_ids):
             ranks: dict[str, Any] = {name: site_spectra.heads[name][i] for name in MATRICES}
@@ -186,7 +192,8 @@ def _factors(
     site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.LayerNorm]
 ) -> Factors:
     """Return a layer's factors, with the gain of the LayerNorm before it where that is folded."""
-    weights, norm = site.weights(), norms.get(site.row)
+    weights = site.weights()
+    norm = norms.get(site.row)
     if norm is not None:
         weights = fold_gain(weights, *gain_and_shift(norm))
     return layer_factors(weights, biases=biases)
@@ -205,7 +212,8 @@ def _fresh(
     def first_heads(site: AttentionSite, n_heads: int) -> Factors:
         return layer_factors(site.weights(), biases=biases).first(n_heads)
 
-    sites, controls = {site.projections: site for site in twin.sites}.values(), []
+    sites = {site.projections: site for site in twin.sites}.values()
+    controls = []
     for n_heads, _, d_head in (like.W_Q.shape for like in geometries):
         enough = [s for s in sites if s.n_heads >= n_heads and s.d_head == d_head][:FRESH_LAYERS]
         if enough:

@@ -76,7 +76,8 @@ def share_projections(factors: Factors, width: int) -> Mixed:
         starts.append(joint)
     errors = [score_error(factors, start.mixed) for start in starts]
     best = int(np.nanargmin(tied(errors)))
-    start, error = starts[best], errors[best]
+    start = starts[best]
+    error = errors[best]
     fitted = _refine(factors, start) if error >= _EXACT else None
     if fitted is None or score_error(factors, fitted.mixed) > error:
         return start.mixed
@@ -170,7 +171,8 @@ def _strongest_directions(factors: Factors, width: int) -> Shared:
     order: Tensor = strength.flatten().argsort(descending=True, stable=True)
     positive = int((strength > strength.max() * _NOISE).sum())
     chosen = order[: min(width, positive)]
-    head, column = chosen // strength.shape[1], chosen % strength.shape[1]
+    head = chosen // strength.shape[1]
+    column = chosen % strength.shape[1]
     mixing = torch.zeros(factors.n_heads, len(chosen), dtype=torch.float64)
     mixing[head, torch.arange(len(chosen))] = 1
     left, right = (side[head, :, column].T for side in (mixed.left, mixed.right))
@@ -183,11 +185,13 @@ def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
     ``B_h = left diag(m_h) right^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
     the shared left directions as eigenvectors.
     """
-    u, v = _leading(factors.W_Q, factors.W_K, width), _leading(factors.W_K, factors.W_Q, width)
+    u = _leading(factors.W_Q, factors.W_K, width)
+    v = _leading(factors.W_K, factors.W_Q, width)
     size = min(u.shape[1], v.shape[1])
     if size == 0:  # a layer of zeros
         return None
-    u, v = u[:, -size:], v[:, -size:]
+    u = u[:, -size:]
+    v = v[:, -size:]
     core = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(2, factors.n_heads, generator=generator, dtype=torch.float64)

@@ -115,7 +115,8 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
 
 def rank_sentence(result: RankResult) -> str:
     """Say how many dimensions layers and heads need, and how many their controls need."""
-    means, texts = list[float](), list[str]()
+    means: list[float] = []
+    texts: list[str] = []
     for rows in (result.layers, result.heads):
         mean = mean_of(row.qk.dims["90"] for row in rows)
         if mean is None:
@@ -228,7 +229,8 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
     knee = "No knee: the error falls evenly, or fewer than three widths were asked for."
     yield b.Text(f"The knee of the error is at width {shared.knee}." if shared.knee else knee)
     x = [item.width for item in shared.widths]
-    errors, fidelities = [], []
+    errors = []
+    fidelities = []
     for name, kind, colour, marker, dash in (
         ("shared projections", "", b.BLUE, "o", "-"),
         ("each head cut, equal parameters", "truncated_", b.PURPLE, "s", "-"),

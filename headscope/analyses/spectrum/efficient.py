@@ -96,7 +96,8 @@ class CheapForms:
         self._every = torch.ones(length, length, dtype=torch.bool)
         #: (n, n). By layer, which keys a query may see, where these are not all.
         self._seen: dict[int, Tensor] = {}
-        self._layers, biased = [*(masks or {})], False
+        self._layers = [*(masks or {})]
+        biased = False
         for layer, mask in (masks or {}).items():
             if mask is not None:
                 seen = visible(mask)
@@ -210,7 +211,8 @@ class CheapForms:
 
     def _keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        length, seen = self.length, self._seen.get(layer, self._every)
+        length = self.length
+        seen = self._seen.get(layer, self._every)
         generator = draw_generator(self._seed, layer, size, draw)
         if form == "random-keys":
             return _lowest(torch.rand(length, length, generator=generator), seen, size)
@@ -307,14 +309,17 @@ def measure_efficient(
         return attend
 
     mine = list(share(zip(index, ids, strict=True)))  # batches of this process
-    places, batches = [at for at, _ in mine], [(x, torch.ones_like(x)) for _, x in mine]
+    places = [at for at, _ in mine]
+    batches = [(x, torch.ones_like(x)) for _, x in mine]
     for i, (at, batch) in enumerate(zip(places, batches, strict=True), start=1):
         with intervene(loaded, attention=measuring(int(at[0]))) as router:
             router.checked(loaded.forward, *batch)
         progress("cheap forms, head by head", i, len(batches))
     rows = {"error": [error[at] for at in places], "mass": [mass[at] for at in places]}
     joined = joined_rows("errors of cheap forms", places, rows if mine else {}, len(chosen))
-    error, mass = joined["error"], joined["mass"]  # (sequences, DRAWS, layers, heads, points)
+    # (sequences, DRAWS, layers, heads, points)
+    error = joined["error"]
+    mass = joined["mass"]
 
     # Every head in one form, end to end.
     def in_form(form: str, size: int, draw: int) -> Mechanism:
@@ -347,7 +352,8 @@ def measure_efficient(
         )
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
-    of_heads, mean_mass = crossed_mean(error), mass.mean(axis=(0, 1))
+    of_heads = crossed_mean(error)
+    mean_mass = mass.mean(axis=(0, 1))
     heads = []
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):

@@ -76,7 +76,8 @@ class Spectrum(Accumulator):
         ``sigma`` (sequences, heads, length) descends; ``offsets`` (sequences, heads, len(OFFSETS))
         is the mean weight at each offset.
         """
-        plain, squared = shares(sigma), shares(sigma**2)
+        plain = shares(sigma)
+        squared = shares(sigma**2)
         self.count[layer, heads] += len(sigma)
         self.curve[layer, heads] += plain.sum(0)
         self.curve_squares[layer, heads] += (plain**2).sum(0)
@@ -95,7 +96,8 @@ class Spectrum(Accumulator):
 
     def standard_errors(self, name: str = "curve") -> Array:
         """Standard error of :meth:`means`, (n_layers, n_heads, length); NaN for one sequence."""
-        total, squares = getattr(self, name), getattr(self, f"{name}_squares")
+        total = getattr(self, name)
+        squares = getattr(self, f"{name}_squares")
         return standard_error(total, squares, self.count[..., None])
 
     def half_widths(self, k: int, name: str = "curve") -> Array:
@@ -146,10 +148,13 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
 
     ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
     """
-    uniform, previous = np.zeros(length), np.ones(length)
+    uniform = np.zeros(length)
+    previous = np.ones(length)
     uniform[0] = 1.0
-    previous[0], previous[-1] = np.sqrt(2.0), 0.0
-    generator, drawn = np.random.default_rng(seed % 2**64), list[Array]()
+    previous[0] = np.sqrt(2.0)
+    previous[-1] = 0.0
+    generator = np.random.default_rng(seed % 2**64)
+    drawn: list[Array] = []
     for _ in range(DRAWS):
         weights = np.exp(generator.standard_normal((length, length)))
         drawn.append(singular_values(weights / weights.sum(axis=-1, keepdims=True)))
@@ -157,7 +162,8 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     controls = {}
     for name, sigma in (spectra | {"random-logits": drawn}).items():
         share = shares(np.array(sigma))
-        curve, curve_sq = share.mean(axis=0), shares(np.square(sigma)).mean(axis=0)
+        curve = share.mean(axis=0)
+        curve_sq = shares(np.square(sigma)).mean(axis=0)
         controls[name] = SpectrumControl(
             share_at_k=float(curve[k - 1]),
             share_sq_at_k=float(curve_sq[k - 1]),

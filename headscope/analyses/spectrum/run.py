@@ -56,7 +56,10 @@ INITIALISATIONS = 5
 
 def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     """Measure how much of each head's softmax matrix its largest singular values hold."""
-    text, length, seed, tell = options.text, options.length, options.seed, options.tell
+    text = options.text
+    length = options.length
+    seed = options.seed
+    tell = options.tell
     threshold = options.low_rank
     if length is not None:
         check_length(length, length, "")
@@ -108,7 +111,8 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         loaded,
         seed,
     )
-    random, cheap = None, None
+    random = None
+    cheap = None
     with MatrixPool() as pool:
         passes = Passes(windows, k, pool, saved, tell)
         sums = passes.measure(loaded, order, precision, "model")
@@ -119,9 +123,12 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         controls = known_patterns(length, seed, k)
 
     roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
-    mean, sem, offsets = sums.means(), sums.standard_errors(), sums.means("offsets")
+    mean = sums.means()
+    sem = sums.standard_errors()
+    offsets = sums.means("offsets")
     mean_sq = sums.means("curve_sq")
-    half, half_sq = sums.half_widths(k), sums.half_widths(k, "curve_sq")
+    half = sums.half_widths(k)
+    half_sq = sums.half_widths(k, "curve_sq")
     heads = []
     for site in loaded.sites:
         for index, head in enumerate(site.head_ids):
@@ -144,7 +151,9 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             )
     # The verdict: where the 95% interval of a head's share lies.
     limit = controls["random-logits"].share_at_k
-    low, high, between = list[str](), list[str](), list[str]()
+    low: list[str] = []
+    high: list[str] = []
+    between: list[str] = []
     for row in heads:
         least, most = row.share_at_k.interval or (-math.inf, math.inf)
         (low if least > threshold else high if most <= limit else between).append(row.name)
@@ -215,7 +224,8 @@ class Passes:
 
         ``order`` are their numbers; ``name`` is what the pass is saved and shown under.
         """
-        windows, total = self.windows, len(order)
+        windows = self.windows
+        total = len(order)
         blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
         # All processes go on from what the first one has saved.
         done, sums = self.saved.load(blank(), name)
@@ -262,7 +272,9 @@ class Passes:
         Each window goes to one of them, in turn: together they cost one pass.
         """
         seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(order)))]
-        draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
+        draws: list[RandomDraw] = []
+        curves: list[Array] = []
+        squares: list[Array] = []
         for i, seed in enumerate(seeds):
             name = f"random weights {i + 1} of {len(seeds)}"
             sums = self.measure(random_twin(loaded, seed), order[i :: len(seeds)], None, name)

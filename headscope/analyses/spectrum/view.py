@@ -153,7 +153,8 @@ def _named(result: SpectrumResult, names: Sequence[str]) -> str:
 
 def control_sentence(result: SpectrumResult) -> str:
     """Say what the same architecture with random weights has, and what that means."""
-    random, gap = result.random_weights, result.over_random_weights()
+    random = result.random_weights
+    gap = result.over_random_weights()
     if random is None:
         return (
             "Control: random weights not measured (--control); an untrained model's heads may well "
@@ -223,7 +224,8 @@ def _curves(result: SpectrumResult) -> b.Panels:
     colours = [
         to_hex(colormaps["viridis"](0.92 * i / max(1, len(layers) - 1))) for i in range(len(layers))
     ]
-    controls, exceptions = _controls(result), result.verdict.not_low_rank[:_MOST_NAMES]
+    controls = _controls(result)
+    exceptions = result.verdict.not_low_rank[:_MOST_NAMES]
     panels: list[b.Chart] = []
     for field, symbol in (("curve", "sigma"), ("curve_sq", "sigma^2")):
         series = []
@@ -247,7 +249,9 @@ def _curves(result: SpectrumResult) -> b.Panels:
         panels.append(
             b.Chart(
                 f"share of the sum of {symbol}",
-                *("largest singular values counted", caption, series),
+                "largest singular values counted",
+                caption,
+                series,
                 x_levels=ticks,
             )
         )
@@ -323,7 +327,10 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
                     f"{'control: ' * control}{name}{exact}" if points else "",
                     [cost for cost, _ in values],
                     [y for _, y in values],
-                    *("line", colour, marker, "--" if control else "-"),
+                    "line",
+                    colour,
+                    marker,
+                    "--" if control else "-",
                 )
             )
         uniform = next(point for point in efficient.points if point.form == "uniform")
@@ -331,7 +338,10 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         levels |= {"zeros in place of z": 1.0} if field == "error" else {}
         panels.append(
             b.Chart(
-                *(title, "fraction of the n^2 scores", caption, series),
+                title,
+                "fraction of the n^2 scores",
+                caption,
+                series,
                 levels={name: level for name, level in levels.items() if level > 0},
                 x_scale="log",
                 y_scale="log10",

@@ -67,7 +67,10 @@ SHARES = (1 / 3, 2 / 3)  # Shares of the heads that random sets are drawn of.
 def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     """Make attention scores symmetric, in each head alone and in all at once."""
     opened = Opened.of(model, options, "symmetric")
-    loaded, effects, seed, tell = opened.loaded, opened.effects, options.seed, options.tell
+    loaded = opened.loaded
+    effects = opened.effects
+    seed = options.seed
+    tell = options.tell
     positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
     n = len(positions)
 
@@ -115,7 +118,8 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
 
     heads = []
     for i, (row, head) in enumerate(positions):
-        site, values = loaded.sites[row], boot(asymmetry[row][:, head], seed)
+        site = loaded.sites[row]
+        values = boot(asymmetry[row][:, head], seed)
         changed = [
             effects.effect(*measured[change, "alone"][i]) for change in ALONE if options.alone
         ]
@@ -146,7 +150,8 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         return float(np.interp(-cosine, -similarity, counts))
 
     symmetric = all_heads["symmetric"].cosine
-    low, high = heads_at(symmetric.high), heads_at(symmetric.low)
+    low = heads_at(symmetric.high)
+    high = heads_at(symmetric.low)
     if low is None or high is None:
         low = high = None
     return SymmetricResult(
@@ -180,7 +185,8 @@ def _drawn(measured: Sequence[tuple[Array, TaskEffect | None]]) -> DrawnEffect:
     cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
     metrics = [on_task[0] for _, on_task in measured if on_task is not None]
     several = len(measured) > 1
-    mean, half = float(cosine.mean), finite(float(cosine.half_width))
+    mean = float(cosine.mean)
+    half = finite(float(cosine.half_width))
     ends = () if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
     return DrawnEffect(
         cosine=Estimate(mean, *ends),
@@ -257,7 +263,8 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
     antisymmetric. 0 for scores that a softmax cannot distinguish from zero: constant rows.
     """
     wide = widest(scores)
-    size, raw_size = _norm(_visible(wide, seen)), _norm(wide * seen)
+    size = _norm(_visible(wide, seen))
+    raw_size = _norm(wide * seen)
     ratio = _norm(_visible(wide - wide.mT, seen)) / size
     return torch.where(size > ROUNDING * raw_size, ratio, 0.0)[..., 0, 0]
 

@@ -100,7 +100,8 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
 
 def whole_sentence(result: SymmetricResult) -> str:
     """Say what symmetric scores in all heads do, and how many removed heads that is."""
-    n, equal = len(result.heads), result.equivalent_heads
+    n = len(result.heads)
+    equal = result.equivalent_heads
     text = (
         f"With symmetric scores in all {n} heads, similarity to the original falls to "
         f"{ranged(result.whole['symmetric'].cosine)}"

@@ -61,9 +61,11 @@ class Frozen:
     """Embeddings by a model as it is, each text once; in units of the training examples."""
 
     def __init__(self, loaded: LoadedModel, train: Part, cache: dict[object, Tensor]) -> None:
-        self._loaded, self._cache = loaded, cache
+        self._loaded = loaded
+        self._cache = cache
         embedded = self._of(train, range(len(train)))
-        self.centre, spread = embedded.mean(dim=0), embedded.std(dim=0, correction=0)
+        self.centre = embedded.mean(dim=0)
+        spread = embedded.std(dim=0, correction=0)
         # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
         rounding = ROUNDING * embedded.abs().max().clamp(min=1e-12)
         unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
@@ -119,7 +121,8 @@ def fine_tune(
     called before each validation, and may raise :class:`OutOfTime`.
     """
     train, validation = parts
-    steps, every = options.steps, -(-options.steps // VALIDATIONS)
+    steps = options.steps
+    every = -(-options.steps // VALIDATIONS)
     generator = torch.Generator().manual_seed(seed)
     embed: Embed = frozen
     trained: list[nn.Parameter] = []
@@ -160,7 +163,8 @@ def fine_tune(
     # The run starts from the untrained classifier on the frozen model.
     losses.append(evaluate(frozen, train)[0])
     validate(frozen, 0)
-    waited, rising = 0, max(1, round(WARM_UP * steps))
+    waited = 0
+    rising = max(1, round(WARM_UP * steps))
     batches = _batches(train, options.batch, generator)
     for step, rows in zip(range(1, steps + 1), batches, strict=False):
         gold = train.labels[rows].to(frozen.centre.device)
@@ -185,7 +189,8 @@ def fine_tune(
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
-    start, end = curve[0].train_loss, curve[-1].train_loss
+    start = curve[0].train_loss
+    end = curve[-1].train_loss
     lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
     diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
 
@@ -234,7 +239,8 @@ def trainable_copy(
             holders.setdefault(id(parameter), []).append((module, name))
             parameter.requires_grad_(False)
     rng = np.random.default_rng((abs(seed), 11))
-    parameters, vectors = list[nn.Parameter](), list[nn.Parameter]()
+    parameters: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
     for c in chosen:
         parameter = copies[id(c.parameter)]
         change: _RankOne | _Entries
@@ -271,7 +277,9 @@ class _RankOne(nn.Module):
         rows, columns = parameter.shape
         a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(parameter)
         start = torch.cat([a.new_zeros(rows), a])
-        self.vector, self._rest, self._rows = nn.Parameter(start[:n]), start[n:], rows
+        self.vector = nn.Parameter(start[:n])
+        self._rest = start[n:]
+        self._rows = rows
 
     def forward(self, parameter: Tensor) -> Tensor:
         both = torch.cat([self.vector, self._rest])

@@ -23,7 +23,8 @@ from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
 #: One in VALIDATION training examples is used for validation, at most MOST_VALIDATION of them.
-VALIDATION, MOST_VALIDATION = 5, 100
+VALIDATION = 5
+MOST_VALIDATION = 100
 FEWEST = 10  # Fewest examples of the training file, and of the test file.
 
 
@@ -74,7 +75,8 @@ class Labelled:
 
 def read(options: TransferOptions) -> Source:
     """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
-    train, test = options.train, options.test
+    train = options.train
+    test = options.test
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
     for name in ("train_limit", "test_limit"):
@@ -142,7 +144,8 @@ def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) ->
             f"{len(rows)} examples of {examples.name} can be used; give {FEWEST} or more that fit "
             f"the model's limit of {loaded.max_length} tokens."
         )
-    labels, second = examples.labels or (), examples.second or ("",) * len(examples)
+    labels = examples.labels or ()
+    second = examples.second or ("",) * len(examples)
     words = []
     for i in (row.index for row in rows):
         # Words of a second text are told apart from the first one's.

@@ -63,8 +63,12 @@ GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at
 _LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
 #: Cells at the largest size that claims 8 and 9 compare, by variant and start.
 _COMPARED = (
-    *(("layernorm", "pretrained"), ("weights", "pretrained"), ("biases", "pretrained")),
-    *(("lora", "pretrained"), ("head", "pretrained"), ("all", "pretrained")),
+    ("layernorm", "pretrained"),
+    ("weights", "pretrained"),
+    ("biases", "pretrained"),
+    ("lora", "pretrained"),
+    ("head", "pretrained"),
+    ("all", "pretrained"),
     ("layernorm", "random"),
 )
 SMALL = 64  # The size that is small where the caller names none.
@@ -74,7 +78,8 @@ SAME = 0.01
 
 def run(model: Model, options: TransferOptions) -> TransferResult:
     """Fine-tune a classifier on the encoder, training only some of its parameters."""
-    seed, seeds = options.seed, options.seeds
+    seed = options.seed
+    seeds = options.seeds
     grid = rate_grid(options.rates, options.search)
     source = read(options)
     loaded = open_model(model, **options.loading)
@@ -88,7 +93,8 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     half = loaded.dtype in ("float16", "bfloat16")
     trained = cast(loaded, "float32") if half else loaded
     # What each variant trains; one that the model does not have is left out.
-    parameters, not_possible = dict[str, int](), dict[str, str]()
+    parameters: dict[str, int] = {}
+    not_possible: dict[str, str] = {}
     for variant in dict.fromkeys(cell.variant for cell in plan.cells):
         try:
             parameters[variant] = count(choose(trained, variant, seed))
@@ -157,7 +163,8 @@ class _Runs:
         """Do what the budget allows; list the rest."""
         for done, step in enumerate(steps):
             self.options.tell("runs", done, len(steps))
-            cell, seed = step.cell, self.options.seed + step.seed
+            cell = step.cell
+            seed = self.options.seed + step.seed
             try:
                 self._check_time()
                 if step.seed == 0:
@@ -230,11 +237,13 @@ class _Runs:
         return len(both) > 1 and all(abs(a - b) <= SAME * start for a, b in both)
 
     def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
-        model, key = self.loaded, (cell.weights, 0)
+        model = self.loaded
+        key = (cell.weights, 0)
         if cell.weights == "random":  # each seed has different random weights
             if self.twin is None or self.twin[0] != seed:
                 self.twin = seed, random_twin(self.loaded, seed)
-            model, key = self.twin[1], (cell.weights, seed)
+            model = self.twin[1]
+            key = (cell.weights, seed)
         train = subset(self.data.train, cell.size, seed)
         return fine_tune(
             model,
@@ -293,7 +302,9 @@ def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
 
 def make_plan(available: int, options: TransferOptions) -> Plan:
     """Lay out all runs, with ``available`` training examples."""
-    sizes, seeds, spread_seeds = options.sizes, options.seeds, options.spread_seeds
+    sizes = options.sizes
+    seeds = options.seeds
+    spread_seeds = options.spread_seeds
     _check_names((*options.variants, *options.random))
     if not options.variants:
         raise InputError("No variant is left to train; name one, such as layernorm.")

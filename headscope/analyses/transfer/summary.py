@@ -60,7 +60,8 @@ def crossed(values: Array, floor: float = 1.0) -> Estimate:
     mean = float(values.mean())
     if seeds < 2 or examples < 2:
         return Estimate(mean)
-    by_seed, by_example = values.mean(axis=1), values.mean(axis=0)
+    by_seed = values.mean(axis=1)
+    by_example = values.mean(axis=0)
     rest = values - by_seed[:, None] - by_example + mean
     free = np.array([seeds - 1, examples - 1, (seeds - 1) * (examples - 1)])
     squares = np.array(
@@ -99,7 +100,8 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     No deviation is taken to be below ``floor``, what one example more would add: runs that agree on
     all examples that were seen may differ on others.
     """
-    a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    a = np.asarray(ours, dtype=float)
+    b = np.asarray(theirs, dtype=float)
     if min(len(a), len(b)) < 2:
         return UNKNOWN
     # A spread that is only rounding counts as none.
@@ -108,7 +110,8 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     if not mine or not other:
         return UNKNOWN
     ours_square, theirs_square = map(_from_median, (a, b))
-    dealt, inside = _deals(len(ours_square), len(theirs_square)), []
+    dealt = _deals(len(ours_square), len(theirs_square))
+    inside = []
     if len(dealt) * 0.025 <= 1:  # not even the observed deal alone is rare enough
         return Estimate(mine / other)
     for ratio in _RATIOS:
@@ -150,10 +153,12 @@ def _deals(ours: int, theirs: int) -> Array:
 
 def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Estimate:
     """Return hits / trials - others / other_trials with Newcombe's interval from Wilson's."""
-    p, q = hits / trials, others / other_trials
+    p = hits / trials
+    q = others / other_trials
     p_low, p_high = map(float, wilson(hits, trials))
     q_low, q_high = map(float, wilson(others, other_trials))
-    low, high = np.hypot(p - p_low, q_high - q), np.hypot(p_high - p, q - q_low)
+    low = np.hypot(p - p_low, q_high - q)
+    high = np.hypot(p_high - p, q - q_low)
     return Estimate(p - q, float(p - q - low), float(p - q + high))
 
 
@@ -250,7 +255,8 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
             compared = theirs.variant == "head" != ours.variant
         if not compared:
             continue
-        a, b = runs[ours], runs[theirs]
+        a = runs[ours]
+        b = runs[theirs]
         both = min(len(a), len(b))
         pairs = zip(a[:both], b[:both], strict=True)
         yield TransferDifference(
@@ -328,7 +334,8 @@ def baselines(
     """Yield what the majority class and the words alone earn with the same training examples."""
     gold = data.test.labels.numpy()
     for size in sizes:
-        majority, words = [], []
+        majority = []
+        words = []
         for seed in seeds:
             train = subset(data.train, size, seed)
             predicted = naive_bayes(train.words, train.labels.tolist(), data.test.words)

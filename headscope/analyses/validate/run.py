@@ -18,7 +18,8 @@ def run(model: Model, options: ValidateOptions) -> ValidationResult:
     The embeddings of a sentence-transformers folder are compared with those of that package.
     """
     loaded = open_model(model, need_tokenizer=False, **options.loading)
-    result, embedding = validate_model(loaded), compare_embeddings(loaded)
+    result = validate_model(loaded)
+    embedding = compare_embeddings(loaded)
     differ = [] if embedding is None else embedding.reasons()
     return dataclasses.replace(
         result.concluded([*result.reasons, *differ]),

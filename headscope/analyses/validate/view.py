@@ -52,8 +52,10 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         list(zip(titles, range(4), (str, str, tiny, tiny), strict=True)), rows, on=b.VERBOSE
     )
     if result.probes:  # recomputed from recorded q, k, v and z in float32 or better
-        rounding, scale = limit["rounding"], f"{limit['scale']:.1e} + 5 errors"
-        layer, scaled = ("layer", 0, str), "fitted scale - 1"
+        rounding = limit["rounding"]
+        scale = f"{limit['scale']:.1e} + 5 errors"
+        layer = ("layer", 0, str)
+        scaled = "fitted scale - 1"
         rows = [
             (name, c.mean_abs_pattern, c.rounding_pattern, c.scale, c.scale_error)
             for name, c in checks.items()

@@ -111,7 +111,8 @@ def _after_attention(
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
     """
-    (attention, *cross), network = layer.attention, layer.network
+    (attention, *cross) = layer.attention
+    network = layer.network
     norm = network.before if layer.norm_first else attention.after
     last = network.before if layer.norm_first else network.after
     # The modules of the network that have no modules in them and do something
@@ -121,13 +122,16 @@ def _after_attention(
     functions = [leaf for leaf in leaves if leaf not in maps]
     if cross or norm is None or last is None or len(maps) != 2 or len(functions) != 1:
         return None
-    (up, down), (activation,) = maps, functions
-    first, second = norm.module, last.module
+    (up, down) = maps
+    (activation,) = functions
+    first = norm.module
+    second = last.module
     if not (isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)):
         return None
     if sizes_of(up)[1] != sizes_of(down)[0]:
         return None
-    layer_in, layer_out = seen[layer.enters][0], seen[layer.leaves][1]
+    layer_in = seen[layer.enters][0]
+    layer_out = seen[layer.leaves][1]
     assert record.out is not None
     with torch.no_grad():
         summed = layer_in + record.out

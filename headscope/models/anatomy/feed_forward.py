@@ -29,7 +29,8 @@ from headscope.models.run.watched import Call, watch
 
 #: Attributes of a second map that has lost neurons: the original numbers of those it has, how many
 #: there were, and the first maps.
-NEURON_IDS, WIDTH_BEFORE = "headscope_neuron_ids", "headscope_width_before"
+NEURON_IDS = "headscope_neuron_ids"
+WIDTH_BEFORE = "headscope_width_before"
 FIRST_MAPS = "headscope_first_maps"
 
 
@@ -185,7 +186,8 @@ def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
         return output.masked_fill(odd, 0.0)
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        odd, even = args[0][..., 1::2], args[0][..., 0::2]
+        odd = args[0][..., 1::2]
+        even = args[0][..., 0::2]
         good[module] &= module in proven or (not bool(odd.any()) and bool(even.any()))
 
     hooks = [module.register_forward_hook(silence) for module in first]
@@ -200,7 +202,8 @@ def lost_neurons(base: nn.Module) -> dict[str, Neurons]:
     lost = {}
     for name, module in base.named_modules():
         marks = vars(module)
-        ids, before = marks.get(NEURON_IDS, ()), marks.get(WIDTH_BEFORE, 0)
+        ids = marks.get(NEURON_IDS, ())
+        before = marks.get(WIDTH_BEFORE, 0)
         if len(ids) < before:
             lost[name] = Neurons(marks[FIRST_MAPS], module, ids, before)
     return lost

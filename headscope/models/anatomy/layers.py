@@ -192,7 +192,9 @@ def _parts(
     """Find the sublayers that lead from the stream ``x`` to ``y``; None if there are none."""
     norms = [call for call in inside if call.is_norm]
     for passes in (True, False):  # the stream passes norms after its sums, or it does not
-        state, start, attention = x, 0, list[Sublayer]()
+        state = x
+        start = 0
+        attention: list[Sublayer] = []
         for write, read in zip(writes, reads, strict=True):
             before = _norm(norms, state, read, end=write.start)
             summed = state + write.y

@@ -31,10 +31,27 @@ from headscope.models.run.task_heads import Select
 from headscope.models.run.watched import ModuleTurn
 
 _ELEMENTWISE: set[Any] = {
-    *(torch.tanh, torch.sigmoid, torch.relu, torch.erf, torch.selu),
-    *(Tensor.tanh, Tensor.sigmoid, Tensor.relu),
-    *(F.tanh, F.sigmoid, F.relu, F.gelu, F.silu, F.elu, F.selu, F.mish, F.softplus),
-    *(F.leaky_relu, F.hardswish, F.relu6, F.logsigmoid),
+    torch.tanh,
+    torch.sigmoid,
+    torch.relu,
+    torch.erf,
+    torch.selu,
+    Tensor.tanh,
+    Tensor.sigmoid,
+    Tensor.relu,
+    F.tanh,
+    F.sigmoid,
+    F.relu,
+    F.gelu,
+    F.silu,
+    F.elu,
+    F.selu,
+    F.mish,
+    F.softplus,
+    F.leaky_relu,
+    F.hardswish,
+    F.relu6,
+    F.logsigmoid,
 }
 
 
@@ -174,7 +191,8 @@ def task_head(
     ]
 
     def logits(hidden: Tensor, held: Held) -> Tensor:
-        turns, behind = 0, False
+        turns = 0
+        behind = False
         with ExitStack() as stack:
 
             def swap(module: nn.Module, args: Any, output: Any) -> Any:
@@ -218,7 +236,8 @@ class TokenMaps(NamedTuple):
         What all tokens' logits share cannot change a probability, so each column of W_U (d_model,
         vocabulary) has its mean over tokens taken off.
         """
-        d_model, n = self.embedding.shape[1], len(self.embedding)
+        d_model = self.embedding.shape[1]
+        n = len(self.embedding)
         total = torch.zeros(d_model, d_model, dtype=torch.float64)
         sums = torch.zeros(2, d_model, dtype=torch.float64)
         for first in range(0, n, _ROWS):

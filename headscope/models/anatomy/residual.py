@@ -123,11 +123,14 @@ class RecordedRun:
         the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
         """
         g = readout * self.real[..., None].to(readout)
-        biases, heads, cross = g.new_zeros(len(g)), dict[int, Tensor](), None
+        biases = g.new_zeros(len(g))
+        heads: dict[int, Tensor] = {}
+        cross = None
         feed_forward = g.new_zeros(len(g), self.n_layers, g.shape[1])
         for step in reversed(self.stream):
             if isinstance(step, HeldNorm):
-                biases, g = biases + (g * step.shift).sum((1, 2)), step.back(g)
+                biases = biases + (g * step.shift).sum((1, 2))
+                g = step.back(g)
             elif isinstance(step, NetworkWrite):
                 feed_forward[:, step.row] = (g * step.out).sum(-1)
             else:
@@ -156,10 +159,12 @@ class RecordedRun:
         """
         n = self.start.shape[1]
         here = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
-        states, biases = here * self.start[:, :, None], torch.zeros_like(self.start)
+        states = here * self.start[:, :, None]
+        biases = torch.zeros_like(self.start)
         for step in self.stream:
             if isinstance(step, HeldNorm):
-                states, biases = step.linear(states), step.linear(biases) + step.shift
+                states = step.linear(states)
+                biases = step.linear(biases) + step.shift
             elif isinstance(step, NetworkWrite):
                 states = states + here * step.out[:, :, None]
             else:
@@ -237,7 +242,8 @@ def record(
     for layer in anatomy.layers:
         state = seen[layer.enters][0]
         for site, part in zip(layer.sites, layer.attention, strict=True):
-            weights, (z, sources) = site.weights(), heads[site.row]
+            weights = site.weights()
+            (z, sources) = heads[site.row]
             W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
             stream += [HeadsWrite(site, z, W_O, b_O, sources), *held(part.after)]
             if part.after is None:

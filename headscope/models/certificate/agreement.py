@@ -98,7 +98,8 @@ def agreement(
     if allowed is None:
         allowed = real[:, None, :].expand(-1, q.shape[-2], -1)
     keys = allowed[:, None, ::step]
-    pattern, q = pattern[..., ::step, :], q[..., ::step, :]
+    pattern = pattern[..., ::step, :]
+    q = q[..., ::step, :]
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + _wide(bias[..., ::step, :])
@@ -121,7 +122,8 @@ def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Ten
     ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
     d_model), ``b_O`` (d_model,), ``real`` (batch, pos).
     """
-    rows, W = _wide(z[real]), _wide(W_O)
+    rows = _wide(z[real])
+    W = _wide(W_O)
     b = W.new_zeros(()) if b_O is None else _wide(b_O)
     off = (_wide(out[real]) - (rows @ W + b)).abs().mean()
     size = (rows.square() @ W.square() + b.square()).sqrt().mean()
@@ -196,7 +198,8 @@ def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreeme
     step = math.ceil(pattern.shape[-2] / QUERIES)
     wide = z.dtype if z.dtype == torch.float64 else torch.float32
     seen = real[:, None, ::step, None]
-    P, v = pattern[..., ::step, :].to(wide), v.to(wide)
+    P = pattern[..., ::step, :].to(wide)
+    v = v.to(wide)
     exact = (P @ v).masked_fill(~seen, 0.0)
     off = z[..., ::step, :].to(wide).masked_fill(~seen, 0.0) - exact
     terms = (P.square() @ v.square()).sqrt().masked_fill(~seen, 0.0)

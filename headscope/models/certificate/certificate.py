@@ -137,14 +137,16 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes, by_probe = list[_Pass](), list[list[Evidence]]()
+        passes: list[_Pass] = []
+        by_probe: list[list[Evidence]] = []
         for probe in probes(loaded):
             sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
             of_probe = list[Evidence]()
             at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
             for start in range(0, len(loaded.sites) or 1, at_once):
                 part = loaded.sites[start : start + at_once]
-                theirs, installed = run_eager(loaded, probe, part), run_ours(loaded, probe, part)
+                theirs = run_eager(loaded, probe, part)
+                installed = run_ours(loaded, probe, part)
                 run = _Pass(probe, theirs, installed, sdpa)
                 of_probe += [run.evidence(site) for site in part]
                 for shown in (theirs.seen, installed.seen):

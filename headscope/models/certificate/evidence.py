@@ -82,7 +82,8 @@ def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
     the model hands over.
     """
     keys = probe.real_keys(site.stack)
-    n_q, n_k = probe.real_queries(site.stack).shape[1], keys.shape[1]
+    n_q = probe.real_queries(site.stack).shape[1]
+    n_k = keys.shape[1]
     step = torch.arange(n_k, device=keys.device) - torch.arange(n_q, device=keys.device)[:, None]
     seen = step <= 0 if site.causal else torch.ones_like(step, dtype=torch.bool)
     if site.window is not None:
@@ -140,7 +141,8 @@ def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]])
         elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
             gaps.append(0.0)
         else:
-            ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
+            ours = widest(a.detach()[real])
+            theirs = widest(b.detach()[real])
             size = max(1.0, float(theirs.abs().max()) / _LARGE)
             gaps.append(_finite(float((ours - theirs).abs().max()) / size))
     return _worst(gaps)
@@ -228,7 +230,8 @@ def _canonical(
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v
-            out, beside = project_out(z, weights), beside_heads(site, theirs.z)
+            out = project_out(z, weights)
+            beside = beside_heads(site, theirs.z)
             return out if beside is None else out + beside, pattern, z
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
         return None, None, None

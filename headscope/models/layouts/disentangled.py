@@ -92,7 +92,8 @@ class DisentangledLayout(Layout):
         if not module.relative_attention or table is None:
             return None
         rows = self.rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
-        first, last = int(rows.min()), int(rows.max())
+        first = int(rows.min())
+        last = int(rows.max())
         pos_k, pos_q = self._positions(site, table[first : last + 1])
         rows = rows - first
         terms = []
@@ -104,7 +105,8 @@ class DisentangledLayout(Layout):
 
     def rows(self, module: Any, n_q: int, n_k: int) -> Tensor:
         """Return the row of the table for each query and key, (query_pos, key_pos)."""
-        far, buckets = module.max_relative_positions, getattr(module, "position_buckets", -1)
+        far = module.max_relative_positions
+        buckets = getattr(module, "position_buckets", -1)
         span = buckets if buckets > 0 else far
         distance = torch.arange(1 - n_k, n_q)
         if buckets > 0:
@@ -134,7 +136,8 @@ class InterleavedLayout(DisentangledLayout):
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Match modules with the fused map; refuse heads that are mixed with each other."""
-        fused, output = getattr(module, "in_proj", None), getattr(parent, "output", None)
+        fused = getattr(module, "in_proj", None)
+        output = getattr(parent, "output", None)
         out = getattr(output, "dense", None)
         known = isinstance(fused, nn.Linear) and isinstance(out, nn.Linear)
         if not (known and hasattr(module, self.needs)):

@@ -53,7 +53,8 @@ class T5Layout(Layout):
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let a module with fewer heads share the bias of all heads with the other layers."""
         extend(module, _FewerHeads)
-        vars(module)["headscope_kept"], vars(module)["headscope_total"] = tuple(kept), total
+        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_total"] = total
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ class _FewerHeadsOwnBias:
         if self.headscope_kept:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
-        x, source = arguments["hidden_states"], arguments.get("encoder_hidden_states")
+        x = arguments["hidden_states"]
+        source = arguments.get("encoder_hidden_states")
         q, k = (
             at.new_empty(len(at), 0, at.shape[1], self.key_value_proj_dim)
             for at in (x, x if source is None else source)

@@ -56,9 +56,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, wide: bool = False) -> Tensor
     ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, d_head).
     """
     half = x.shape[-1] // 2
-    cos, sin = cos[:, None, :, :half], sin[:, None, :, :half]
+    cos = cos[:, None, :, :half]
+    sin = sin[:, None, :, :half]
     cast = x.float() if wide else x
-    a, b = cast[..., :half], cast[..., half:]
+    a = cast[..., :half]
+    b = cast[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
@@ -90,7 +92,8 @@ class RotaryLayout(Layout):
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List rows of heads, and rows of groups of heads."""
-        p, group = projections, _group(module)
+        p = projections
+        group = _group(module)
         shared = [
             GroupRows(linear.module, name, d_head, group=group)
             for linear in (p.k, p.v)
@@ -110,7 +113,8 @@ class RotaryLayout(Layout):
         q, k, v = rotated(heads, inputs)
         kv_heads = self.shared_by(site.module, site.head_ids)
         if kv_heads is not None and k.shape[1] < q.shape[1]:
-            k, v = k[:, kv_heads], v[:, kv_heads]
+            k = k[:, kv_heads]
+            v = v[:, kv_heads]
         return Heads(q, k, v)
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
@@ -210,7 +214,8 @@ class FusedLayout(Layout):
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the parts of the fused map, if its size is that of three."""
-        fused, out = getattr(module, self.fused, None), getattr(module, self.out, None)
+        fused = getattr(module, self.fused, None)
+        out = getattr(module, self.out, None)
         known = isinstance(fused, nn.Linear | Conv1D) and isinstance(out, nn.Linear | Conv1D)
         kind: Any = type(module)
         if not known or asks_interface(kind) == self.bypasses:
@@ -221,7 +226,8 @@ class FusedLayout(Layout):
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List the fused map, in which each head has rows three times, and W_O."""
-        fused, out = projections.q.module, projections.out.module
+        fused = projections.q.module
+        out = projections.out.module
         return [*rows_of_linear(fused, d_head, parts=3), columns_of_linear(out, d_head)]
 
 

@@ -19,7 +19,8 @@ from headscope.models.layouts.registry import LAYOUTS
 
 #: Attributes of an attention module whose heads were removed: the original indices of the rest,
 #: and how many there were.
-HEAD_IDS, HEADS_BEFORE = "headscope_head_ids", "headscope_heads_before"
+HEAD_IDS = "headscope_head_ids"
+HEADS_BEFORE = "headscope_heads_before"
 #: Attribute of an attention module whose model has lost layers: the original number of its layer.
 LAYER = "headscope_layer"
 #: The stacks that a model may have, in the order of their sites.
@@ -86,7 +87,8 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         parent = model.get_submodule(name.rpartition(".")[0])
         for layout in LAYOUTS:
             if (projections := layout.match(module, parent)) is not None:
-                form, d_head = layout.under(config), layout.d_head(module, projections)
+                form = layout.under(config)
+                d_head = layout.d_head(module, projections)
                 every = tuple(range(projections.q.out_features // d_head))
                 ids = getattr(module, HEAD_IDS, every)
                 before = getattr(module, HEADS_BEFORE, len(every))

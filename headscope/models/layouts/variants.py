@@ -91,7 +91,8 @@ def rotated(x: Tensor, table: Tensor) -> Tensor:
     ``x`` (batch, n_heads, pos, d_head), ``table`` (1, 1, pos, d_head).
     """
     sin, cos = table.chunk(2, dim=-1)
-    even, odd = x[..., 0::2], x[..., 1::2]
+    even = x[..., 0::2]
+    odd = x[..., 1::2]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
 
 
@@ -217,7 +218,8 @@ def convolution(module: Any, x: Tensor) -> Tensor:
 
     Every position mixes the values around it with a kernel of its own for each head.
     """
-    size, width = module.conv_kernel_size, module.attention_head_size
+    size = module.conv_kernel_size
+    width = module.attention_head_size
     keys = module.key_conv_attn_layer(x.transpose(1, 2)).transpose(1, 2)
     logits = module.conv_kernel_layer(keys * module.query(x))  # (batch, pos, n_heads * size)
     kernel = torch.softmax(logits.reshape(-1, size), dim=-1)
@@ -242,7 +244,8 @@ class _FewerHeads:
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Attend with the heads that are left; the convolution keeps all queries."""
-        x, width = hidden_states, self.attention_head_size
+        x = hidden_states
+        width = self.attention_head_size
         maps = self.query(x), self.key(x), self.value(x)
         q, k, v = (y.view(*y.shape[:2], -1, width).transpose(1, 2) for y in maps)
         scores = q[:, list(self.headscope_kept)] @ k.transpose(-1, -2) / width**0.5

@@ -32,8 +32,13 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 TOKENIZER_FILES = (
-    *("tokenizer.json", "vocab.txt", "vocab.json"),
-    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
 )
 #: What safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -55,10 +60,12 @@ _EXTENTS = re.compile(
 #: Numbers with such a name that are not sizes.
 _NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
 #: Sizes that any config may state, whatever the weights.
-_REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20
+_REPEATS_AT_LEAST = 1000
+_EXTENT_AT_LEAST = 1 << 20
 #: A network may be at most this many times as large as what is stored (tied, shared, computed or
 #: pruned weights are stored once or never), and this many numbers larger.
-_TIMES, _MORE = 16, 1 << 24
+_TIMES = 16
+_MORE = 1 << 24
 
 
 class Checkpoint:

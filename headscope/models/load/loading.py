@@ -108,7 +108,9 @@ def load(
     recall_rows(loaded.model, source.folder)
     if parts is not None:
         loaded.origin = parts.origin
-    loaded.revision, loaded.folder, loaded.head_weights = outer.revision, outer.folder, head_weights
+    loaded.revision = outer.revision
+    loaded.folder = outer.folder
+    loaded.head_weights = head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
@@ -121,7 +123,8 @@ def load(
 
 def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
     """Yield sentences about how a checkpoint was read that users may not expect."""
-    name, activation = loaded.name, activation_of(vars(loaded.network.config))
+    name = loaded.name
+    activation = activation_of(vars(loaded.network.config))
     if loaded.task_head == "classification" and activation != "Identity":
         measured = "headscope measures the logits themselves"
         if head_outputs(loaded) is HeadOutputs.LABELS:

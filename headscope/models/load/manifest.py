@@ -36,11 +36,13 @@ from headscope.models.surgery.neurons import KeptNeurons, cut_neurons, whole_neu
 from headscope.models.surgery.vocabulary import ROW_IDS, ROWS_BEFORE
 
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
-COMPACT, DENSE = "compact", "dense"
+COMPACT = "compact"
+DENSE = "dense"
 SCHEMA = 1
 #: Most neurons that a manifest may speak of in one feed-forward network, and most rows of a
 #: vocabulary.
-_WIDEST, _MOST_ROWS = 1 << 20, 1 << 24
+_WIDEST = 1 << 20
+_MOST_ROWS = 1 << 24
 #: Key of the record of a vocabulary that has lost rows.
 VOCABULARY = "vocabulary"
 
@@ -107,7 +109,8 @@ class KeptParts:
 
 def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
     """Return what a checkpoint still has; None for one that was not pruned physically."""
-    manifest, path = checkpoint.folder / MANIFEST, checkpoint.folder / "config.json"
+    manifest = checkpoint.folder / MANIFEST
+    path = checkpoint.folder / "config.json"
     if manifest.is_file():
         return _from_manifest(manifest)
     if is_ours(checkpoint.stated):
@@ -123,7 +126,8 @@ def _from_manifest(path: Path) -> KeptParts | None:
             f"{path} is not a manifest of schema {SCHEMA}; it is damaged, or written by a newer "
             "headscope."
         )
-    form, entries = data.get("form"), data.get("attention")
+    form = data.get("form")
+    entries = data.get("attention")
     if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
         raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
     objects = [data.get(name) for name in ("source", "config")]
@@ -141,7 +145,8 @@ def _from_manifest(path: Path) -> KeptParts | None:
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
     """Read what config.json of a compact folder says is left."""
-    heads, before = config.get(KEPT), config.get(SETTINGS_BEFORE)
+    heads = config.get(KEPT)
+    before = config.get(SETTINGS_BEFORE)
     if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
     settings = before if isinstance(before, dict) else {}
@@ -184,7 +189,8 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     neurons: dict[str, KeptNeurons] = {}
     for name, entry in entries.items():
         record = entry if isinstance(entry, dict) else {}
-        first, before = record.get("first"), record.get("before")
+        first = record.get("first")
+        before = record.get("before")
         if (
             not isinstance(first, list)
             or not all(isinstance(each, str) for each in first)
@@ -261,7 +267,8 @@ def recall_rows(model: Any, folder: Path) -> None:
     record = data.get(VOCABULARY) if isinstance(data, dict) else None
     if record is None:
         return
-    table, record = model.get_input_embeddings(), record if isinstance(record, dict) else {}
+    table = model.get_input_embeddings()
+    record = record if isinstance(record, dict) else {}
     before = record.get("rows")
     limit = min(before, _MOST_ROWS) if _is_count(before) else 0
     ids = from_spans(record.get("kept"), limit)
@@ -270,4 +277,5 @@ def recall_rows(model: Any, folder: Path) -> None:
             f"{path} does not list the {table.num_embeddings:,} rows of the vocabulary that the "
             "weights have; the two do not belong together."
         )
-    vars(table)[ROW_IDS], vars(table)[ROWS_BEFORE] = ids, before
+    vars(table)[ROW_IDS] = ids
+    vars(table)[ROWS_BEFORE] = before

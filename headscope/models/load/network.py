@@ -101,7 +101,8 @@ def _load(
 
     A pruned one gets a class that builds the full model and cuts it before it loads weights.
     """
-    kind, builder = checkpoint.config["model_type"], class_for(task_head, _architecture(checkpoint))
+    kind = checkpoint.config["model_type"]
+    builder = class_for(task_head, _architecture(checkpoint))
     with explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if parts is None else parts.config)
         check_built(checkpoint, lambda: builder.from_config(config))
@@ -239,7 +240,8 @@ def _is_computed(network: nn.Module, key: str) -> bool:
     compute = getattr(owner, "create_weight", None)
     if compute is None or not key.endswith(".weight"):
         return False
-    table, held = compute(), network.get_parameter(key)
+    table = compute()
+    held = network.get_parameter(key)
     return table.shape == held.shape and bool(torch.allclose(table.to(held), held))
 
 

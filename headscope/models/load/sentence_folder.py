@@ -118,7 +118,8 @@ def cross_encoder_activation(folder: Path) -> str | None:
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
     modules = files.modules()
-    settings, reading = files.optional(SETTINGS), files.reading()
+    settings = files.optional(SETTINGS)
+    reading = files.reading()
     if settings.get("model_type") == "CrossEncoder":
         return Pooling()
     _check_model(files, modules[0][0], reading)
@@ -170,7 +171,8 @@ def _modes(
     files: SentenceFiles, module: str, width: int | None
 ) -> tuple[tuple[str, ...], int | None]:
     """Read a pooling module: our names of its modes, and the width of its output."""
-    path, values = files.path(module, "config.json"), files.config(module)
+    path = files.path(module, "config.json")
+    values = files.config(module)
     on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
     stated = values.get("pooling_mode", on or "mean")
     modes = [stated] if isinstance(stated, str) else stated
@@ -187,7 +189,8 @@ def _modes(
 
 
 def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
-    path, values = files.path(module, "config.json"), files.config(module)
+    path = files.path(module, "config.json")
+    values = files.config(module)
     _check_ends(path, values)
     named = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = re.fullmatch(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)", named)
@@ -196,7 +199,8 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
             f"{path} has the activation {short(named)}; known are {', '.join(ACTIVATIONS)}."
         )
     tensors = files.weights(module)
-    wide, out = values.get("in_features"), values.get("out_features")
+    wide = values.get("in_features")
+    out = values.get("out_features")
     if width is not None and wide != width:
         raise CheckpointError(f"{path} takes {short(wide)} numbers and gets {width}.")
     adds = bool(values.get("use_residual", False))
@@ -207,7 +211,8 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
     if shapes != expected:
         raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
     residual: bool | Tensor = tensors.get("residual.weight", adds)
-    weight, bias = tensors["linear.weight"], tensors.get("linear.bias")
+    weight = tensors["linear.weight"]
+    bias = tensors.get("linear.bias")
     return [Dense(weight, bias, activation[1], residual)], int(weight.shape[0])
 
 
@@ -218,7 +223,8 @@ def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
 
 
 def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
-    path, values = files.path(module, "config.json"), files.config(module)
+    path = files.path(module, "config.json")
+    values = files.config(module)
     size = values.get("dimension")
     if width is not None and size != width:
         raise CheckpointError(f"{path} takes {short(size)} numbers and gets {width}.")
@@ -259,7 +265,8 @@ def _count(files: SentenceFiles, name: str, value: object) -> int:
 
 def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
     """Return what SentenceTransformer puts before a text by default."""
-    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    name = settings.get("default_prompt_name")
+    prompts = settings.get("prompts")
     if name is None:
         return ""
     prompt = prompts.get(str(name)) if isinstance(prompts, Mapping) else None
@@ -295,7 +302,8 @@ def _settings_under(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[
 
 def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
     """Name settings of the folder that headscope does not use."""
-    prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
+    prompts = settings.get("prompts")
+    default = settings.get("default_prompt_name")
     stated = prompts.items() if isinstance(prompts, Mapping) else ()
     if named := [str(name) for name, text in stated if text and name != default]:
         yield (
@@ -362,7 +370,8 @@ class SentenceFiles:
         Links are followed: the cache of the hub is made of them, and so are folders of users who
         save space.
         """
-        parts, windows = PurePosixPath(module).parts, PureWindowsPath(module)
+        parts = PurePosixPath(module).parts
+        windows = PureWindowsPath(module)
         if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
             raise CheckpointError(
                 f"{self.folder / MODULES} names a path outside of the folder: {short(module)}."

@@ -14,27 +14,38 @@ from headscope.models.load.checkpoint import WEIGHTS
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
-    *(
-        "config.json",
-        "generation_config.json",
-        "adapter_config.json",
-        "model.safetensors",
-        "model-*.safetensors",
-        "model.safetensors.index.json",
-    ),
-    *("tokenizer*", "vocab*", "merges.txt", "*.model"),
-    *("special_tokens_map.json", "added_tokens.json"),
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
     # sentence-transformers: what follows the model, each module in a numbered folder.
-    *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
-    *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "[0-9]*_*/config.json",
+    "[0-9]*_*/model.safetensors",
     # Its older versions put the model itself into such a folder.
-    *("0_Transformer/*.json", "0_Transformer/vocab*", "0_Transformer/merges.txt"),
-    *("0_Transformer/*.model", "0_Transformer/model-*.safetensors"),
+    "0_Transformer/*.json",
+    "0_Transformer/vocab*",
+    "0_Transformer/merges.txt",
+    "0_Transformer/*.model",
+    "0_Transformer/model-*.safetensors",
 ]
 #: Also fetched where safetensors are missing.
 _PICKLES = [
-    *("pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json"),
-    *("[0-9]*_*/pytorch_model.bin", "0_Transformer/pytorch_model-*.bin"),
+    "pytorch_model.bin",
+    "pytorch_model-*.bin",
+    "pytorch_model.bin.index.json",
+    "[0-9]*_*/pytorch_model.bin",
+    "0_Transformer/pytorch_model-*.bin",
 ]
 
 

@@ -18,7 +18,8 @@ def pick_device(device: str) -> torch.device:
 
     ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
     """
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    cuda = torch.cuda.is_available()
+    mps = torch.backends.mps.is_available()
     available = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
     if device == "auto":
         return torch.device("cuda" if "cuda" in available else "cpu")

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from headscope.models.run.loaded import LoadedModel
 
 #: Names of the distance between the outputs of two models, as metrics have them.
-DIVERGENCE, SQUARED_CHANGE = "kl", "squared_change"
+DIVERGENCE = "kl"
+SQUARED_CHANGE = "squared_change"
 
 
 class HeadOutputs(Enum):

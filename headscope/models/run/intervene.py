@@ -199,7 +199,9 @@ class Exchanged:
             index = torch.tensor(chosen, device=q.device)
             masks = None if mask is None else mask[(None,) * (4 - mask.dim())]
             masks = masks if masks is None or masks.shape[1] == 1 else masks[:, index]
-            q, k, v = q[:, index], k[:, index], v[:, index]
+            q = q[:, index]
+            k = k[:, index]
+            v = v[:, index]
             z[:, index] = self._formula(HeadInputs(site, chosen, q, k, v, masks, size)).to(z)
         return z
 
@@ -222,7 +224,8 @@ class _Scores:
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep the input of the site that runs next, (batch, 1, pos, d_model)."""
-        self._x_q, self._x_k = inputs.x_q[:, None], inputs.x_k[:, None]
+        self._x_q = inputs.x_q[:, None]
+        self._x_k = inputs.x_k[:, None]
 
     def __call__(
         self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None

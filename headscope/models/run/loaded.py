@@ -329,7 +329,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         )
     config = network.config
     refuse(config.model_type, name)
-    with_head, network = network.eval(), getattr(network, "base_model", network)
+    with_head = network.eval()
+    network = getattr(network, "base_model", network)
     task_head = task_head_of(type(with_head).__name__)
     table = None
     with suppress(NotImplementedError):  # by models that also see or hear
@@ -338,7 +339,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         why = other_input(network) or "it has no embedding of tokens"
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
     parameter = next(network.parameters())
-    dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    device = str(parameter.device)
     outer = with_head if task_head else network
     loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
     encoder = network.get_encoder() if loaded.encoder_decoder else None
@@ -389,7 +391,8 @@ def ends_of(loaded: LoadedModel) -> Ends:
             f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
             "one, such as Marian, BART or T5."
         )
-    languages, first = loaded.languages, None
+    languages = loaded.languages
+    first = None
     if languages is not None:
         if languages.target is None:
             named = {"source_language": languages.source, "target_language": languages.target}

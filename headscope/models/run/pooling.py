@@ -84,7 +84,8 @@ def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
     float64, unless ``precise`` is False: then in the type of the rows.
     """
     if precise:
-        ours, theirs = exact(ours), exact(theirs)
+        ours = exact(ours)
+        theirs = exact(theirs)
     both_zero = ~(ours.detach().any(dim=-1) | theirs.detach().any(dim=-1))
     return torch.cosine_similarity(ours, theirs, dim=-1).masked_fill(both_zero, 1.0)
 
@@ -138,7 +139,8 @@ class Dense:
         return y + x if self.residual else y
 
     def __str__(self) -> str:
-        wide, narrow = self.weight.shape[1], self.weight.shape[0]
+        wide = self.weight.shape[1]
+        narrow = self.weight.shape[0]
         residual = "" if self.residual is False else " residual"
         return f"dense {wide}x{narrow} {self.activation.lower()}{residual}"
 

@@ -85,13 +85,17 @@ class _FastLinear:
         pack: Callable[[Tensor], Tensor] | None,
         training: bool,
     ) -> None:
-        self._linear, self._product, self._pack, self._training = linear, product, pack, training
+        self._linear = linear
+        self._product = product
+        self._pack = pack
+        self._training = training
         self._packed: _Packed | None = None
         self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
-        weight, bias = self._linear.weight, self._linear.bias
+        weight = self._linear.weight
+        bias = self._linear.bias
         trained = torch.is_grad_enabled() and weight.requires_grad
         if trained and not self._training:
             return functional.linear(x, weight, bias)
@@ -110,7 +114,8 @@ class _FastLinear:
             return weight
         now = id(weight), weight.data_ptr(), weight._version
         if now != self._seen:
-            self._seen, self._packed = now, None
+            self._seen = now
+            self._packed = None
             return weight
         if self._packed is None:
             with _one_packs:
@@ -131,7 +136,8 @@ class _Product(torch.autograd.Function):
         b: Tensor | None,
         trained: bool,
     ) -> Tensor:
-        ctx.product, ctx.frozen = product, None if trained else W
+        ctx.product = product
+        ctx.frozen = None if trained else W
         ctx.save_for_backward(*((x, W) if trained else ()))
         return product(x, W, b, "none", [], "")
 
@@ -142,7 +148,8 @@ class _Product(torch.autograd.Function):
         if ctx.frozen is not None:
             return ctx.product(g, ctx.frozen.t(), None, "none", [], ""), None, None, None, None
         x, W = ctx.saved_tensors
-        rows, x = g.flatten(0, -2), x.flatten(0, -2)
+        rows = g.flatten(0, -2)
+        x = x.flatten(0, -2)
         by_x = ctx.product(g, W.t(), None, "none", [], "")
         by_W = ctx.product(rows.t().contiguous(), x.t().contiguous(), None, "none", [], "")
         return by_x, None, by_W, rows.sum(dim=0) if ctx.needs_input_grad[3] else None, None

@@ -120,7 +120,8 @@ def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
     unpadded = probe("unpadded", [long])
     if getattr(loaded.tokenizer, "padding_side", "right") != "left":
         return padded, unpadded
-    ids, mask = padded.input_ids.clone(), padded.attention_mask.clone()
+    ids = padded.input_ids.clone()
+    mask = padded.attention_mask.clone()
     for row, n in enumerate(padded.attention_mask.sum(1).tolist()):
         ids[row] = ids[row].roll(ids.shape[1] - n)
         mask[row] = mask[row].roll(mask.shape[1] - n)
@@ -182,7 +183,8 @@ def run_eager(
 
     Only what ``sites`` show is kept, or what all do.
     """
-    run, softmaxes = Recording(loaded.sites if sites is None else sites), Softmaxes()
+    run = Recording(loaded.sites if sites is None else sites)
+    softmaxes = Softmaxes()
 
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         if scores:
@@ -228,7 +230,8 @@ class Softmaxes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
-        name, options = getattr(func, "__name__", ""), dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        options = dict(kwargs or {})
         if name == "softmax" and args and args[0] is self._narrowed[0]:
             args = (self._narrowed[1], *args[1:])
         wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
@@ -238,7 +241,8 @@ class Softmaxes(TorchFunctionMode):
         if wide and name == "float":
             self._narrowed = result, args[0]
         if name == "softmax" and result.dim() == 4:
-            self.last, self.entered = result, args[0] if args else None
+            self.last = result
+            self.entered = args[0] if args else None
         return result
 
 

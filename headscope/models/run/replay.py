@@ -127,8 +127,11 @@ class Rerun:
     def __init__(
         self, loaded: LoadedModel, batches: Iterable[Padded], select: Select | None = None
     ) -> None:
-        self.loaded, self.batches, self._select = loaded, list(batches), select
-        self._replay, self._row = Replay(loaded), 0
+        self.loaded = loaded
+        self.batches = list(batches)
+        self._select = select
+        self._replay = Replay(loaded)
+        self._row = 0
         self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
         like = loaded.model.get_input_embeddings().weight
         read = [batch.inputs[0] for batch in self.batches]
@@ -138,7 +141,8 @@ class Rerun:
 
     def start_at(self, row: int) -> None:
         """Continue with versions that equal the model before the site of this row."""
-        self._row, self._recorded = row, {}
+        self._row = row
+        self._recorded = {}
         if not (row and self._fits):
             return
         recorded = {}

@@ -150,7 +150,8 @@ class Router:
         ``bias`` (1 or batch, n_heads, query_pos, key_pos) is added to the scaled scores. Keys and
         values that several heads share are given to each of them.
         """
-        masked, mask = mask is not None, with_bias(mask, bias)
+        masked = mask is not None
+        mask = with_bias(mask, bias)
         if 0 < k.shape[1] < q.shape[1]:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         if module in self._unseen:

@@ -49,7 +49,9 @@ def side_by_side(
     """
     stream = iter(items)
     first = list(islice(stream, 2))
-    alone, items = alone or len(first) < 2, chain(first, stream)  # one has all cores to itself
+    # one has all cores to itself
+    alone = alone or len(first) < 2
+    items = chain(first, stream)
     threads = torch.get_num_threads()
     count = 1 if alone or loaded.device != "cpu" else min(threads, AT_ONCE)
     copies = _copies(loaded, count) if count > 1 else None
@@ -57,7 +59,8 @@ def side_by_side(
         with start(loaded) as run:
             yield from map(run, items)
         return
-    asked, waiting = SimpleQueue["_Work[Result, Item] | None"](), deque["Future[Result]"]()
+    asked = SimpleQueue["_Work[Result, Item] | None"]()
+    waiting = deque["Future[Result]"]()
     workers = [
         Thread(target=copy_context().run, args=(_work, model, start, asked), daemon=True)
         for model in copies

@@ -101,9 +101,11 @@ def missing_task_head(
     """
     weights = weights or HeadWeights(held)
     named = f"...{TASK_HEADS[task_head]}"
-    why, remedy = f"its checkpoint holds {held}", f"give a checkpoint that was trained as {named}"
+    why = f"its checkpoint holds {held}"
+    remedy = f"give a checkpoint that was trained as {named}"
     if (broken := weights.broken_promise(task_head)) is not None:
-        why, remedy = broken, "give a checkpoint that holds them"
+        why = broken
+        remedy = "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
     head = _NAMES.get(task_head, task_head)

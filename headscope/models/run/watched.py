@@ -113,7 +113,8 @@ def watch(loaded: LoadedModel) -> Seen:
     calls: list[Call] = []
     open_: list[int] = []
     inputs: dict[int, AttentionInput] = {}
-    events, turns = 0, defaultdict[nn.Module, int](int)
+    events = 0
+    turns = defaultdict[nn.Module, int](int)
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal events
@@ -149,7 +150,8 @@ Captured = dict[ModuleTurn, tuple[Tensor, Tensor]]
 @contextmanager
 def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
     """Capture the first tensor that goes into some calls of one run, and what comes out of them."""
-    wanted, captured = set(calls), Captured()
+    wanted = set(calls)
+    captured = Captured()
     turns = defaultdict[nn.Module, int](int)
 
     def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -184,10 +186,12 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     ELECTRA) is missing. Post-LN and pre-LN models need no case of their own, and the rest of the
     layer need not be known.
     """
-    seen, norms = watch(loaded), dict[int, nn.LayerNorm]()
+    seen = watch(loaded)
+    norms: dict[int, nn.LayerNorm] = {}
     for row, read in seen.inputs.items():
         for call in seen.calls:
-            module, same = call.turn.module, call.y.data_ptr() == read.x_q.data_ptr()
+            module = call.turn.module
+            same = call.y.data_ptr() == read.x_q.data_ptr()
             if isinstance(module, nn.LayerNorm) and same and call.y.shape == read.x_q.shape:
                 norms[row] = module
     return norms

@@ -159,7 +159,8 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     if loaded.dtype == dtype:
         return loaded
     sha256 = loaded.weights_sha256
-    network, kind = loaded.network, DTYPES[dtype]
+    network = loaded.network
+    kind = DTYPES[dtype]
     # Each tensor is converted where the copy would be made, so that none is held a third time.
     converted = {
         id(tensor): nn.Parameter(tensor.detach().to(kind), tensor.requires_grad)
@@ -186,7 +187,8 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     """
     all_stacks = loaded.whole or loaded
     parameter = next(all_stacks.model.parameters())
-    device, dtype = parameter.device, parameter.dtype
+    device = parameter.device
+    dtype = parameter.dtype
     if instead:
         all_stacks.network.to("meta")
         give_back()

@@ -72,7 +72,8 @@ def fill_module(item: AttentionModule) -> None:
 
 def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
     module: Any = item.module
-    vars(module)[HEAD_IDS], vars(module)[HEADS_BEFORE] = tuple(ids), item.heads_before
+    vars(module)[HEAD_IDS] = tuple(ids)
+    vars(module)[HEADS_BEFORE] = item.heads_before
     sizes = dict.fromkeys(_COUNTS, len(ids)) | dict.fromkeys(_WIDTHS, len(ids) * item.d_head)
     for name, size in sizes.items():
         if isinstance(getattr(module, name, None), int):

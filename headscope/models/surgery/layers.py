@@ -32,7 +32,8 @@ from headscope.models.run.outputs import agree, outputs
 from headscope.models.run.routing import quiet_transformers
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
-_BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"
+_BEFORE = "headscope_layers_before"
+_SETTINGS = "headscope_settings_before"
 #: Settings and attributes that count layers, settings that list something for each, and numbers
 #: that each layer has of its own.
 _COUNT = "num_hidden_layers"
@@ -121,7 +122,8 @@ def remove_layers(
         raise _unsupported(all_stacks, gone, "other layers would compute something else")
     if _writes(loaded) and not _writes(shorter):
         raise _unsupported(
-            *(all_stacks, gone),
+            all_stacks,
+            gone,
             "transformers cannot generate with fewer layers in this encoder than in the decoder",
         )
     return shorter
@@ -134,7 +136,8 @@ def layer_words(layer: Any) -> str:
 
 def _checked(loaded: LoadedModel) -> list[_Side]:
     """Find the sides of a model; refuse one whose layers cannot be removed one by one."""
-    modules, sides = [site.module for site in loaded.sites], _sides(loaded.model)
+    modules = [site.module for site in loaded.sites]
+    sides = _sides(loaded.model)
     if len(set(modules)) < len(modules) or not sides:
         raise UnsupportedModelError(
             f"The layers of {loaded.name} ({loaded.family}) share their weights or do not lie in a "
@@ -189,7 +192,8 @@ def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     base = (loaded.whole or loaded).model
     if not (before := layers_before(loaded)):
         return ()
-    remaining, named = set(kept_layers(loaded)), _namer(_sides(base))
+    remaining = set(kept_layers(loaded))
+    named = _namer(_sides(base))
     return tuple(named(n) for n in range(before) if n not in remaining)
 
 
@@ -227,7 +231,8 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
 def drop_layers(network: Any, remaining: Collection[int]) -> None:
     """Leave only the layers ``remaining``, by original number across both sides, in place."""
     base: Any = getattr(network, "base_model", network)
-    sides, marks = _sides(base), vars(base)
+    sides = _sides(base)
+    marks = vars(base)
     marks.setdefault(_BEFORE, {side.stack: side.n_layers for side in sides})
     marks.setdefault(_SETTINGS, {})
     for side in sides:
@@ -236,7 +241,8 @@ def drop_layers(network: Any, remaining: Collection[int]) -> None:
 
 def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
     """Leave only some layers of one side."""
-    before, one_of_two = side.n_layers, side.one_of_two
+    before = side.n_layers
+    one_of_two = side.one_of_two
     for index, number in enumerate(side.numbers):
         for item in side.attentions[index]:
             vars(item.module)[LAYER] = number - side.start
@@ -274,7 +280,8 @@ def _move_table(first: Any, new: Any) -> None:
     if first is not new and table is not None and getattr(new, _TABLE, None) is None:
         delattr(first, _TABLE)
         setattr(new, _TABLE, table)
-        first.has_relative_attention_bias, new.has_relative_attention_bias = False, True
+        first.has_relative_attention_bias = False
+        new.has_relative_attention_bias = True
 
 
 def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
@@ -288,7 +295,8 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
 
 def _sides(base: Any) -> list[_Side]:
     """Find the layers of a base model by side; an empty list where they cannot be told apart."""
-    modules, sides = attention_modules(base), list[_Side]()
+    modules = attention_modules(base)
+    sides: list[_Side] = []
     by_list = layer_lists(base, modules)
     if sum(map(len, chain(*by_list.values()))) != len(modules) or len(by_list) > len(_OF_SIDE):
         return []

@@ -47,7 +47,8 @@ def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
     vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
-    vars(second)[WIDTH_BEFORE], vars(second)[FIRST_MAPS] = item.width_before, item.first
+    vars(second)[WIDTH_BEFORE] = item.width_before
+    vars(second)[FIRST_MAPS] = item.first
 
 
 def fill_neurons(item: Neurons) -> None:
@@ -121,7 +122,8 @@ def remove_neurons(
                 f"{loaded.name} has no feed-forward network {name}; its first is "
                 f"{next(iter(known))}."
             )
-        present, gone = known[name].neuron_ids, set(numbers)
+        present = known[name].neuron_ids
+        gone = set(numbers)
         if missing := sorted(gone.difference(present)):
             raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
         if len(gone) == len(present):

@@ -102,7 +102,8 @@ class TokenizerFile:
     def renumbered(self, new_id: Mapping[int, int]) -> str:
         """Return the file with the pieces of ``new_id`` alone: old id to new id."""
         data: dict[str, Any] = json.loads(json.dumps(self._data))
-        model, before = data["model"], self._model["vocab"]
+        model = data["model"]
+        before = self._model["vocab"]
         if isinstance(before, dict):
             left = {piece: new_id[row] for piece, row in before.items() if row in new_id}
             model["vocab"] = dict(sorted(left.items(), key=lambda item: item[1]))

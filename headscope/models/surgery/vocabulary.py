@@ -38,9 +38,11 @@ from headscope.models.surgery.cutting import cut_outputs
 from headscope.models.surgery.tokenizer_file import KINDS, TokenizerFile
 
 #: Attributes of an input embedding: the original numbers of its rows, and how many there were.
-ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
+ROW_IDS = "headscope_row_ids"
+ROWS_BEFORE = "headscope_rows_before"
 #: Texts on which a cut model's outputs are compared with the whole one's, and most tokens of each.
-_PROOF_TEXTS, _PROOF_TOKENS = 32, 128
+_PROOF_TEXTS = 32
+_PROOF_TOKENS = 128
 _SIZES = ("vocab_size", "decoder_vocab_size")  # Settings that count the rows.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration, or attributes of a module, that hold token ids.
@@ -153,7 +155,8 @@ def plan_vocabulary(
     read = (encoding.ids for encoding in both)
     words = _words(loaded, keep, common, language, file)
     groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, words)]
-    counts, stay = list[int](), set[int]()
+    counts: list[int] = []
+    stay: set[int] = set()
     for rows in groups:
         before = len(stay)
         stay |= {row for row in rows if 0 <= row < loaded.vocab_size}
@@ -214,7 +217,8 @@ def cut_vocabulary(
     cut_outputs(network, plan.kept, plan.rows_before, cut)
     for module in network.modules():
         if isinstance(module, nn.Embedding) and id(module.weight) in cut:
-            module.weight, module.num_embeddings = cut[id(module.weight)], plan.rows
+            module.weight = cut[id(module.weight)]
+            module.num_embeddings = plan.rows
             if module.padding_idx is not None:
                 module.padding_idx = plan.new_ids.get(module.padding_idx)
             vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
@@ -256,8 +260,10 @@ def tokens_removed(
         marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         ids = [row for row, special in marked if not special]
         missing = sum(row not in plan.new_ids for row in ids)
-        n, affected = n + 1, affected + bool(missing)
-        tokens, gone = tokens + len(ids), gone + missing
+        n = n + 1
+        affected = affected + bool(missing)
+        tokens = tokens + len(ids)
+        gone = gone + missing
     return RemovedTokens(n, affected, tokens, gone)
 
 
@@ -351,7 +357,8 @@ def _words(
     loaded: LoadedModel, keep: Iterable[str], common: int, language: str, file: TokenizerFile
 ) -> Iterator[list[int]]:
     """Yield the ids of each word to keep; those that the tokenizer does not know do no harm."""
-    words, backend = [*keep], loaded.tokenizer.backend_tokenizer
+    words = [*keep]
+    backend = loaded.tokenizer.backend_tokenizer
     listed = common_words(language, common) if common else []
     if backend.encode("The").ids != backend.encode("the").ids:  # it tells upper from lower case
         listed = [x for w in listed for x in dict.fromkeys((w, w[:1].upper() + w[1:]))]

@@ -34,7 +34,9 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     """
     result = evidence.kept_roles
     limit = rule.thresholds.random_p
-    survivors, cross_text, cross_values = list[InsightPart](), "", dict[str, object]()
+    survivors: list[InsightPart] = []
+    cross_text = ""
+    cross_values: dict[str, object] = {}
     if "cross" in evidence.stacks:
         part, cross_text, cross_values = judge_survivors(rule, evidence.prune)
         survivors.append(part)
@@ -48,11 +50,14 @@ def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
         why = rule.say("nothing", {**known, "kept": len(result.kept) or "none"})
         return rule.insight("not applicable", why, values=cross_values, parts=survivors)
 
-    sign, draws = 1.0 if result.higher_is_better else -1.0, len(result.random)
-    value, random = sign * result.value, sign * np.array(result.random)
+    sign = 1.0 if result.higher_is_better else -1.0
+    draws = len(result.random)
+    value = sign * result.value
+    random = sign * np.array(result.random)
     as_well = int((random >= value - ROUNDING * abs(value)).sum())
     as_badly = int((random <= value + ROUNDING * abs(value)).sum())
-    p, p_worse = (1 + as_well) / (1 + draws), (1 + as_badly) / (1 + draws)
+    p = (1 + as_well) / (1 + draws)
+    p_worse = (1 + as_badly) / (1 + draws)
     # With few possible sets, of which the labelled heads are one, no p could be small enough.
     too_few = result.sets is not None and 1 / result.sets > limit
     beats = UNKNOWN if too_few else HOLDS if p <= limit else FAILS
@@ -142,7 +147,8 @@ def judge_survivors(
     left = {layer: heads[layer] - removed[layer] for layer in sorted(heads)}
 
     layers = np.repeat(list(left), [heads[layer] for layer in left])
-    k, layer_sum = sum(left.values()), sum(layer * count for layer, count in left.items())
+    k = sum(left.values())
+    layer_sum = sum(layer * count for layer, count in left.items())
     order = np.random.default_rng(0).random((_DRAWS, n)).argsort(axis=1)
     sums = layers[order[:, :k]].sum(axis=1)  # of layers, so whole numbers
 
@@ -221,9 +227,11 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
     for stack in ("encoder", "decoder"):
         gap = gaps.get(stack)
         if not does_the_task:
-            verdict, text = UNKNOWN, rule.say("no_task")
+            verdict = UNKNOWN
+            text = rule.say("no_task")
         elif gap is None or gap.inner.interval is None:
-            verdict, text = UNKNOWN, rule.say("no_point")
+            verdict = UNKNOWN
+            text = rule.say("no_point")
         else:
             # A loss: larger is worse.
             low, high = sorted(pruned.sign * end for end in gap.inner.interval)

@@ -39,7 +39,9 @@ def judge_asymmetry(
     counts where it was measured. Where W_Q W_K^T was not measured, as in families that rotate
     queries and keys, the scores of the text replace it.
     """
-    limit, output, function = rule.thresholds.asymmetry, _output_part(rule, symmetric), ""
+    limit = rule.thresholds.asymmetry
+    output = _output_part(rule, symmetric)
+    function = ""
     values: dict[str, object] = {}
     if symmetric is not None:
         cosines = {name: drawn.cosine.value for name, drawn in symmetric.whole.items()}
@@ -75,7 +77,8 @@ def judge_asymmetry(
         control = rank.controls.get(name)
         geometries = control.geometries if control else ()
         random[name] = next((g.asymmetry for g in geometries if g.asymmetry is not None), None)
-    middle, gaussian = median(weights.values()), random["gaussian"]
+    middle = median(weights.values())
+    gaussian = random["gaussian"]
     least_head = min(weights, key=lambda name: weights[name])
     share = 1 - middle / gaussian if gaussian else None
     values |= {
@@ -147,9 +150,11 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
 
 def judge_shared_projections(rule: Rule, rank: RankResult) -> Insight:
     """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
-    layers, heads = dict[str, Estimate](), dict[str, Estimate]()
+    layers: dict[str, Estimate] = {}
+    heads: dict[str, Estimate] = {}
     for name, control in rank.controls.items():
-        of_layers, of_heads = list[float](), list[float]()
+        of_layers: list[float] = []
+        of_heads: list[float] = []
         for layer in rank.layers:
             random = control.of(len(layer.heads)) if control else None
             if random is None:
@@ -191,7 +196,8 @@ def judge_shared_projections(rule: Rule, rank: RankResult) -> Insight:
 
 def judge_low_rank(rule: Rule, spectrum: SpectrumResult) -> Insight:
     """Decide claim 5 by the share of the largest singular values of every head's pattern."""
-    limit, most = rule.thresholds.low_rank, rule.thresholds.most
+    limit = rule.thresholds.low_rank
+    most = rule.thresholds.most
     if not spectrum.heads:
         return rule.undecided("not applicable", "no_head")
     if any(head.share_at_k.interval is None for head in spectrum.heads):
@@ -204,7 +210,8 @@ def judge_low_rank(rule: Rule, spectrum: SpectrumResult) -> Insight:
     n = len(spectrum.heads)
     against = FAILS if len(high) >= (1 - most) * n else OPEN
     outcome = HOLDS if len(low) > most * n else against
-    random, difference = spectrum.random_weights, spectrum.over_random_weights()
+    random = spectrum.random_weights
+    difference = spectrum.over_random_weights()
     values = {
         "k": spectrum.k,
         "length": spectrum.length,
@@ -256,8 +263,10 @@ def judge_collapse(rule: Rule, depth: DepthResult) -> Insight:
     above_rounding = max(2.0, rule.thresholds.above_rounding * depth.sequences)
     end = depth.trends["attention_of_start"]
     falls = Estimate(end.mean[-1], end.low[-1], end.high[-1])
-    steps, gains = points("step_change", above_rounding), points("ffn_gain", above_rounding)
-    skip, change = points("skip_of_start"), points("layernorm_change")
+    steps = points("step_change", above_rounding)
+    gains = points("ffn_gain", above_rounding)
+    skip = points("skip_of_start")
+    change = points("layernorm_change")
     fastest = _extreme(rule, "exponential", steps, 1) if steps else rule.say("too_few")
     layernorm = rule.part("layernorm", change.values(), _extreme(rule, "layernorm", change, 0))
     overflow = len(change) < len(depth.trends["layernorm_change"].mean) - 1
@@ -270,7 +279,9 @@ def judge_collapse(rule: Rule, depth: DepthResult) -> Insight:
         rule.part("ffn", gains.values(), _gains(rule, gains)),
         layernorm,
     )
-    after, drawn, control = depth.collapsed_after["attention"], depth.control, rule.say("not_run")
+    after = depth.collapsed_after["attention"]
+    drawn = depth.control
+    control = rule.say("not_run")
     if drawn is not None:
         late = drawn.collapsed_after["attention"]
         too = rule.say("too", late=late) if late else ""

@@ -45,7 +45,8 @@ def judge_routing(rule: Rule, flow: FlowResult) -> Insight:
     random = rule.part("random", UNKNOWN, rule.say("no_random"))
     controls = rule.say("control", r2)
     if control is not None:
-        gain, drawn = control.gain.value, control.recovery
+        gain = control.gain.value
+        drawn = control.recovery
         random = rule.part("random", gain, gain=known(gain, "value"))
         alone = rule.say("control_random", value=drawn.value.value, input=drawn.whole.value)
         controls = alone + controls
@@ -76,7 +77,9 @@ def judge_interference(rule: Rule, linear: LinearResult) -> Insight:
     That a softmax with beta = sqrt(d_head) reads back better than the linear sum is true of every
     random model; so it must do so by more than there, and at the sharpness that the head has.
     """
-    coherence, stored, control = linear.correlations[0], linear.stored, linear.control
+    coherence = linear.correlations[0]
+    stored = linear.stored
+    control = linear.control
     form = linear.form("linear")
     errors = {"linear": stored.linear.value, "softmax": stored.softmax_own.value}
     read_back = rule.say("own", errors, difference=stored.difference_own)

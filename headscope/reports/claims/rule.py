@@ -28,7 +28,10 @@ from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_DRAWS, finite, standard_error, t_half_width
 
-HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "open", "not measured"
+HOLDS = "holds"
+FAILS = "does not hold"
+OPEN = "open"
+UNKNOWN = "not measured"
 
 
 def above(number: Estimate, limit: float) -> str:
@@ -73,7 +76,8 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
     """Return the mean over layers or heads with its t interval, unknown for a single value."""
     if not values:
         return Estimate(None)
-    x, n = np.asarray(values, dtype=float), np.array(len(values))
+    x = np.asarray(values, dtype=float)
+    n = np.array(len(values))
     half = t_half_width(standard_error(x.sum(), np.square(x).sum(), n), n, FEWEST_DRAWS)
     return Estimate.around(float(x.mean()), finite(float(half)))
 

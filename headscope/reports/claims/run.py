@@ -91,8 +91,12 @@ def decide(name: str, evidence: Evidence, thresholds: InsightThresholds | None =
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:
     """Test the claims of the literature on one model."""
-    started, budget = time.monotonic(), options.budget
-    task, data, limit, seed = options.task, options.data, options.limit, options.seed
+    started = time.monotonic()
+    budget = options.budget
+    task = options.task
+    data = options.data
+    limit = options.limit
+    seed = options.seed
     names = [name for name in section_of("insights").uses if name != "prune"]
     settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
     for name, table in settings.items():
@@ -104,7 +108,8 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     translating = loaded.encoder_decoder and task == "seq2seq"
 
     # Everything but fine-tuning, which comes last and gets what is left of the budget.
-    sections, left_out = options.sections, dict[str, str]()
+    sections = options.sections
+    left_out: dict[str, str] = {}
     tell: Progress = options.tell
     tuning: Run | None = None
     if sections is None:
@@ -123,7 +128,8 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         source = source_of(model, loaded, options)
         shared = Run(loaded, settings, seed, options.command, options.validate, tell, source)
         measured = run_sections(first, shared)
-        sections, left_out = measured.sections, measured.left_out
+        sections = measured.sections
+        left_out = measured.left_out
         tuning = shared if "transfer" in names else None
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
@@ -198,7 +204,9 @@ def measure_kept_roles(
     examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
     were classified on, the built-in sample by default; ``limit`` examples are chosen at random.
     """
-    examples, sample, left_out = read_examples(task, data), sample_corpus(), 0
+    examples = read_examples(task, data)
+    sample = sample_corpus()
+    left_out = 0
     if data is None:
         learnt, examples = _halves(sample, examples)
         if classified.corpus.sha256 == sample.sha256:
@@ -221,7 +229,8 @@ def measure_kept_roles(
     of_name = places(loaded)
     labelled = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
     remaining = [head for name, head in of_name.items() if name in labelled]
-    wanted, by_layer = Counter(layer for layer, _ in remaining), dict[int, list[int]]()
+    wanted = Counter(layer for layer, _ in remaining)
+    by_layer: dict[int, list[int]] = {}
     for layer, head in of_name.values():
         by_layer.setdefault(layer, []).append(head)
 
@@ -244,7 +253,8 @@ def measure_kept_roles(
     random: list[float] = []
     if 0 < len(remaining) < len(of_name):
         change = measured.change(full_outputs, _outputs_of(measured, loaded, remaining), seed=seed)
-        value, units = change.value, change.units
+        value = change.value
+        units = change.units
         interval = (0.0, 0.0) if change.same else change.ci
         alone = current().size > 1  # batches are shared out, in one order
         each = side_by_side(loaded, map(drawn, range(draws)), outcomes, alone=alone)

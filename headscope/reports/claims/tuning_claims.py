@@ -30,8 +30,10 @@ _EQUAL = ("weights", "biases", "lora")
 
 def judge_layernorm(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 8 by LayerNorm alone minus each equally large set."""
-    parts, values = list[InsightPart](), dict[str, object]()
-    size, worse = transfer.sizes[-1], False
+    parts: list[InsightPart] = []
+    values: dict[str, object] = {}
+    size = transfer.sizes[-1]
+    worse = False
     for name in _EQUAL:
         difference = transfer.difference("layernorm", name)
         if difference is not None:
@@ -54,7 +56,8 @@ def judge_layernorm(rule: Rule, transfer: TransferResult) -> Insight:
 
 def judge_frozen(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 9 by everything minus LayerNorm alone, and by pretrained minus random."""
-    size, variants = transfer.sizes[-1], ("layernorm", "all", "head")
+    size = transfer.sizes[-1]
+    variants = ("layernorm", "all", "head")
     tuned = transfer.difference("layernorm", "all")
     over_random = transfer.difference("layernorm", "layernorm", other_weights="random")
     worth = transfer.difference("all", "head")
@@ -84,7 +87,8 @@ def judge_frozen(rule: Rule, transfer: TransferResult) -> Insight:
 
 def judge_unstable(rule: Rule, transfer: TransferResult) -> Insight:
     """Decide claim 10 by how attention and LayerNorm vary over seeds."""
-    size, variants = transfer.sizes[0], ("attention", "layernorm")
+    size = transfer.sizes[0]
+    variants = ("attention", "layernorm")
     spread = next((spread for spread in transfer.spreads if spread.size == size), None)
     if spread is None:
         return rule.undecided("not measured", "nothing", reached=_runs_reached(transfer))
@@ -161,5 +165,6 @@ def _runs_reached(transfer: TransferResult) -> str:
     """Say how many runs the budget reached; nothing where it reached all."""
     if not transfer.missed:
         return ""
-    done, wanted = len(transfer.runs), len(transfer.runs) + len(transfer.missed)
+    done = len(transfer.runs)
+    wanted = len(transfer.runs) + len(transfer.missed)
     return f"The budget of {transfer.budget:g} s reached {done} of {wanted} runs."

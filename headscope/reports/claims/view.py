@@ -135,7 +135,8 @@ def scoreboard(result: InsightsResult) -> Iterator[RenderableType]:
     for claim in result.insights:
         verdict = Text(claim.verdict, _STYLES.get(claim.verdict, "dim"))
         if not is_verbose():
-            text, bar = Text(re.split("[:;]", claim.claim)[0].rstrip(".")), bar_of(claim)
+            text = Text(re.split("[:;]", claim.claim)[0].rstrip("."))
+            bar = bar_of(claim)
             if bar is not None:
                 text.append(f"\n{bar.text}", "dim")
             lines.add_row(f"{claim.number:>2}", verdict, text)

@@ -108,7 +108,9 @@ def _hash(text: str) -> str:
 # --- blocks as HTML ---
 
 #: Tokens of a matrix, and columns and rows of a corner, that are shown.
-_TOKENS, _ACROSS, _DOWN = 16, 8, 6
+_TOKENS = 16
+_ACROSS = 8
+_DOWN = 6
 _PARAGRAPHS = {
     "formula": Markup("<p><code>{}</code></p>"),
     "check": Markup('<p class="check">{}</p>'),

@@ -21,7 +21,9 @@ from headscope.models.anatomy.residual import find_stream, record
 from headscope.models.run.head_outputs import HeadOutputs
 from headscope.models.run.pooling import Dense, Pooling
 
-A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
+A = "the cat sat on the mat"
+B = "a big dog ran"
+C = "it was red and she saw it"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,8 @@ def parts_of_mean_embedding(loaded, text: str) -> dict[str, np.ndarray]:
     x = network.embeddings(torch.tensor([loaded.tokenizer(text)["input_ids"]]))[0]
     carried = Carried(network, x.detach().numpy(), heads=4, eps=network.config.layer_norm_eps)
     for layer in range(2):
-        at, own = f"encoder.layer.{layer}", f"encoder.layer.{layer}.attention"
+        at = f"encoder.layer.{layer}"
+        own = f"encoder.layer.{layer}.attention"
         maps = [f"{own}.self.{name}" for name in ("query", "key", "value")]
         carried.attend(f"L{layer}H", [*maps, f"{own}.output.dense"])
         carried.norm(f"{own}.output.LayerNorm")
@@ -52,7 +55,8 @@ def parts_of_mean_embedding(loaded, text: str) -> dict[str, np.ndarray]:
 
 def test_parts_of_a_cosine_are_those_of_the_oracle(bert, found):
     a, b = (parts_of_mean_embedding(bert, text) for text in (A, B))
-    whole_a, whole_b = sum(a.values()), sum(b.values())
+    whole_a = sum(a.values())
+    whole_b = sum(b.values())
     length = np.linalg.norm(whole_a) * np.linalg.norm(whole_b)
     expected = {n: (a[n] @ whole_b + whole_a @ b[n]) / (2 * length) for n in a}
     assert found.output.value == pytest.approx(whole_a @ whole_b / length, abs=1e-12)

@@ -18,7 +18,9 @@ from headscope.core.errors import InputError
 from headscope.data.token_rows import encode_rows, halve
 from headscope.show.blocks import Table
 
-A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
+A = "the cat sat on the mat"
+B = "a big dog ran"
+C = "it was red and she saw it"
 LINES = ["the dog sat", "he saw a big house", "it ran to the red mat", "she was in the house"]
 WIDTH = 8  # of a head
 
@@ -48,7 +50,8 @@ class Plain:
 
     def states(self, text, replaced=None):
         """Last states (pos, d_model), and z of every head as the model computes it."""
-        seen, handles = {}, []
+        seen = {}
+        handles = []
         for number, dense in enumerate(self.dense):
 
             def hook(_, args, number=number):
@@ -110,7 +113,8 @@ def areas(plain, pairs, left, signed, absolute, kept):
 
 def test_areas_are_those_of_a_slow_script(bert):
     found = headscope.attribute(bert, A, B, calibration=LINES, curves=True, validate=False)
-    plain, judged = Plain(bert), found.faithfulness
+    plain = Plain(bert)
+    judged = found.faithfulness
     left = plain.at_mean(LINES)
     assert judged.same
     assert judged.kept == (0, 1, 2, 3, 4, 6, 8)
@@ -118,7 +122,11 @@ def test_areas_are_those_of_a_slow_script(bert):
     assert judged.output == pytest.approx(plain.cosine((A, B)), abs=1e-9)
     assert judged.ablated == pytest.approx(plain.cosine((A, B), left, plain.heads), abs=1e-9)
     assert [c.ranking for c in judged.rankings] == [
-        *("direct", "first_order", "removed", "removed_mean", "resampled")
+        "direct",
+        "first_order",
+        "removed",
+        "removed_mean",
+        "resampled",
     ]
     for curve in judged.rankings:
         effect = {
@@ -146,13 +154,15 @@ def test_one_half_ranks_and_the_other_judges(bert, tmp_path):
     found = headscope.attribute(
         bert, data=path, removals=16, calibration=LINES, resamples=0, seed=4, validate=False
     )
-    judged, plain = found.faithfulness, Plain(bert)
+    judged = found.faithfulness
+    plain = Plain(bert)
     left = plain.at_mean(LINES)
     ranks, judges = halve(pairs, 4)
     assert (judged.ranked, judged.judged, judged.same) == (len(ranks), len(judges), False)
     score = dict.fromkeys(plain.heads, 0.0)
     for i in ranks:
-        whole, ablated = plain.cosine(pairs[i]), plain.cosine(pairs[i], left, plain.heads)
+        whole = plain.cosine(pairs[i])
+        ablated = plain.cosine(pairs[i], left, plain.heads)
         for head in plain.heads:
             effect = whole - plain.cosine(pairs[i], left, [head])
             score[head] += effect * math.copysign(1, whole - ablated)
@@ -256,7 +266,8 @@ def circuit(tmp_path_factory):
         write(0, 1, one)
         write(1, 2, three)
         write(0, 3, three)
-        decoy, reader = layers[0].attention.self, layers[1].attention.self
+        decoy = layers[0].attention.self
+        reader = layers[1].attention.self
         decoy.value.weight[three] = 0.0
         decoy.value.bias[three] = 1.0 + torch.rand(8, dtype=torch.float64)
         reader.value.weight[two, :8] = reader.value.weight[two, 16:] = 0.0
@@ -300,7 +311,9 @@ class Margins:
 
 
 def test_heads_that_are_not_needed_are_put_back():
-    a, b, c = (0, 0), (0, 1), (1, 0)
+    a = (0, 0)
+    b = (0, 1)
+    c = (1, 0)
     margins = {(): 1.0, (a,): 0.4, (b,): 0.6, (c,): 0.7, (a, b): 0.2, (a, c): 0.3, (b, c): -0.1}
     found = search(Margins({**margins, (a, b, c): -0.2}), [a, b, c], 3)
     assert found.chosen == (a, b, c)

@@ -29,7 +29,8 @@ from headscope.models.anatomy.readout import Readout, task_head
 from headscope.models.anatomy.residual import find_stream, record
 from headscope.models.run.loaded import wrap
 
-SOURCE, TARGET = "the cat sat on the mat", "a big dog ran"
+SOURCE = "the cat sat on the mat"
+TARGET = "a big dog ran"
 PAIRS = [(SOURCE, TARGET), ("she saw it", "he saw"), ("a red house", "it was red and big")]
 NUMBERS = {piece: i for i, piece in enumerate(VOCABULARY)}
 IDS = [*(NUMBERS[word] for word in SOURCE.split()), SEP]
@@ -72,7 +73,8 @@ def gold(network, places=(0, 1, 2, 3, 4)) -> float:
 
 def parts_of_logits(network) -> dict[str, np.ndarray]:
     """The oracle: of the logit of each of the target's tokens, by the name of the part."""
-    config, decoder = network.config, network.get_decoder()
+    config = network.config
+    decoder = network.get_decoder()
     source = network.get_encoder()(torch.tensor([IDS])).last_hidden_state[0].detach().numpy()
     scale = math.sqrt(config.d_model if config.scale_embedding else 1)
     x = decoder.embed_tokens.weight[[PAD, *LABELS[:-1]]] * scale
@@ -142,7 +144,8 @@ def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, found, stack,
 
     A pair that shares a text with what is taken apart is left out of the means.
     """
-    network, own = copy.deepcopy(marian.network), slice(8, 12)
+    network = copy.deepcopy(marian.network)
+    own = slice(8, 12)
     dense = network.get_submodule(f"model.decoder.layers.1.{side}.out_proj")
     seen = []
     handle = dense.register_forward_pre_hook(lambda _, args: seen.append(args[0][0, :, own]))
@@ -173,7 +176,8 @@ def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, found, stack,
 @pytest.mark.parametrize("name", CROSSED)
 def test_the_parts_of_every_family_add_up(name):
     loaded = opened(name, "float64")
-    stream, given = find_stream(loaded), batch(loaded)
+    stream = find_stream(loaded)
+    given = batch(loaded)
     ids, real, read, read_mask = given.values()
     decoder = {"decoder_input_ids": read, "decoder_attention_mask": read_mask}
     weights = torch.randn(3, 7, 61, dtype=torch.float64) * read_mask[..., None]
@@ -223,7 +227,8 @@ def test_layers_that_are_played_back_change_nothing(kind):
 def test_without_a_target_it_is_what_the_model_writes(tmp_path, monkeypatch):
     monkeypatch.setattr("headscope.analyses.attribute.reversal.SEARCHES", 2)
     folder = write_translator(tmp_path / "model")
-    source, tokenizer = "a big red dog ran", framed_tokenizer("$A [SEP]")
+    source = "a big red dog ran"
+    tokenizer = framed_tokenizer("$A [SEP]")
     ids = torch.tensor([tokenizer(source).input_ids])
     ids = translator("marian").generate(ids, num_beams=1, do_sample=False, max_new_tokens=16)
     written = tokenizer.decode(ids[0], skip_special_tokens=True)

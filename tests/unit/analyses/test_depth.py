@@ -120,7 +120,8 @@ def test_trends_are_taken_window_by_window():
 def test_rounding_makes_no_step_and_no_gain():
     values = np.ones((len(VARIANTS), 4, 3))
     floor = 1e-3
-    alone, ffn = NAMES.index("attention"), NAMES.index("attention+ffn")
+    alone = NAMES.index("attention")
+    ffn = NAMES.index("attention+ffn")
     values[alone] = np.array([[1, 1, 1], [0.1, 0.1, 0.1], [1e-2, 1e-2, 1e-6], [1e-6, 1e-6, 1e-6]])
     values[ffn] = values[alone] * 2
     curves = curves_of(values, floor)
@@ -149,8 +150,10 @@ def test_collapsed_after(curve, expected):
 def test_the_number_of_threads_changes_nothing(tmp_path, monkeypatch):
     """Five batches, of which the last is not full; progress comes in the same order, too."""
     monkeypatch.setattr("headscope.analyses.depth.run.BATCH_TOKENS", 64)
-    model, text = str(tiny_bert(tmp_path, layers=3)), as_plain([" ".join(WORDS[:20])] * 40)
-    before, found = torch.get_num_threads(), []
+    model = str(tiny_bert(tmp_path, layers=3))
+    text = as_plain([" ".join(WORDS[:20])] * 40)
+    before = torch.get_num_threads()
+    found = []
     few = {"length": 16, "sequences": 18, "validate": False}
     try:
         for threads in (1, 4):

@@ -16,7 +16,9 @@ from headscope.analyses.symmetric.run import (
 )
 from headscope.attention import attention_pattern
 
-N, D, SCALE = 5, 3, 0.6
+N = 5
+D = 3
+SCALE = 0.6
 CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
 
 

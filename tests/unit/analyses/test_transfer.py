@@ -43,7 +43,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 def written(folder: Path) -> Files:
-    rng, paths = random.Random(0), (folder / "train.tsv", folder / "test.tsv")
+    rng = random.Random(0)
+    paths = (folder / "train.tsv", folder / "test.tsv")
     for path, n in zip(paths, (100, 60), strict=True):
         lines = ["sentence\tlabel\n"]
         for i in range(n):

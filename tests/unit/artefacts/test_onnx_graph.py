@@ -34,7 +34,8 @@ def path(full: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_graph_is_the_model_with_gates_of_zero(full, path):
     """No head is removed on this side: the full model runs, text by text, without padding."""
-    gates, random = torch.ones(2, 4), np.random.default_rng(0)
+    gates = torch.ones(2, 4)
+    random = np.random.default_rng(0)
     for place in REMOVED:
         gates[place] = 0
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

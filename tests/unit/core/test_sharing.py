@@ -71,7 +71,8 @@ class Process(Processes):
     """One of several, all of which are played in turn."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
 
 
 def read(tokens: Sequence[int]) -> Iterator[Row]:
@@ -89,7 +90,9 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
     kept = [[row for row in read(tokens) if row[0] // 8 == w] for w in range(n_windows)]
     one = [b for window in kept for b in buckets([r for r in window if r[0] not in skipped], 40)]
     for k in (1, 2, 3, 5, 16):
-        found, done, encoded = [], [], []
+        found = []
+        done = []
+        encoded = []
         for rank in range(k):
             checked = []
 

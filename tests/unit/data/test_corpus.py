@@ -227,9 +227,13 @@ def test_the_text_is_what_was_written(tmp_path):
     for form in (other, BANK.replace("# text = vámonos al mar\n", "")):
         assert read(tmp_path, form)[0].text == "vámonos al mar", "another text than the words"
     rows = [
-        *(row("1-2", "Don't", 0, "_").replace("\t0\troot", "\t_\t_"), row(1, "Do", 3)),
-        *(row(2, "n't", 3), row(3, "go", 0, "SpaceAfter=No"), row(4, "!", 3, "SpacesAfter=\\n")),
-        *(row(5, "«", 3, "SpaceAfter=No|X=1"), row(6, "thành phố", 3, "SpaceAfter=No")),
+        row("1-2", "Don't", 0, "_").replace("\t0\troot", "\t_\t_"),
+        row(1, "Do", 3),
+        row(2, "n't", 3),
+        row(3, "go", 0, "SpaceAfter=No"),
+        row(4, "!", 3, "SpacesAfter=\\n"),
+        row(5, "«", 3, "SpaceAfter=No|X=1"),
+        row(6, "thành phố", 3, "SpaceAfter=No"),
     ]
     (joined,) = read(tmp_path, "\n".join(rows))
     assert joined.text == "Don't go! «thành phố"

@@ -26,7 +26,8 @@ from headscope.data.pieces import (
 from headscope.data.token_rows import window_rows
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
-CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]
+CLS = IDS["[CLS]"]
+SEP = IDS["[SEP]"]
 
 
 def encoded(*sentences: Sentence, max_length: int = 64) -> list[EncodedSentence | None]:
@@ -56,13 +57,20 @@ def test_a_word_without_a_piece_is_left_out_and_its_sentence_is_kept():
         sentences = [Sentence(words) for words in lines]
         found = encoded(*sentences)
         assert [item and item.sentence.words for item in found] == [
-            *(("the", "cat"), ("the", "cat"), ("a",), ("cat", "the", "cat"), None),
+            ("the", "cat"),
+            ("the", "cat"),
+            ("a",),
+            ("cat", "the", "cat"),
+            None,
         ]
         assert [item.left_out for item in found if item] == [0, 1, 0, 0]
         assert [item.with_piece.tolist() for item in found[:2] if item] == [[0, 1], [0, 2]]
         # What has an empty word counts for the halves, and lends its tree.
         assert [(item.half, item.swapped) for item in found if item] == [
-            *((0, None), (1, None), (0, None), (1, sentences[1])),
+            (0, None),
+            (1, None),
+            (0, None),
+            (1, sentences[1]),
         ]
 
 

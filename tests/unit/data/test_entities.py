@@ -26,7 +26,8 @@ def drawn_entities(n: int) -> Iterator[tuple[int, set[Entity]]]:
     """Sentences whose entities often touch each other."""
     rng = random.Random(0)
     for _ in range(n):
-        n_words, word = rng.randint(1, 10), 0
+        n_words = rng.randint(1, 10)
+        word = 0
         entities: set[Entity] = set()
         while word < n_words:
             last = min(n_words - 1, word + rng.randint(0, 2))
@@ -39,7 +40,8 @@ def drawn_entities(n: int) -> Iterator[tuple[int, set[Entity]]]:
 
 @pytest.mark.parametrize("letters", ["I", "IB", "IE", "BIES"])
 def test_any_tags_are_read_as_seqeval_reads_them(letters: str) -> None:
-    rng, scheme = random.Random(1), scheme_with(letters)
+    rng = random.Random(1)
+    scheme = scheme_with(letters)
     tags = ["O", *scheme.marks]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -123,8 +125,14 @@ def test_tags_of_words_mark_no_entities(tags: str) -> None:
 @pytest.mark.parametrize(
     "tags",
     [
-        *("X-PER O", "B-PER D-PER O", "B-PER MISC O", "HB-PER B-PER O", "START-PER END-PER O"),
-        *("PER-begin PER-inside O", "B-PER L-PER S-PER O", "PER-B PER-I MISC O"),
+        "X-PER O",
+        "B-PER D-PER O",
+        "B-PER MISC O",
+        "HB-PER B-PER O",
+        "START-PER END-PER O",
+        "PER-begin PER-inside O",
+        "B-PER L-PER S-PER O",
+        "PER-B PER-I MISC O",
     ],
 )
 def test_an_unknown_scheme_is_refused(tags: str) -> None:

@@ -144,7 +144,8 @@ def test_sides_without_spaces_are_counted_in_characters(tmp_path: Path) -> None:
     ],
 )
 def test_bad_alignments_are_named_by_their_line(tmp_path: Path, links: str, said: str) -> None:
-    table, path = written(tmp_path, TABLE, "table.tsv"), written(tmp_path, links)
+    table = written(tmp_path, TABLE, "table.tsv")
+    path = written(tmp_path, links)
     with pytest.raises(CorpusError, match=f"pairs.tsv.*{said}"):
         with_alignments(open_pairs(table), path)
     with pytest.raises(CorpusError, match=r"holds sentences.*table of source and target"):

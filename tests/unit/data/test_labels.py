@@ -73,7 +73,9 @@ def test_the_whole_file_says_how_a_part_is_read():
 
 
 def test_evaluation_and_calibration_are_read_alike():
-    numbers, either, names = labelled(*"0123"), labelled(*"1234"), labelled(*"2345")
+    numbers = labelled(*"0123")
+    either = labelled(*"1234")
+    names = labelled(*"2345")
     for evaluation, other in ((numbers, either), (either, numbers)):
         both = read_alike(evaluation, other)
         ids = [class_ids(examples, STARS) for examples in both]

@@ -11,7 +11,8 @@ from headscope.data.corpus import as_corpus, as_plain
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
 
 TOKENIZER = tiny_tokenizer()
-CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")
+CLS = VOCABULARY.index("[CLS]")
+SEP = VOCABULARY.index("[SEP]")
 LINES = ["the cat sat on the mat", "", "zebras", "he saw a dog. She ran"]
 
 
@@ -86,12 +87,16 @@ def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
     def ids(text: str) -> list[int]:
         return TOKENIZER.convert_tokens_to_ids(TOKENIZER.tokenize(text))
 
-    found, source, target = [], list[int](), list[int]()
+    found = []
+    source: list[int] = []
+    target: list[int] = []
     for a, b in PAIRS:
-        source, target = source + ids(a), target + ids(b)
+        source = source + ids(a)
+        target = target + ids(b)
         if len(source) >= length - 2 and len(target) >= length - 1:
             found.append(([CLS, *source[: length - 2], SEP], [start, *target[: length - 1]]))
-            source, target = [], []
+            source = []
+            target = []
     return found
 
 

@@ -23,7 +23,8 @@ from headscope.data.token_rows import (
     with_swapped_sources,
 )
 
-MASK, SEP = SPECIAL.index("[MASK]"), SPECIAL.index("[SEP]")
+MASK = SPECIAL.index("[MASK]")
+SEP = SPECIAL.index("[SEP]")
 #: As if [MASK] were a decoder's start token and [SEP] its end token.
 ENDS = Ends(start=MASK, stop=SEP)
 

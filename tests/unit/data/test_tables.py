@@ -11,7 +11,10 @@ from headscope.data.corpus import open_text
 from headscope.data.examples import read_labelled, read_pairs, read_translations
 from headscope.data.queries import read_rerank
 
-A, B, C, D = "the first one", "the second one", "another first", "another second"
+A = "the first one"
+B = "the second one"
+C = "another first"
+D = "another second"
 
 
 def written(folder: Path, name: str, text: str) -> Path:

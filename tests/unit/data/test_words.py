@@ -70,7 +70,8 @@ def trained(
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on the lines, which it can spell."""
     backend = Tokenizer(model)
-    backend.pre_tokenizer, backend.decoder = before, decoder
+    backend.pre_tokenizer = before
+    backend.decoder = decoder
     if normalizer is not None:
         backend.normalizer = normalizer
     backend.train_from_iterator(LINES * 3, trainer)
@@ -128,7 +129,8 @@ def llama_like() -> PreTrainedTokenizerFast:
 
 def word_piece() -> PreTrainedTokenizerFast:
     trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=SPECIAL)
-    before, normalizer = pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()
+    before = pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer()
     return trained(models.WordPiece(unk_token="<unk>"), trainer, before, normalizer)
 
 
@@ -160,7 +162,8 @@ def read(model: TextOnly, sentences: Iterable[Sentence]) -> list[EncodedSentence
 def check_words(model: TextOnly, item: EncodedSentence, line: str) -> None:
     """Hold the words of a line of plain text against the tokenizer's own offsets."""
     encoding = model.tokenizer(line, return_offsets_mapping=True)
-    spans, word_of = item.sentence.spans, item.word_of.tolist()
+    spans = item.sentence.spans
+    word_of = item.word_of.tolist()
     assert [line[begin:end] for begin, end in spans] == list(item.sentence.words)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), "apart"
     special = {model.tokenizer.bos_token_id, model.tokenizer.eos_token_id}
@@ -227,7 +230,8 @@ def test_words_of_a_treebank_share_the_text():
     text = "the houses cannot go"
     spans = ((0, 3), (4, 9), (9, 10), (11, 14), (14, 17), (18, 20))
     words = ("the", "house", "s", "can", "not", "go")
-    heads, names = (1, 5, 1, 5, 3, ROOT), ("det", "nsubj", "case", "aux", "advmod", "root")
+    heads = (1, 5, 1, 5, 3, ROOT)
+    names = ("det", "nsubj", "case", "aux", "advmod", "root")
     sentence = Sentence(words, heads, names, written=Written(text, spans))
     assert words_of(SMALL, sentence) == {
         **{"the": ["the"], "house": ["house"], "s": ["##s"]},
@@ -244,7 +248,10 @@ def test_words_of_a_treebank_share_the_text():
     assert second.sentence.words == ("the", "house", "s", "can", "go")
     assert (second.with_piece.tolist(), second.left_out) == ([0, 1, 2, 3, 5], 1)
     assert second.sentence.edges == (
-        *((0, 1, "det"), (1, 4, "nsubj"), (2, 1, "case"), (3, 4, "aux")),
+        (0, 1, "det"),
+        (1, 4, "nsubj"),
+        (2, 1, "case"),
+        (3, 4, "aux"),
     )
     # The other tree loses the same word, and every edge to and from it.
     assert second.swapped is not None

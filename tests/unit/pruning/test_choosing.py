@@ -18,7 +18,9 @@ from headscope.tasks.units import Units, parse_heads
 
 
 def _example_loss(given: Context, index: int, gates: torch.Tensor) -> float:
-    a, y, f = given.calibration._a, given.calibration._y, given.calibration._f
+    a = given.calibration._a
+    y = given.calibration._y
+    f = given.calibration._f
     e = f(torch.einsum("lh,lhd->d", gates, a[index]))
     return float(((e - y[index]) ** 2).sum() / 2)
 
@@ -114,7 +116,8 @@ def test_scaling_solves_least_squares_where_outputs_are_linear():
     given = toy_given(2, 3, labels=False, n=300, d=8)
     a = given.calibration._a.flatten(1, 2)
     a += 0.8 * a[:, :1]  # heads that go together
-    removed, kept = [1, 4], [0, 2, 3, 5]
+    removed = [1, 4]
+    kept = [0, 2, 3, 5]
     found = scale_gates(given, removed, directions=20, rounds=6)
     design = a[:, kept].transpose(1, 2).reshape(-1, len(kept))
     exact = torch.linalg.lstsq(design, a.sum(dim=1).reshape(-1, 1)).solution[:, 0]
@@ -178,8 +181,11 @@ def test_names_and_stars_are_read_once_each():
     [
         *((HEADS, text, "No head") for text in ("", ",")),
         *((HEADS, text, "not a head") for text in ("H1", "L0H1;L0H2", "L0H-1")),
-        *((HEADS, "L3H0", "no layer 3"), (HEADS, "L0H3", "H0 to H2"), (HEADS, "L1H1", "H0, H2")),
-        *((HEADS, "L2H0", "none left"), (HEADS, "cross:L0H1", "removed from encoder here")),
+        (HEADS, "L3H0", "no layer 3"),
+        (HEADS, "L0H3", "H0 to H2"),
+        (HEADS, "L1H1", "H0, H2"),
+        (HEADS, "L2H0", "none left"),
+        (HEADS, "cross:L0H1", "removed from encoder here"),
         (ALL, "L0H1", "several stacks; write cross:L0H1"),
         (ALL, "cross:L1H1", "no layer 1; the model has L0 to L0"),
     ],

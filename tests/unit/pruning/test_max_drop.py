@@ -38,7 +38,8 @@ class Planted:
         self.tell = lambda *told: self.told.append(told)
         self.made: list[tuple[Repair, int]] = []
         self.measured: list[int] = []
-        self.cost, self._sign = cost, -1.0 if higher else 1.0
+        self.cost = cost
+        self._sign = -1.0 if higher else 1.0
         noises = noise * np.random.default_rng(0).normal(size=N)
         self.noise = noises - noises.mean()
 

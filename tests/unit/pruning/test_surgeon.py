@@ -74,7 +74,8 @@ def test_idle_heads_go_first_and_cost_nothing(planted):
 
 
 def test_a_refit_is_nearer_than_leaving_the_maps_on_other_text_too(planted):
-    context, other = context_of(planted, seed=2), context_of(planted, seed=3)
+    context = context_of(planted, seed=2)
+    other = context_of(planted, seed=3)
     removed = surgeon(context).remove(7)
     made = refitted(context, removed)
     bare = Repaired.bare(context.units, removed)
@@ -88,7 +89,8 @@ def test_a_refit_is_nearer_than_leaving_the_maps_on_other_text_too(planted):
 
 
 def test_sets_of_the_path_are_refitted_without_a_pass(planted, monkeypatch):
-    context, other = context_of(planted, seed=6), context_of(planted, seed=7)
+    context = context_of(planted, seed=6)
+    other = context_of(planted, seed=7)
     path = surgeon(context)
     fresh = dataclasses.replace(context, memo={})  # knows of no path: passes where it then stands
     sets = {count: path.remove(count) for count in (1, 8, 11)}

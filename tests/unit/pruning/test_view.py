@@ -29,7 +29,8 @@ def result(width: float) -> PruneResult:
         points = []
         for count, value in zip((0, 2, 4, 8), values, strict=True):
             heads = tuple((0, head) for head in range(count))
-            change, half = value - 80.0, width if count else 0.0
+            change = value - 80.0
+            half = width if count else 0.0
             around = Estimate.around(value, 9), Estimate.around(change, half)
             points.append(results.Point(count / 8, heads, *around, 0.4))
         return results.Curve("fisher", repair, tuple(points))

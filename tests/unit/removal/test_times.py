@@ -39,7 +39,8 @@ def test_batches_have_the_lengths_of_the_examples():
 
 def test_texts_of_one_length_share_other_batches_in_another_order():
     rows = [[0] * n for n in np.repeat([3, 9], 20)]
-    usual, drawn = length_batches(rows, 8), length_batches(rows, 8, seed=4)
+    usual = length_batches(rows, 8)
+    drawn = length_batches(rows, 8, seed=4)
     for batches in (usual, drawn):
         assert sorted(i for part in batches for i in part) == list(range(40))
         lengths = [len(rows[i]) for part in batches for i in part]
@@ -53,7 +54,9 @@ class Clock:
     """A machine of two models, whose passes take milliseconds and an hour that drifts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ms_a_text: dict[str, float]) -> None:
-        self.now, self._ms, self._passes = 0.0, ms_a_text, 0
+        self.now = 0.0
+        self._ms = ms_a_text
+        self._passes = 0
         self._rng = np.random.default_rng(0)
 
         def by_this_clock(runs: Any, **options: Any) -> Any:
@@ -122,7 +125,8 @@ def test_too_few_pairs_and_pairs_without_noise_have_no_interval():
 @pytest.mark.parametrize("machine", MACHINES, ids=[machine.name for machine in MACHINES])
 def test_an_end_is_wrong_as_seldom_as_the_docs_say(machine):
     """At most 5% of runs on either side, but where each pace lasts two thirds of the run."""
-    runs, most = 300, 0.12 if machine.name == "two paces, each for 40 pairs" else 0.05
+    runs = 300
+    most = 0.12 if machine.name == "two paces, each for 40 pairs" else 0.05
     found = errors(machine, FEWEST, runs, seed=1)
     slack = 3 * np.sqrt(most * (1 - most) / runs)
     assert found.known == 1.0

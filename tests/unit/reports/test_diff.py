@@ -257,8 +257,24 @@ def test_what_cannot_be_compared(documents):
 
 
 JUNK: list[Any] = [
-    *(None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True),
-    *([[1]], {"a": [None]}, [0.9, 0.1], [1e308, 1e308]),
+    None,
+    [],
+    {},
+    "",
+    1e149,
+    -1e149,
+    "x\x1b[2J|<b>\u202e",
+    -1,
+    0,
+    3,
+    1e308,
+    -1e308,
+    10**40,
+    True,
+    [[1]],
+    {"a": [None]},
+    [0.9, 0.1],
+    [1e308, 1e308],
 ]
 LIMITS = Limits.parse(
     {
@@ -314,7 +330,8 @@ def test_a_baseline_says_what_the_results_say(documents):
     new = changed(new, "provenance", "seed", to=9)
     prune = changed(documents["prune"], "baseline", "value", "value", to=0.5)
     new = {**documents, "classify": new, "prune": prune}
-    old, new = results_of(documents, "old"), results_of(new, "new")
+    old = results_of(documents, "old")
+    new = results_of(new, "new")
     rules = parse_rules(RULES)
     plain, small = (with_fired(changes_between(side, new), rules) for side in (old, saved(old)))
     assert replace(small, metrics=(), scores=()) == replace(plain, metrics=(), scores=())

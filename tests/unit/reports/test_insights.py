@@ -210,8 +210,10 @@ def test_bars_of_claims():
 
 # --- claim 7 from planted curves: each part comes out every way
 
-STEPS, SKIP = "at least as fast as exponentially", "the skip connection prevents it"
-FFN, LAYERNORM = "the feed-forward network slows it", "LayerNorm plays no role"
+STEPS = "at least as fast as exponentially"
+SKIP = "the skip connection prevents it"
+FFN = "the feed-forward network slows it"
+LAYERNORM = "LayerNorm plays no role"
 ALONE = "attention alone collapses"
 
 
@@ -220,7 +222,8 @@ def depth_result(
 ) -> DepthResult:
     """Windows that scatter about given curves, summed as depth sums them."""
     alone = curves.get("attention", [1, 0.1, 0.01, 0.001])
-    n, measured = len(alone), from_dict(DepthResult, documents["depth"])
+    n = len(alone)
+    measured = from_dict(DepthResult, documents["depth"])
     given = {
         "attention": alone,
         "attention+ffn": [min(1.0, 2 * value) for value in alone],
@@ -250,7 +253,8 @@ def depth_result(
         # States that overflow without LayerNorm.
         (
             {"attention-without-layernorm": [1, 0.1, math.nan, math.nan]},
-            *("not measured", {LAYERNORM: "not measured"}),
+            "not measured",
+            {LAYERNORM: "not measured"},
         ),
         ({"attention+ffn": [1, 0.2, 0.005, 0.002]}, "mixed", {FFN: "mixed"}),
         ({"attention+ffn": [1, 0.2, 0.0101, 0.002]}, "mixed", {FFN: "open"}),

@@ -42,7 +42,8 @@ def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, mo
     assert len(rest.first) > 200
     assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
-    drawn, outputs_of = [], claims_run._outputs_of
+    drawn = []
+    outputs_of = claims_run._outputs_of
 
     def recorded(task: Any, loaded: Any, kept: Any) -> Any:
         drawn.append([(layer, head) for layer, head in kept])

@@ -89,8 +89,11 @@ def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule, documents):
     ("metric", "sides", "fires", "passes", "refused"),
     [
         (
-            *("cosine", (0.73, 0.67), "2% 8.2% 0.5points 5.9points 0.05"),
-            *("8.3% 6.1points 0.061 0.24 50%", "0.5 0.25 1 100% 100points"),
+            "cosine",
+            (0.73, 0.67),
+            "2% 8.2% 0.5points 5.9points 0.05",
+            "8.3% 6.1points 0.061 0.24 50%",
+            "0.5 0.25 1 100% 100points",
         ),
         ("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005", "9% 6 6points 24", "25 100points"),
         ("loss", (2.0, 2.5), "2% 24% 0.4 0", "26% 0.6 300%", "1 1points"),
@@ -111,7 +114,8 @@ def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
 
 
 def test_what_is_a_regression_and_what_cannot_be_decided(documents):
-    prune, rank = documents["prune"], documents["rank"]
+    prune = documents["prune"]
+    rank = documents["rank"]
     point = ("curves", 0, "points", 1)
     old = changed(prune, *point, "value", to=lambda v: {**v, "low": 0.8, "high": 1.0})
     new = changed(old, *point, "value", "value", to=lambda v: v - 0.05)

@@ -30,7 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     """Count the calls of a function."""
-    calls, function = list[Any](), getattr(module, name)
+    calls: list[Any] = []
+    function = getattr(module, name)
 
     def wrapper(*args: Any) -> Any:
         calls.append(args)
@@ -49,7 +50,8 @@ def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monke
     for name, table in SETTINGS.items():
         kind = getattr(headscope, name).options
         alone = getattr(headscope, name)(loaded, **{**kind.report_defaults(), **table})
-        ours, theirs = to_dict(getattr(report, name)), to_dict(alone)
+        ours = to_dict(getattr(report, name))
+        theirs = to_dict(alone)
         for result in (ours, theirs):
             del result["provenance"]["created"], result["provenance"]["command"]
         assert ours == theirs, name
@@ -57,7 +59,8 @@ def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monke
 
 def test_depth_has_the_model_alone_in_memory_and_gives_it_back(folder, monkeypatch):
     """It computes in float64: beside the model itself that would be three times its weights."""
-    opened, held = list[LoadedModel](), list[int]()
+    opened: list[LoadedModel] = []
+    held: list[int] = []
 
     def open_model(*args: Any, **options: Any) -> LoadedModel:
         opened.append(open_for_tasks(*args, **options))

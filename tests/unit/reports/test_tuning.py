@@ -39,7 +39,16 @@ def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
     names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
     return tuple(
         TransferCell(
-            *(name, weights, 64, 10, 1e-3, 3, Estimate(80.0, 70.0, 90.0), 1.0, 0, 0),
+            name,
+            weights,
+            64,
+            10,
+            1e-3,
+            3,
+            Estimate(80.0, 70.0, 90.0),
+            1.0,
+            0,
+            0,
             others.get(name if weights == "pretrained" else f"random_{name}", optimum),
         )
         for weights in ("pretrained", "random")
@@ -155,8 +164,17 @@ def tenth(
     ratio: Ends | None, more: Ends | None, bad: int = 0, *, learned: bool = True, **fields: Any
 ) -> Insight:
     spread = TransferSpread(
-        *("attention", "layernorm", 64, 6, 6, Estimate(*(ratio or (None,)))),
-        *(bad, 0, Estimate(*(more or (None,))), 18, learned),
+        "attention",
+        "layernorm",
+        64,
+        6,
+        6,
+        Estimate(*(ratio or (None,))),
+        bad,
+        0,
+        Estimate(*(more or (None,))),
+        18,
+        learned,
     )
     return decide("unstable", Evidence(transfer=result(spreads=(spread,), **fields)))
 
@@ -215,7 +233,8 @@ Files = tuple[Path, Path]
 
 def written(folder: Path, *, wrong: float = 0.0, seed: int = 0) -> Files:
     """Two words and a letter; the training part has each label wrong with some probability."""
-    rng, flips = random.Random(seed), random.Random(3)
+    rng = random.Random(seed)
+    flips = random.Random(3)
     paths = []
     for name, n, letters in (("train", 160, slice(0, 9)), ("test", 300, slice(9, 12))):
         lines = ["sentence\tlabel\n"]

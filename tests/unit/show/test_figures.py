@@ -115,7 +115,8 @@ def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
     rows = data["ablation"] if key == ("prune", "ablation") else data["heads"]
     if key == ("classify", "alignment"):
         rows = [head for head in rows if head["stack"] == "cross"]
-    axes, wanted = figure.axes[0], grid(rows, value)
+    axes = figure.axes[0]
+    wanted = grid(rows, value)
     yield image(axes), wanted
     written = np.full(wanted.shape, np.nan)
     for text in axes.texts:
@@ -263,7 +264,8 @@ def _steps(figure: Any, data: Json) -> Checks:
 
 def with_relations(result: Any) -> Any:
     """Let every head have some relations that were confirmed, a few of them labelled."""
-    rng, heads = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    heads = []
     for head in result.heads:
         scores = list(head.syntactic)
         for i in rng.choice(len(scores), 3, replace=False).tolist():
@@ -324,7 +326,8 @@ def test_figures_draw_what_the_json_says(made):
                     if isinstance(said, bool) or np.array(said).dtype.kind == "U":
                         assert shown == said, key
                     else:
-                        a, b = np.array(shown, dtype=float), np.array(said, dtype=float)
+                        a = np.array(shown, dtype=float)
+                        b = np.array(said, dtype=float)
                         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9, err_msg=str(key))
     assert compared == set(TABLE), "nothing was compared"
 

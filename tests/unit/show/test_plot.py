@@ -25,7 +25,8 @@ def test_the_mean_attention_is_the_mean_of_the_patterns(demo, classified):
 
     from headscope.data.corpus import sample_corpus
 
-    sums, counts = np.zeros((16, 16)), np.zeros((16, 16))
+    sums = np.zeros((16, 16))
+    counts = np.zeros((16, 16))
     model = demo.model
     model.config._attn_implementation, before = "eager", model.config._attn_implementation
     try:
@@ -33,7 +34,8 @@ def test_the_mean_attention_is_the_mean_of_the_patterns(demo, classified):
             ids = demo.tokenizer(sentence.text)["input_ids"]
             with torch.no_grad():
                 out = model(torch.tensor([ids]), output_attentions=True)
-            pattern, n = out.attentions[1][0, 8].numpy(), len(ids)
+            pattern = out.attentions[1][0, 8].numpy()
+            n = len(ids)
             tokens = [*range(min(15, n - 1)), n - 1]
             cells = [*range(min(15, n - 1)), 15]
             for a, i in zip(cells, tokens, strict=True):

@@ -11,14 +11,24 @@ from headscope.shrinking.result import MeasuredModel, Target
 from headscope.shrinking.serving import FORMS, MIXED, TORCH, Form
 from headscope.stats.estimate import Estimate
 
-INT8, FLOAT32 = Form("openvino", "int8"), Form("openvino", "float32")
+INT8 = Form("openvino", "int8")
+FLOAT32 = Form("openvino", "float32")
 
 
 def measured(form, speed):
     return MeasuredModel(
-        *((0, 1), 8, 100, form.runtime, form.precision, 1.0),
-        *(Estimate(1.0 / speed), Estimate(speed, 0.9 * speed, 1.1 * speed)),
-        *(Estimate(80.0), Estimate(0.0), 0.0, {}),
+        (0, 1),
+        8,
+        100,
+        form.runtime,
+        form.precision,
+        1.0,
+        Estimate(1.0 / speed),
+        Estimate(speed, 0.9 * speed, 1.1 * speed),
+        Estimate(80.0),
+        Estimate(0.0),
+        0.0,
+        {},
     )
 
 

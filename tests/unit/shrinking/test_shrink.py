@@ -145,7 +145,8 @@ def test_weights_that_came_no_nearer_are_not_kept(bert, monkeypatch):
 
 def test_training_goes_on_from_what_an_interrupted_run_left(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(d, "SECONDS", 3.0)
-    small, shares = remove_layers(bert, [1]), []
+    small = remove_layers(bert, [1])
+    shares = []
 
     def interrupt(share):
         if share > 0.5:
@@ -290,7 +291,8 @@ class _Served(RuntimeFile):
     """The model itself; with ``shared`` above 0 each text reads something of its batch."""
 
     def __init__(self, model, shared):
-        self._model, self._shared = model, shared
+        self._model = model
+        self._shared = shared
 
     @torch.no_grad()
     def run(self, input_ids, attention_mask, token_type_ids=None):
@@ -336,18 +338,30 @@ def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, tmp_path,
 # --- what is held against a target ------------------------------------------------------------
 
 
-_SPEED, _MS = Estimate(3.0, 2.9, 3.1), Estimate(1.0, 0.9, 1.1)
+_SPEED = Estimate(3.0, 2.9, 3.1)
+_MS = Estimate(1.0, 0.9, 1.1)
 
 
 def model(speed=_SPEED, ms=_MS, most_lost=0.4):
     return MeasuredModel(
-        *((0, 1), 64, 100, "openvino", "int8", 20.0, ms, speed),
-        *(Estimate(80.0), Estimate(-0.1, -0.4, 0.2), most_lost, {}),
+        (0, 1),
+        64,
+        100,
+        "openvino",
+        "int8",
+        20.0,
+        ms,
+        speed,
+        Estimate(80.0),
+        Estimate(-0.1, -0.4, 0.2),
+        most_lost,
+        {},
     )
 
 
 def test_the_bad_end_of_the_interval_counts_and_what_is_unknown_reaches_nothing():
-    measured, unknown = model(), model(Estimate(9.0), Estimate(0.1), None)
+    measured = model()
+    unknown = model(Estimate(9.0), Estimate(0.1), None)
     for name, reached, missed in (("speed", 2.9, 2.95), ("ms", 1.1, 1.05), ("mb", 20, 19)):
         assert measured.reaches(Target(name, reached))
         assert not measured.reaches(Target(name, missed))
@@ -392,7 +406,8 @@ def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chos
         model(Estimate(1.0), most_lost=0.0), runtime="torch", precision="float32"
     )
     ladder.models.append(torch_model)
-    ladder._forms, ladder._lost = forms, dict(zip(forms, (0.03, 0.001, 0.0), strict=True))
+    ladder._forms = forms
+    ladder._lost = dict(zip(forms, (0.03, 0.001, 0.0), strict=True))
     ladder._smallest_that_keeps()
     assert ladder.chosen is not None
     best = ladder.models[ladder.chosen]
@@ -440,7 +455,8 @@ def test_a_run_interrupted_twice_goes_on_with_the_layers_that_it_had_chosen_and_
 ):
     monkeypatch.setattr(d, "SECONDS", 0.1)
     monkeypatch.setattr(d, "PATIENCE", 1000)
-    mb, folder = 0.8 * serving.megabytes_of(bert), tmp_path / "small"
+    mb = 0.8 * serving.megabytes_of(bert)
+    folder = tmp_path / "small"
     asked = {"mb": mb, "minutes": 0.04, "save": folder}
 
     def interrupt(at):
@@ -497,7 +513,8 @@ def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
     share = [len(set(a) & set(b)) / 3 for a, b in zip(*near, strict=True)]
     assert found.texts == len(other)
     assert found.neighbours.value == pytest.approx(np.mean(share), abs=0.02)
-    full, own = outputs(bert, other), outputs(small, other)
+    full = outputs(bert, other)
+    own = outputs(small, other)
     assert found.nearness.value == pytest.approx(float((full * own).sum(-1).mean()), abs=1e-5)
 
 
@@ -539,7 +556,8 @@ def test_a_score_s_distance_does_not_depend_on_its_scale(tmp_path):
         for parameter in full.network.classifier.parameters():
             parameter.data *= factor
         full = headscope.wrap(full.network, full.tokenizer, name="scaled")
-        small, rows = remove_layers(full, [1]), rows_of(full)[0]
+        small = remove_layers(full, [1])
+        rows = rows_of(full)[0]
         lesson = d.Lesson(small, full, (rows, rows), {})
         distances.append(lesson.distance(range(len(rows))))
         theirs, ours = (outputs(each, sentences(120)).numpy()[:, 0] for each in (full, small))

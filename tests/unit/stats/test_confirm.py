@@ -15,13 +15,19 @@ from headscope.stats.confirm import (
 from headscope.stats.metrics import accuracy, mean_of
 from headscope.stats.paired_change import paired_change
 
-N, HEADS, BOUND, RUNS = 240, 48, 3.0, 200  # The bound is in points of accuracy.
+# The bound is in points of accuracy.
+N = 240
+HEADS = 48
+BOUND = 3.0
+RUNS = 200
 
 
 def draw(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Outputs of both models on examples of which BOUND in 100 are lost, and some more change."""
-    change, noise = rng.random(N), 0.01
-    lost, gained = change < (BOUND + 1e-9) / 100 + noise, change > 1 - noise
+    change = rng.random(N)
+    noise = 0.01
+    lost = change < (BOUND + 1e-9) / 100 + noise
+    gained = change > 1 - noise
     right = (np.ones(N), (~gained).astype(float)), (np.ones(N), (~lost).astype(float))
     old, new = ({"label": label, "predicted": predicted} for label, predicted in right)
     return old, new
@@ -34,7 +40,9 @@ def test_a_number_that_costs_too_much_is_named_as_seldom_as_promised(first):
     Less than ``first`` heads cost nothing; from there on it is just more than the bound. Judged by
     the value alone the same numbers would be named far more often.
     """
-    rng, false, lax = np.random.default_rng(first), 0, 0
+    rng = np.random.default_rng(first)
+    false = 0
+    lax = 0
     for _ in range(RUNS):
         old, new = draw(rng)
         costs = judged(paired_change(accuracy, old, new), 1, BOUND)

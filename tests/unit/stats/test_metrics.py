@@ -37,7 +37,8 @@ def draws(seed: int, n: int = N) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_classification_metrics_are_sklearns(metric, theirs):
-    rng, (index, counts) = np.random.default_rng(1), draws(2)
+    rng = np.random.default_rng(1)
+    (index, counts) = draws(2)
     label = rng.integers(0, 3, N)
     predicted = np.where(rng.random(N) < 0.6, label, rng.integers(0, 3, N))
     expected = [100 * theirs(label[i], predicted[i]) for i in index]
@@ -46,7 +47,8 @@ def test_classification_metrics_are_sklearns(metric, theirs):
 
 @pytest.mark.parametrize("digits", [8, 0])
 def test_spearman_with_ties(digits):
-    rng, (index, counts) = np.random.default_rng(3), draws(4)
+    rng = np.random.default_rng(3)
+    (index, counts) = draws(4)
     gold = rng.integers(0, 6, N) / 5
     similarity = np.round(gold + rng.normal(size=N), digits)
     found = spearman({"similarity": similarity, "gold": gold}, counts)
@@ -80,7 +82,8 @@ def sacre(hypotheses: list[str], references: list[str], **options: str) -> float
 def sentences(seed: int, n: int, longest: int, kept: float) -> tuple[list[str], list[str]]:
     """Random references, and hypotheses in which a share ``kept`` of the words is right."""
     rng = np.random.default_rng(seed)
-    references, hypotheses = [], []
+    references = []
+    hypotheses = []
     for _ in range(n):
         words = rng.choice(WORDS, rng.integers(1, longest + 1))
         other = np.where(rng.random(len(words)) < kept, words, rng.choice(WORDS, len(words)))

@@ -53,8 +53,10 @@ def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
 @pytest.mark.parametrize("level", [0.8, 0.99])
 def test_a_mean_has_students_interval(level):
     n = 40
-    old, gap = RNG.normal(size=n), RNG.normal(0.3, 1.0, size=n)
-    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 10_000, "seed": 3}
+    old = RNG.normal(size=n)
+    gap = RNG.normal(0.3, 1.0, size=n)
+    pair = ({"x": old}, {"x": old + gap})
+    settings = {"resamples": 10_000, "seed": 3}
     found = paired_change(mean_of("x"), *pair, level=level, **settings)
     half = stats.t.ppf((1 + level) / 2, n - 1) * gap.std(ddof=1) / math.sqrt(n)
     assert found.difference == pytest.approx(gap.mean())
@@ -69,8 +71,10 @@ def test_a_mean_has_students_interval(level):
 def test_a_rate_has_tangos_interval_and_mcnemars_p():
     """Fagerland, Lydersen & Laake 2014 give -0.517 to -0.026 for 1 and 7 changes of 21."""
     label = np.zeros(21, dtype=int)
-    old, new = label.copy(), label.copy()
-    old[:1], new[1:8] = 1, 1
+    old = label.copy()
+    new = label.copy()
+    old[:1] = 1
+    new[1:8] = 1
     found = paired_change(accuracy, *({"label": label, "predicted": x} for x in (old, new)))
     assert found.difference == pytest.approx(-600 / 21)
     assert (found.low, found.high) == pytest.approx((-51.7, -2.6), abs=0.05)
@@ -83,7 +87,8 @@ def test_a_rate_has_tangos_interval_and_mcnemars_p():
 def test_no_right_or_wrong_answer_has_an_interval_without_width(metric):
     sizes = np.full(59, 8.0)
     same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
-    found, alone = paired_change(metric, same, same), interval_of(metric, same)
+    found = paired_change(metric, same, same)
+    alone = interval_of(metric, same)
     assert found.p_value == 1.0
     assert found.low < 0.0 < found.high
     assert alone.value == 100.0
@@ -103,7 +108,8 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
         assert found.most_lost(1) == math.inf
         assert replace(found, same=True).most_lost(1) == 0.0
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
-    few, lost = x[: FEWEST_UNITS - 1], RNG.random(FEWEST_UNITS - 1)
+    few = x[: FEWEST_UNITS - 1]
+    lost = RNG.random(FEWEST_UNITS - 1)
     found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
     assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
     # 30 questions on five paragraphs are five units.
@@ -118,7 +124,8 @@ def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown()
 
 
 def test_orders_of_the_same_examples_are_joined_by_their_widest_interval():
-    x, noise = RNG.normal(size=80), RNG.normal(size=(2, 80))
+    x = RNG.normal(size=80)
+    noise = RNG.normal(size=(2, 80))
     changes = [paired_change(mean_of("x"), {"x": x}, {"x": x + each}) for each in noise]
     found = over_orders(changes)
     assert found.difference == pytest.approx(noise.mean())
@@ -134,7 +141,9 @@ def test_orders_of_the_same_examples_are_joined_by_their_widest_interval():
 @pytest.mark.parametrize(("pairs", "unmoved"), [(8, 0.64), (20, 0.05), (60, 0.0)])
 def test_ranks_of_few_pairs_do_not_move_though_the_model_did(pairs, unmoved):
     """Noise of 5% of the similarities' spread: unknown as often as the docs say."""
-    rng, unknown, draws = np.random.default_rng(2), 0, 100
+    rng = np.random.default_rng(2)
+    unknown = 0
+    draws = 100
     for _ in range(draws):
         similarity = rng.normal(size=pairs)
         outputs = {"similarity": similarity, "gold": similarity + rng.normal(size=pairs)}
@@ -148,7 +157,8 @@ def cases() -> list[tuple[Metric, Outputs, Outputs]]:
     """Changes of every kind, of which some are significant and some are not."""
     found: list[tuple[Metric, Outputs, Outputs]] = []
     for shift in np.linspace(0.0, 0.9, 13):
-        old, gap = RNG.normal(size=40), RNG.normal(shift, 1.0, size=40)
+        old = RNG.normal(size=40)
+        gap = RNG.normal(shift, 1.0, size=40)
         found.append((mean_of("x"), {"x": old}, {"x": old + gap}))
         gold = RNG.normal(size=40)
         noisy = {"gold": gold, "similarity": gold + RNG.normal(size=40)}
@@ -175,9 +185,11 @@ def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
 
 def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
     """Of few examples: p and the interval widen what the resamples say by as much."""
-    old, gap = RNG.normal(size=12), RNG.normal(size=12)
+    old = RNG.normal(size=12)
+    gap = RNG.normal(size=12)
     gap += 0.6 * gap.std(ddof=1) - gap.mean()  # Student's t is 2.1
-    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000}
+    pair = ({"x": old}, {"x": old + gap})
+    settings = {"resamples": 20_000}
     p = paired_change(mean_of("x"), *pair, **settings).p_value
     for factor, outside in ((1.1, True), (0.9, False)):
         found = paired_change(mean_of("x"), *pair, level=1 - factor * p, **settings)
@@ -186,7 +198,8 @@ def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
 
 def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
     for shift in (0.0, 0.1, 0.2, 0.5, 1.0):
-        old, gap = RNG.normal(size=100), RNG.normal(shift, 1.0, size=100)
+        old = RNG.normal(size=100)
+        gap = RNG.normal(shift, 1.0, size=100)
         found = paired_change(mean_of("x"), {"x": old}, {"x": old + gap}, resamples=5000)
         expected = stats.ttest_rel(old + gap, old).pvalue
         assert math.log(found.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
@@ -197,7 +210,8 @@ def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
 @pytest.mark.parametrize("rate", [0.8, 0.99])
 def test_the_interval_of_an_accuracy_holds_the_truth(rate):
     """Not drawn but added up: how likely each number of right answers is."""
-    hits, n = 0.0, 50
+    hits = 0.0
+    n = 50
     for right in range(n + 1):
         outputs = {"label": np.ones(n), "predicted": (np.arange(n) < right).astype(float)}
         found = interval_of(accuracy, outputs)
@@ -228,7 +242,8 @@ def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost,
     limit = stats.chi2.ppf(0.99, 1)
     step = 0.02 / math.sqrt(n)
     for end, outwards in ((low, -step), (high, step)):
-        inside, outside = end - outwards, end + outwards
+        inside = end - outwards
+        outside = end + outwards
         assert score(inside, gained, lost, n) < limit
         assert abs(outside) > 1 or score(outside, gained, lost, n) > limit
 

@@ -18,7 +18,8 @@ from headscope.tasks.ranking_tasks import first_documents, ndcg_and_recall, on_g
 def test_ties_are_a_mean_over_all_orders(seed):
     """Every permutation that sorts the scores, one by one; with few scores nearly all are tied."""
     rng = np.random.default_rng(seed)
-    n, k = 6, int(rng.integers(1, 8))
+    n = 6
+    k = int(rng.integers(1, 8))
     steps = rng.integers(0, int(rng.integers(1, 4)), n)
     grades = {int(d): float(rng.integers(-1, 4)) for d in rng.choice(n, 4, replace=False)}
     grades[0] = 1.0

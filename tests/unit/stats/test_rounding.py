@@ -71,7 +71,8 @@ def test_copies_of_heads_go_in_the_order_of_their_numbers():
 
 def test_a_constant_is_one():
     rng = np.random.default_rng(0)
-    even, other = noisy(np.full(24, 0.7)), rng.normal(size=24)
+    even = noisy(np.full(24, 0.7))
+    other = rng.normal(size=24)
     layers = np.repeat(np.arange(4), 6)
     for ranks in (True, False):
         assert correlate(even, other, layers, ranks=ranks).estimate == UNKNOWN
@@ -142,11 +143,13 @@ def test_weights_are_stored_in_float32():
     torch.manual_seed(0)
     narrow = (torch.randn(2, 12, 1) @ torch.randn(2, 1, 4)).double()  # rounded to float32
     assert column_basis(narrow)[1].tolist() == [1, 1]
-    left, right = torch.randn(1, 12, 4).double(), torch.randn(1, 12, 4).double()
+    left = torch.randn(1, 12, 4).double()
+    right = torch.randn(1, 12, 4).double()
     assert float(asymmetry(left, left)) == pytest.approx(0, abs=1e-12)
     # Query and key of different dimensions: nothing but rounding is left of their product.
     turn = torch.linalg.qr(torch.randn(4, 4).double()).Q
-    left[..., 2:], right[..., :2] = 0, 0
+    left[..., 2:] = 0
+    right[..., :2] = 0
     assert math.isnan(float(asymmetry(left @ turn, right @ turn)))
     assert not product_singular_values(left @ turn, right @ turn).any()
     equal = torch.linalg.qr(torch.randn(20, 10)).Q  # ten equal singular values but for float32

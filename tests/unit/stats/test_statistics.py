@@ -61,7 +61,8 @@ def test_p_values_by_hand():
     assert float(binomial_p(0, 0, 0.3)) == 1.0
     # The z of the differences hit - expected, computed trial by trial.
     rng = np.random.default_rng(0)
-    hit, expected = rng.random(200) < 0.5, rng.random(200) * 0.6
+    hit = rng.random(200) < 0.5
+    expected = rng.random(200) * 0.6
     difference = hit - expected
     z = difference.mean() / (difference.std() / math.sqrt(200))
     p = paired_p(hit.sum(), expected[hit].sum(), expected.sum(), (expected**2).sum(), 200)
@@ -91,10 +92,14 @@ def clustered(rng, sentences):
 @pytest.mark.parametrize("sentences", [9, 14, 25, 60])
 def test_a_share_over_sentences_misses_one_of_twenty(sentences):
     """The mean rate of the sentences that :func:`clustered` draws is 0.3, by its beta values."""
-    rng, missed, given, n = np.random.default_rng(1), 0, 0, 1500
+    rng = np.random.default_rng(1)
+    missed = 0
+    given = 0
+    n = 1500
     for _ in range(n):
         terms, units = clustered(rng, sentences)
-        rate, error = terms[0] / terms[3], ratio_error(*terms)
+        rate = terms[0] / terms[3]
+        error = ratio_error(*terms)
         low, high = share_interval(rate, error, units)
         assert np.isnan(low) == (terms[5] < FEWEST_UNITS)
         given += bool(np.isfinite(low))
@@ -105,7 +110,8 @@ def test_a_share_over_sentences_misses_one_of_twenty(sentences):
 
 def test_a_share_has_wilsons_interval_of_its_effective_trials():
     """Without clusters it is Wilson's, but for Student's quantile; never of no width."""
-    hits, n = 13, 400
+    hits = 13
+    n = 400
     error = math.sqrt(hits / n * (1 - hits / n) / n)
     ends = [float(end) for end in share_interval(hits / n, error, n)]
     assert ends == pytest.approx([float(end) for end in wilson(hits, n)], abs=2e-4)
@@ -129,7 +135,9 @@ def test_few_sentences_have_no_interval(n):
 
 def test_the_jackknife_holds_ratios_of_sums_nineteen_times_in_twenty():
     """Of sentences with skewed sizes, and parts of them; the truth is 0.4."""
-    rng, missed, n = np.random.default_rng(4), 0, 600
+    rng = np.random.default_rng(4)
+    missed = 0
+    n = 600
     for _ in range(n):
         size = rng.lognormal(0, 0.5, 24)
         part = size * rng.beta(4, 6, 24)
@@ -142,7 +150,9 @@ def test_the_jackknife_holds_ratios_of_sums_nineteen_times_in_twenty():
 def test_means_of_skewed_numbers_of_sentences_are_covered_at_a_reports_default():
     """The bootstrap of ``linear``, of the lines that a report reads, on lognormal numbers."""
     lines = LinearOptions.in_report["sentences"]
-    rng, missed, n = np.random.default_rng(2), 0, 400
+    rng = np.random.default_rng(2)
+    missed = 0
+    n = 400
     counts = rng.multinomial(lines, np.full(lines, 1 / lines), size=1000) / lines
     for _ in range(n):
         values = rng.lognormal(0, 0.4, lines)
@@ -155,9 +165,11 @@ def test_means_of_skewed_numbers_of_sentences_are_covered_at_a_reports_default()
 def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_sd):
     """New seeds and new examples every time: 95% of the intervals hold the mean that made them."""
     rng = np.random.default_rng(3)
-    hit, n = 0, 200
+    hit = 0
+    n = 200
     for _ in range(n):
-        seeds, examples = rng.normal(0, seed_sd, (4, 1)), rng.normal(0, example_sd, (1, 40))
+        seeds = rng.normal(0, seed_sd, (4, 1))
+        examples = rng.normal(0, example_sd, (1, 40))
         found = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
         hit += found.low <= 5 <= found.high
     assert 0.92 * n <= hit
@@ -165,7 +177,8 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_
 
 def test_the_ratio_of_spreads_has_the_interval_of_a_permutation_test():
     """By all deals of the squared distances from the medians, at both ends of the interval."""
-    a, b = np.array([0.0, 1.0, 4.0, 9.0, 13.0, 21.0]), np.array([2.0, 2.5, 3.0, 4.2, 5.0, 5.1])
+    a = np.array([0.0, 1.0, 4.0, 9.0, 13.0, 21.0])
+    b = np.array([2.0, 2.5, 3.0, 4.2, 5.0, 5.1])
     found = spread_ratio(a, b)
     assert found.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
     ours, theirs = ((x - np.median(x)) ** 2 for x in (a, b))
@@ -187,7 +200,8 @@ def test_the_ratio_of_spreads_has_the_interval_of_a_permutation_test():
 
 def test_equal_spreads_are_rarely_told_apart_where_some_runs_diverge():
     """The F interval takes four of ten such pairs for different."""
-    rng, alarms = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    alarms = 0
     for _ in range(60):
         runs = np.where(rng.random((2, 6)) < 0.2, 50.0, 80.0) + rng.normal(size=(2, 6))
         low, high = spread_ratio(*runs).interval or (0.0, np.inf)
@@ -224,7 +238,8 @@ def test_without_draws_the_interval_is_the_t_interval():
 
 @pytest.mark.parametrize(("between_sequences", "between_draws"), [(1.0, 0.0), (0.1, 1.0)])
 def test_the_interval_over_sequences_and_draws_covers_the_truth(between_sequences, between_draws):
-    rng, held = np.random.default_rng(1), 0
+    rng = np.random.default_rng(1)
+    held = 0
     for _ in range(200):
         sequence = between_sequences * rng.normal(size=(16, 1))
         draw = between_draws * rng.normal(size=(1, 5))
@@ -251,7 +266,9 @@ def test_correlations_within_layers_are_scipys():
 
 
 def test_what_explains_both_is_held_constant():
-    z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
+    z = X
+    x = X + 0.3 * NOISE
+    y = X + 0.3 * MORE
     assert correlate(x, y, LAYER, ranks=True).estimate.low > 0.5
     found = correlate(x, y, LAYER, ranks=True, fixed=z).estimate
     assert found.low < 0.1

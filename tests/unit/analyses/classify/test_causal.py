@@ -149,7 +149,9 @@ def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_s
     lines = make_lines(True, [25] * 60)
     for line in lines:
         n = len(line.ids)
-        even, before, first = np.tri(n) / np.arange(1, n + 1)[:, None], np.eye(n, k=-1), np.eye(n)
+        even = np.tri(n) / np.arange(1, n + 1)[:, None]
+        before = np.eye(n, k=-1)
+        first = np.eye(n)
         # The first content token sees a special token and itself alone.
         before[:2] = np.eye(n)[:2]
         first[:] = first[0]

@@ -24,7 +24,8 @@ from headscope.data.batches import Source
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
 
-N_LAYERS, N_HEADS = 2, 3
+N_LAYERS = 2
+N_HEADS = 3
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Pair:
 
 def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
     """Patterns with many equal weights, special tokens anywhere."""
-    n_query, n_key = rng.integers(1, longest + 1), rng.integers(1, longest + 1)
+    n_query = rng.integers(1, longest + 1)
+    n_key = rng.integers(1, longest + 1)
     weights = rng.integers(0, 4, (N_LAYERS, N_HEADS, n_query, n_key)).astype(float)
     weights[..., 0] += weights.sum(-1) == 0
     return Pair(
@@ -55,14 +57,16 @@ def padded(pairs: Sequence[Pair]) -> tuple[Source, torch.Tensor]:
     pattern = torch.zeros(len(pairs), layers, heads, n_query, n_key, dtype=torch.float64)
     marks = [torch.zeros(len(pairs), n, dtype=torch.bool) for n in (n_key, n_key, n_query, n_query)]
     for row, pair in enumerate(pairs):
-        q, k = len(pair.query), len(pair.key)
+        q = len(pair.query)
+        k = len(pair.key)
         pattern[row, :, :, :, :k] = 1 / k
         pattern[row, :, :, :q, :k] = torch.from_numpy(pair.pattern)
         marks[0][row, :k] = marks[2][row, :q] = True
         marks[1][row, :k] = torch.tensor(pair.key)
         marks[3][row, :q] = torch.tensor(pair.query)
     source, source_content, target, target_content = marks
-    source, target = source.long(), target.long()
+    source = source.long()
+    target = target.long()
     return Source(source, source, source_content, target_content), pattern
 
 
@@ -92,7 +96,8 @@ def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
         return None
     n = len(pair.key)
     rows: dict[str, list[float]] = {name: [] for name in CrossHeads.quantities[1:]}
-    looks_at, near_random = [], []
+    looks_at = []
+    near_random = []
     for place, i in enumerate(queries):
         weights = [pattern[i, j] for j in keys]
         looks_at.append(weights.index(max(weights)))
@@ -152,8 +157,10 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
     rng = np.random.default_rng(seed)
     pairs = [random_pair(rng, longest) for _ in range(n_pairs)]
     sums = measured(pairs, per_batch, rows_at_once)
-    means, errors = sums.means(), sums.standard_errors()
-    alignment, alignment_error = sums.mean("alignment"), sums.error("alignment")
+    means = sums.means()
+    errors = sums.standard_errors()
+    alignment = sums.mean("alignment")
+    alignment_error = sums.error("alignment")
     for layer in range(N_LAYERS):
         for head in range(N_HEADS):
             slow = [slow_pair(pair, pair.pattern[layer, head]) for pair in pairs]

@@ -33,15 +33,18 @@ def bank(words: list[str], heads: list[int]) -> str:
 
 def test_a_word_without_a_piece_takes_its_edges_along(loaded, tmp_path):
     """Every trial is the one of the same treebank without that word."""
-    words, heads = ["the", "cat", "saw", EMPTY, "dog"], [2, 3, 0, 3, 4]
-    path, plain = tmp_path / "bank.conllu", tmp_path / "plain.conllu"
+    words = ["the", "cat", "saw", EMPTY, "dog"]
+    heads = [2, 3, 0, 3, 4]
+    path = tmp_path / "bank.conllu"
+    plain = tmp_path / "plain.conllu"
     path.write_text(bank(words, heads) * 8, encoding="utf-8")
     # The dog hung from the word that is not there: as a second root it has no edge.
     kept = [
         Sentence(("the", "cat", "saw", "dog"), (1, 2, -1, NO_HEAD), ("dep", "dep", "root", "x"))
     ]
     plain.write_text(bank(words[:3] + words[4:], [2, 3, 0, 3]) * 8)
-    found, others = classified(loaded, path), classified(loaded, kept * 8)
+    found = classified(loaded, path)
+    others = classified(loaded, kept * 8)
     assert (found.corpus.sentences, found.corpus.skipped) == (8, 0)
     assert (found.corpus.words_left_out, others.corpus.words_left_out) == (8, 0)
     assert found.heads == others.heads
@@ -87,7 +90,8 @@ def test_special_tokens_that_are_written_out_are_counted(loaded, tmp_path):
 
 def test_texts_of_a_pair_are_parted_where_they_end(loaded):
     """A special token inside a text parts nothing, and the sides are those that were given."""
-    firsts, seconds = ["the cat [SEP] a dog", "the cat"], ["it ran", "a [SEP] dog [SEP]"]
+    firsts = ["the cat [SEP] a dog", "the cat"]
+    seconds = ["it ran", "a [SEP] dog [SEP]"]
     rows = [row for row in encode_rows(loaded, firsts, seconds) if row is not None]
     spelled = [
         [tuple(loaded.tokenizer.convert_ids_to_tokens(list(text))) for text in sentences_of(row)]

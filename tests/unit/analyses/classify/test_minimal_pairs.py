@@ -16,7 +16,8 @@ from headscope.data.corpus import sample_corpus
 from headscope.data.files import Sentence
 from headscope.data.pieces import EncodedSentence
 
-CLS, SEP = -1, -2
+CLS = -1
+SEP = -2
 _NUMBERS: dict[str, int] = {}
 
 
@@ -26,7 +27,9 @@ def number(piece: str) -> int:
 
 def read(sentence: Sentence) -> EncodedSentence:
     """Words of more than six letters have two pieces."""
-    ids, word_of, first = [CLS], [-1], []
+    ids = [CLS]
+    word_of = [-1]
+    first = []
     for i, word in enumerate(sentence.words):
         pieces = [word.lower()] if len(word) <= 6 else [word[:6].lower(), "##" + word[6:]]
         first.append(len(ids))
@@ -123,9 +126,10 @@ def test_what_holds_of_all_positional_pairs(sample, offset, causal):
     assert len(pairs) == 60
     steps = set()
     for pair in pairs:
-        (row,), (taken,), (place,), (new,) = (
-            *(pair.rows, pair.rows_elsewhere, pair.targets, pair.targets_elsewhere),
-        )
+        (row,) = pair.rows
+        (taken,) = pair.rows_elsewhere
+        (place,) = pair.targets
+        (new,) = pair.targets_elsewhere
         assert (place - row, new - taken) == (offset, offset)
         assert min(row, taken, place, new) > 0
         assert max(row, taken, place, new) < len(pair) - 1

@@ -80,7 +80,8 @@ def special(token: int) -> bool:
 
 def cross_numbers(pairs: list[Pair], layer: int, head: int) -> tuple[Any, Any, int]:
     """Where every predicted content token looks: alignment, the largest weight; pairs."""
-    alignment, confidence = list[float](), list[float]()
+    alignment: list[float] = []
+    confidence: list[float] = []
     for pair in pairs:
         keys = [j for j, token in enumerate(pair.source) if not special(token)]
         queries = [i for i, token in enumerate(pair.labels) if not special(token)]
@@ -99,13 +100,16 @@ def cross_numbers(pairs: list[Pair], layer: int, head: int) -> tuple[Any, Any, i
 
 def decoder_numbers(pairs: list[Pair], layer: int, head: int, marks: list[int]) -> list[Any]:
     """The largest weight, the mass on punctuation; queries."""
-    top, mass, n = 0.0, 0.0, 0
+    top = 0.0
+    mass = 0.0
+    n = 0
     for pair in pairs:
         ids = [2, *pair.labels[:-1]]
         content = [j for j, token in enumerate(ids) if not special(token)]
         for i in content:
             row = pair.decoder[layer][head][i].tolist()
-            n, top = n + 1, top + max(row[j] for j in content if j <= i)
+            n = n + 1
+            top = top + max(row[j] for j in content if j <= i)
             mass += sum(w for w, token in zip(row, ids, strict=True) if token in marks)
     return [*(pytest.approx(x / n, abs=1e-9) for x in (top, mass)), n]
 
@@ -127,7 +131,8 @@ def test_numbers_of_decoder_and_cross_attention(kind, folder, bart, tmp_path):
                 swapped.append(slow.read(before.source, pair.labels))
                 break
     assert 40 < len(swapped) < len(pairs)
-    cross, decoder = result.only("cross"), result.only("decoder")
+    cross = result.only("cross")
+    decoder = result.only("decoder")
     assert len(cross.heads) == sum(len(layer) for layer in pairs[0].cross)
     for head in cross.heads:
         alignment, confidence, n = cross_numbers(pairs, head.layer, head.head)
@@ -209,7 +214,8 @@ def test_killed_and_resumed(tmp_path, folder, monkeypatch):
     passes = ["model, sources", "model, pairs", "swapped sources"]
     passes += ["control, sources", "control, pairs"]
     monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 64)
-    loaded, note = headscope.load(str(folder)), RunState.note
+    loaded = headscope.load(str(folder))
+    note = RunState.note
 
     def save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
         note(self, name, done, sums, final=True)
@@ -223,7 +229,9 @@ def test_killed_and_resumed(tmp_path, folder, monkeypatch):
     whole = run()
     monkeypatch.setattr(RunState, "note", save_always)
     for stop_in in passes[1::3]:
-        state, seen, again = tmp_path / f"{stop_in}.safetensors", list[str](), list[str]()
+        state = tmp_path / f"{stop_in}.safetensors"
+        seen: list[str] = []
+        again: list[str] = []
 
         def stop(name: str, *_: int, stop_in: str = stop_in, seen: list[str] = seen) -> None:
             seen.append(name)

@@ -36,7 +36,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 def neighbour() -> Iterator[roles.Role]:
     words = "looks at the tokens beside it"
     yield roles.register(
-        *("neighbour", beside), threshold=0.5, words=words, mark="near", before="positional"
+        "neighbour", beside, threshold=0.5, words=words, mark="near", before="positional"
     )
     roles.unregister("neighbour")
 

@@ -50,7 +50,8 @@ def test_word_level_reductions(rows_at_once):
     scores = torch.randn(batch.size[0], 3, batch.size[1], batch.size[1], dtype=torch.float64)
     scores = scores.masked_fill(batch.attention_mask[:, None, None, :] == 0, -1e30)
     pattern = torch.softmax(scores, dim=-1)
-    keep, kernel = Keep(), Kernel(1, 3)
+    keep = Keep()
+    kernel = Kernel(1, 3)
     reducer = RowReducer(1, 3, lambda *summed: (keep.update(*summed), kernel.update(*summed)))
     reducer.start(batch)
     for start in range(0, batch.size[0], rows_at_once):
@@ -116,7 +117,8 @@ def sentences(relation: str = "obj") -> list[Sentence]:
         n = int(rng.integers(6, 13))
         heads = [int(rng.choice([j for j in range(n) if j != i])) for i in range(n)]
         relations = [relation] * n
-        heads[n // 2], relations[n // 2] = -1, "root"
+        heads[n // 2] = -1
+        relations[n // 2] = "root"
         made.append(Sentence(tuple(f"w{i}" for i in range(n)), tuple(heads), tuple(relations)))
     return made
 
@@ -194,8 +196,10 @@ def test_always_the_same_word_is_no_syntax(baseline):
     for s in sentences():
         n = len(s.words) - 1
         at = 0 if baseline == "first" else n
-        heads, relations = [at] * (n + 1), ["obj"] * (n + 1)
-        heads[at], relations[at] = -1, "root"
+        heads = [at] * (n + 1)
+        relations = ["obj"] * (n + 1)
+        heads[at] = -1
+        relations[at] = "root"
         corpus.append(dataclasses.replace(s, heads=tuple(heads), relations=tuple(relations)))
     habit = to_last if baseline == "last" else lambda s, q: 0 if q else 1
     test = judged(corpus, habit)[OBJ]
@@ -217,7 +221,8 @@ def test_what_the_distance_kernel_explains_is_no_syntax():
         heads = tuple(near(Sentence(words), i) for i in range(len(words)))
         corpus.append(Sentence(words, heads, ("obj",) * len(words)))
     kernel = [0.0] * len(WORD_OFFSETS)
-    kernel[WORD_OFFSETS.index(1)], kernel[WORD_OFFSETS.index(-1)] = 0.6, 0.4
+    kernel[WORD_OFFSETS.index(1)] = 0.6
+    kernel[WORD_OFFSETS.index(-1)] = 0.4
     test = judged(corpus, near, kernel=kernel)[OBJ]
     score = test.score((0, 0))
     assert score.baselines["kernel"] == 1.0

@@ -49,7 +49,8 @@ def as_rows(sentences: list[Sentence]) -> Iterator[str]:
 
 def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
     planted = build_planted(tmp_path / "planted")
-    bank, pairs = tmp_path / "bank.conllu", tmp_path / "pairs.tsv"
+    bank = tmp_path / "bank.conllu"
+    pairs = tmp_path / "pairs.tsv"
     bank.write_text("\n\n".join(planted.treebank.read_text().split("\n\n")[:250]) + "\n\n")
     pairs.write_text("".join(as_rows(read_treebank(bank))), encoding="utf-8")
     options: dict[str, Any] = {"frequencies": planted.frequencies, "validate": False}
@@ -81,7 +82,8 @@ def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
 
 def random_pairs(n_texts: int, n_copies: int, n_pairs: int) -> str:
     """Pairs that mean nothing, drawn once for each text; every copy of it has the same."""
-    rng, blocks = random.Random(0), []
+    rng = random.Random(0)
+    blocks = []
     sentences = [s.words for s in list(sample_corpus())[:ANNOTATED] if len(s.words) >= 9]
     for words in rng.sample(sentences, n_texts):
         places = range(len(words))
@@ -168,7 +170,8 @@ def protein_model(folder: Path) -> Path:
 
 def contacts(n: int) -> str:
     """Proteins of twelve different residues, and where each one's partner stands."""
-    rng, rows = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    rows = []
     for _ in range(n):
         chosen = rng.permutation(len(RESIDUES))[:12].tolist()
         text = "".join(RESIDUES[i] for i in chosen)
@@ -238,7 +241,8 @@ def texts(n: int, seed: int = 0) -> list[tuple[str, str]]:
 def classified(folder: Path, n: int = 60, **options: Any) -> ClassifyResult:
     """Every second word of the source stands one place later in the target, the others before."""
     pairs = texts(n)
-    table, align = folder / "table.tsv", folder / "table.align"
+    table = folder / "table.tsv"
+    align = folder / "table.align"
     table.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     links = [" ".join(f"{p ^ 1}-{p}" for p in range(len(a.split()))) for a, _ in pairs]
     align.write_text("".join(f"{line}\n" for line in links), encoding="utf-8")

@@ -22,6 +22,7 @@ def test_rates_over_sentences_are_ratio_estimates():
     assert np.isinf(Clustered.ratio(part[:7], whole[:7]).half_width()).all()
     assert np.isfinite(Clustered.ratio(part[:8], whole[:8]).half_width()).all()
     # Numbers that are not known are left out of a mean.
-    part, whole = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [2.0, 0.0]])
+    part = np.array([[1.0, 0.0], [2.0, 0.0]])
+    whole = np.array([[2.0, 0.0], [2.0, 0.0]])
     found = Clustered.ratio(part, whole)
     assert (np.isnan(found.value[1]), found.mean().value[0]) == (True, 0.75)

@@ -24,7 +24,9 @@ from headscope.analyses.flow.recovery import (
 )
 from headscope.core.activations import Activations
 
-D, WIDTH, WORDS = 12, 4, 7
+D = 12
+WIDTH = 4
+WORDS = 7
 
 
 def sentences(seed: int, n: int = 60) -> tuple[Tensor, WordPositions]:
@@ -68,7 +70,8 @@ def chunks(
     spaces: LayerSpaces, every: Activations, x: Tensor, words: WordPositions
 ) -> Iterator[LayerChunk]:
     """One half of the sentences at once, the other head by head."""
-    half, n_heads = len(x) // 2, every.n_heads
+    half = len(x) // 2
+    n_heads = every.n_heads
     one_by_one = [(slice(half, len(x)), slice(head, head + 1)) for head in range(n_heads)]
     for rows, heads in ((slice(0, half), slice(0, n_heads)), *one_by_one):
         v, pattern, z = (part[rows, heads] for part in (every.v, every.pattern, every.z))
@@ -140,8 +143,10 @@ def test_every_number_by_a_slow_program():
 
 def _left(fit, fitted, test, tested, given: str, name: str, penalty: float) -> np.ndarray:
     """What a map fitted on some rows leaves of others."""
-    X, Y = fit[given][fitted], fit[name][fitted]
-    x, y = X.mean(0), Y.mean(0)
+    X = fit[given][fitted]
+    Y = fit[name][fitted]
+    x = X.mean(0)
+    y = Y.mean(0)
     C = (X - x).T @ (X - x) / len(X)
     C += penalty * np.trace(C) / len(C) * np.eye(len(C))
     weight = np.linalg.solve(C, (X - x).T @ (Y - y) / len(X))

@@ -25,7 +25,8 @@ from headscope.analyses.linear.run import Resamples
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
-N, D = 5, 3
+N = 5
+D = 3
 
 
 def draw(seed: int = 0) -> tuple[Tensor, ...]:
@@ -45,9 +46,11 @@ FEATURES = {
 def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> list[list[float]]:
     """Every number on its own: for query i the keys j that it sees, entry by entry."""
     name, _, normalised = form.partition("-")
-    found, root = [], scale**0.5
+    found = []
+    root = scale**0.5
     for i in range(N):
-        total, answer = 0.0, [0.0] * D
+        total = 0.0
+        answer = [0.0] * D
         for j in range(N):
             if not sees(i, j):
                 continue
@@ -83,7 +86,9 @@ def test_a_form_is_its_sum_over_keys(case):
 
 def test_what_could_divide_by_nothing_or_overflow():
     # Keys whose scores sum to minus their number: 1 + s q.k sums to zero but for rounding.
-    q, k, v = torch.ones(1, 1), torch.tensor([[-1.3], [-0.7]]), torch.tensor([[1.0], [2.0]])
+    q = torch.ones(1, 1)
+    k = torch.tensor([[-1.3], [-0.7]])
+    v = torch.tensor([[1.0], [2.0]])
     assert linear_attention("first-order", q, k, v, scale=1.0).tolist() == [[0.0]]
     # A query without any weight gets zeros.
     q, k, v = draw()
@@ -99,7 +104,8 @@ def test_what_could_divide_by_nothing_or_overflow():
         assert bool(found.isfinite().all())
 
 
-SCALE, HEADS = 0.4, 2
+SCALE = 0.4
+HEADS = 2
 LENGTHS = (5, 3, 6, 4)
 
 
@@ -111,7 +117,8 @@ def inputs_of(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> HeadInput
 def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     """Sums of two batches with padding; every form's output and z at real tokens, (t, h, d)."""
     generator = torch.Generator().manual_seed(2)
-    z_of, y_of = [], {form: [] for form in EVERY}
+    z_of = []
+    y_of = {form: [] for form in EVERY}
     batches = [torch.tensor(lengths) for lengths in (LENGTHS[:2], LENGTHS[2:])]
     masks = [torch.arange(int(n.max()))[None] < n[:, None] for n in batches]
     sums = LinearSums({4: 1, 5: HEADS}, masks, D)  # of two sites the second
@@ -136,11 +143,13 @@ def test_errors_are_those_of_all_tokens_of_the_sentences(left_out):
     for fit, (whole, without_each) in sums.errors().items():
         found[fit] = (whole if left_out is None else without_each[left_out])[1:]
     counted = np.repeat(np.arange(4) != left_out, LENGTHS) if left_out is not None else slice(None)
-    z, outputs = z[counted], {form: y[counted] for form, y in outputs.items()}
+    z = z[counted]
+    outputs = {form: y[counted] for form, y in outputs.items()}
     scales = sums.scales()[1:]
     assert sums.tokens.tolist() == list(LENGTHS)
     for h, (i, form) in itertools.product(range(HEADS), enumerate(EVERY)):
-        own, y = z[:, h], outputs[form][:, h]
+        own = z[:, h]
+        y = outputs[form][:, h]
         spread = np.linalg.norm(own - own.mean(0))
         c = np.linalg.lstsq(y.reshape(-1, 1), own.ravel(), rcond=None)[0][0]
         assert left_out is not None or scales[h, i] == pytest.approx(c)
@@ -168,11 +177,13 @@ def test_errors_of_averages_have_an_interval_from_eight_lines(lines, known):
 
 def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
     q, k, varied = torch.randn(3, 1, 1, 4, D, generator=torch.Generator().manual_seed(0))
-    v, real = torch.ones(1, 1, 4, D), [torch.ones(1, 4, dtype=torch.bool)]
+    v = torch.ones(1, 1, 4, D)
+    real = [torch.ones(1, 4, dtype=torch.bool)]
     sums = LinearSums({5: 1}, real, D)
     sums.update(0, inputs_of(q, k, v, None), v)
     assert all(np.isnan(whole).all() for whole, _ in sums.errors().values())
-    sums, causal = LinearSums({5: 1}, real, D), torch.ones(4, 4, dtype=torch.bool).tril()
+    sums = LinearSums({5: 1}, real, D)
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
     sums.update(0, inputs_of(0 * q, 0 * k, varied, causal), varied)
     assert sums.entropy[0, 0] == pytest.approx(1.0)  # a share of what can be seen
 
@@ -193,7 +204,8 @@ def errors(k: Tensor, beta: float = 3.0) -> dict[str, float]:
 
 
 def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
-    n, d = 7, 4
+    n = 7
+    d = 4
     k = F.normalize(keys(n, d, 3)[0, 0], dim=-1)
     v = torch.eye(n, dtype=torch.float64)
     found = errors(k[None, None], beta=2.0)
@@ -243,7 +255,8 @@ def test_values_really_stored_under_random_keys_have_the_closed_forms(n, d):
         ):
             drawn[readout].append(0.5 * np.square(v - answers).sum(1).mean())
     for readout, values in drawn.items():
-        expected, sem = closed_form(readout, n, d), np.std(values, ddof=1) / 10
+        expected = closed_form(readout, n, d)
+        sem = np.std(values, ddof=1) / 10
         assert expected is not None
         assert abs(np.mean(values) - expected) < 3 * sem + 1e-9, readout
     if n > d:

@@ -67,7 +67,8 @@ def test_every_statistic_is_the_dense_products(
         width = item.W_Q.shape[-1]
         count = min(d_model, width)
         for head in range(item.n_heads):
-            square, flat = d_model * EPS32, max(d_model, width) * EPS32
+            square = d_model * EPS32
+            flat = max(d_model, width) * EPS32
             for name, (left, right) in item.products.items():
                 matrix = dense(left[head], right[head])
                 check(found[name][head], matrix, count, rtol=square, power=power)
@@ -78,10 +79,13 @@ def test_every_statistic_is_the_dense_products(
 
 def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
     """[x, 1] B [x, 1]^T is q k^T up to a number for each query, which no softmax notices."""
-    (W_Q, W_K, W_V), (b_Q, b_K, b_V) = gaussian(3, 3, 10, 4), gaussian(3, 3, 4, seed=1)
-    W_O, x = gaussian(3, 4, 10, seed=2), gaussian(6, 10, seed=4)
+    (W_Q, W_K, W_V) = gaussian(3, 3, 10, 4)
+    (b_Q, b_K, b_V) = gaussian(3, 3, 4, seed=1)
+    W_O = gaussian(3, 4, 10, seed=2)
+    x = gaussian(6, 10, seed=4)
     weights = AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, gaussian(10, seed=3))
-    factors, ones = layer_factors(weights, biases=True), np.column_stack([x, np.ones(6)])
+    factors = layer_factors(weights, biases=True)
+    ones = np.column_stack([x, np.ones(6)])
     found = matrix_ranks(factors, Reading())
     _, pattern = attention_fused(x[None], x[None], weights, scale=0.5)
     for head in range(3):
@@ -125,7 +129,8 @@ def test_numerical_rank_counts_above_the_tolerance():
 
 
 def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles():
-    left, right = gaussian(4, 20, 5), gaussian(4, 20, 5, seed=1)
+    left = gaussian(4, 20, 5)
+    right = gaussian(4, 20, 5, seed=1)
     right[3, :, :3] = left[2, :, :3]  # two spaces that share three dimensions
     found = subspace_overlap(column_basis(left * 1e-30, 0.0), column_basis(right, 0.0))
     for g, h in np.ndindex(4, 4):

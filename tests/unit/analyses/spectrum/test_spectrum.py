@@ -23,7 +23,9 @@ from headscope.analyses.spectrum.measure import (
 )
 from headscope.attention import attention_pattern
 
-N, D, SPECIAL = 32, 8, (0, 31)
+N = 32
+D = 8
+SPECIAL = (0, 31)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,8 @@ def random_softmax(n: int, sharpness: float) -> np.ndarray:
 
 @pytest.mark.parametrize("n", [4, 33])
 def test_controls_are_what_the_svd_of_their_patterns_says(n):
-    generator, controls = np.random.default_rng(5), known_patterns(n, 5, 2)
+    generator = np.random.default_rng(5)
+    controls = known_patterns(n, 5, 2)
     drawn = softmax(np.stack([generator.standard_normal((n, n)) for _ in range(5)]), axis=-1)
     previous = np.eye(n, k=-1)
     previous[0, 0] = 1.0
@@ -71,7 +74,8 @@ def test_shares_of_any_sharpness(sharpness):
 
 @pytest.mark.parametrize("n", [4, 20])
 def test_offset_means(n, pool):
-    pattern, sums = random_softmax(n, 2.0), Spectrum(1, 1, n)
+    pattern = random_softmax(n, 2.0)
+    sums = Spectrum(1, 1, n)
     observer = PatternSpectra(sums, pool, lambda _: slice(1, n - 1))
     observer.observe(activations(torch.from_numpy(pattern)[None, None].float()))
     for i, r in enumerate(OFFSETS):
@@ -170,8 +174,10 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
     q, k, v = qkv
     seen, mask = MASKS[name]
     forms = masked_forms(pool, mask)
-    b, h = 1, 2
-    value, pattern = v[b, h].numpy(), slow_pattern(q, k, mask, seen.numpy(), b, h)
+    b = 1
+    h = 2
+    value = v[b, h].numpy()
+    pattern = slow_pattern(q, k, mask, seen.numpy(), b, h)
     u, s, vt = np.linalg.svd(pattern)
     expected = {"truncated": (u[:, :size] * s[:size]) @ vt[:size] @ value}
     u, s, vt = np.linalg.svd(pattern @ value, full_matrices=False)

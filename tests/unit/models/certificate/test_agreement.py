@@ -9,7 +9,9 @@ from torch import Tensor
 
 from headscope.models.certificate.agreement import agreement, z_agreement
 
-HEADS, POS, WIDTH = 3, 30, 8
+HEADS = 3
+POS = 30
+WIDTH = 8
 SCALE = WIDTH**-0.5
 
 
@@ -38,7 +40,8 @@ def test_a_planted_scale_is_found(spread, factor):
         assert fit.value == pytest.approx(factor, abs=1e-9)
         assert fit.beyond(1e-3) == (factor != 1)
     for dtype in (torch.float16, torch.bfloat16) if spread == 1.0 else ():  # through rounding, too
-        q, k = q.to(dtype), k.to(dtype)
+        q = q.to(dtype)
+        k = k.to(dtype)
         fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
         assert abs(fit.value - factor) < 4 * fit.error < 4e-3
 
@@ -46,7 +49,9 @@ def test_a_planted_scale_is_found(spread, factor):
 def test_the_fit_is_weighted_least_squares():
     """One regression with a dummy column for every row of every head, solved by numpy."""
     q, k, real = queries_and_keys()
-    q, k, real = q[:1], k[:1], real[:1]
+    q = q[:1]
+    k = k[:1]
+    real = real[:1]
     noise = torch.randn(HEADS, POS, POS, generator=torch.Generator().manual_seed(4)).double()
     pattern = patterns(q, k, real, 1.02, torch.float64) * (noise * 0.01).exp()
     scores = (q[0] @ k[0].mT * SCALE).numpy()
@@ -62,7 +67,9 @@ def test_the_standard_error_covers_the_truth():
     """Of 200 patterns whose rows share half their noise, about 5% fall outside two errors."""
     generator = torch.Generator().manual_seed(5)
     q, k, real = queries_and_keys()
-    q, k, real = q[:1], k[:1], real[:1]
+    q = q[:1]
+    k = k[:1]
+    real = real[:1]
     exact = patterns(q, k, real, 1.0, torch.float64)
     outside = 0
     for _ in range(200):

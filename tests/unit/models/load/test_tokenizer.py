@@ -156,7 +156,8 @@ def test_the_file_is_followed_in_the_run_and_in_what_is_saved(row, tmp_path):
     assert (
         sum(remark.startswith("Texts are read by the tokenizer") for remark in remarks) == differs
     )
-    words, pairs = [text.split() for text in TEXTS], [*zip(TEXTS, reversed(TEXTS), strict=True)]
+    words = [text.split() for text in TEXTS]
+    pairs = [*zip(TEXTS, reversed(TEXTS), strict=True)]
     expected = ids_of_file(folder, *TEXTS)
     assert tokenizer([*TEXTS])["input_ids"] == expected
     assert tokenizer(text_target=[*TEXTS])["input_ids"] == expected

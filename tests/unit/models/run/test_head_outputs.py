@@ -15,7 +15,8 @@ from headscope.models.run.head_outputs import HeadOutputs, gives_one_score, head
 from headscope.tasks.making import check_task
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
-MULTI, SINGLE = "multi_label_classification", "single_label_classification"
+MULTI = "multi_label_classification"
+SINGLE = "single_label_classification"
 
 
 def opened(folder, **config):
@@ -79,12 +80,14 @@ def test_a_head_of_tags_chooses_one_tag_or_gives_a_number(tmp_path):
 
 def test_distances_are_those_of_scipy():
     ours, theirs = np.random.default_rng(0).normal(size=(2, 5, 3))
-    x, y = torch.tensor(ours), torch.tensor(theirs)
+    x = torch.tensor(ours)
+    y = torch.tensor(theirs)
     choice = [entropy(softmax(t), softmax(o)) for o, t in zip(ours, theirs, strict=True)]
     np.testing.assert_allclose(HeadOutputs.CHOICE.distance(y, x), choice)
     labels = np.zeros((5, 3))
     for place in np.ndindex(5, 3):
-        full, other = expit(theirs[place]), expit(ours[place])
+        full = expit(theirs[place])
+        other = expit(ours[place])
         labels[place] = entropy([full, 1 - full], [other, 1 - other])
     np.testing.assert_allclose(HeadOutputs.LABELS.distance(y, x), labels.sum(1))
     numbers = HeadOutputs.NUMBERS.distance(y, x)

@@ -53,7 +53,8 @@ def test_every_family_runs_as_it_does_alone(family, threads):
 
 
 def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weights(threads):
-    loaded, seen = headscope.wrap(tiny("bert")), {}
+    loaded = headscope.wrap(tiny("bert"))
+    seen = {}
 
     @contextmanager
     def start(own):

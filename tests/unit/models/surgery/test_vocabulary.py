@@ -106,7 +106,8 @@ def test_special_tokens_at_the_end_move_everywhere():
     whole = model_with(tokenizer, **stated, bos_token_id=10**6, mask_token_id=-1)
     cut = headscope.cut_vocabulary(whole, headscope.plan_vocabulary(whole, ["the cat"], common=0))
     same_as(cut, whole, ["the cat", "the cat snow man"])
-    new, config = cut.tokenizer.convert_tokens_to_ids, cut.model.config
+    new = cut.tokenizer.convert_tokens_to_ids
+    config = cut.model.config
     assert config.pad_token_id == new("[PAD]") == ids["[PAD]"] - 1  # "dog" is gone
     assert config.eos_token_id == [new("[SEP]"), new("[CLS]")]
     assert (config.bos_token_id, config.mask_token_id) == (10**6, -1)  # rows that there never were
@@ -133,7 +134,9 @@ MERGES = ["l l", "h e", "he ll", "hell o", "w o", "o r", "wo r", "l o", "lo w", 
 
 def slow_bpe(word: str, merges: list[str]) -> tuple[list[str], set[str]]:
     """Sweep over the merges again and again; every piece that is made on the way."""
-    parts, made, found = list(word), set(word), True
+    parts = list(word)
+    made = set(word)
+    found = True
     while found:
         found = False
         for merge in merges:
@@ -170,7 +173,8 @@ def test_bpe_cuts_kept_words_as_before_whatever_the_merges():
     rng = random.Random(0)
     for seed in range(8):
         alphabet = "abc"
-        merges, made = [], list(alphabet)
+        merges = []
+        made = list(alphabet)
         for _ in range(30):
             pair = rng.choice(made), rng.choice(made)
             if len("".join(pair)) < 9 and "".join(pair) not in made:
