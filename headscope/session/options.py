@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, Usual, check, options_of
+from headscope.core.options import Declared, Option, OptionError, Usual, options_of
 from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -138,7 +137,8 @@ class ModelOptions:
     command: Annotated[str, Option(help="Recorded in the result.", python_only=True)] = ""
 
     def __post_init__(self) -> None:
-        check(self)
+        for option in options_of(type(self)).values():
+            option.check(getattr(self, option.name))
         self.check()
 
     def check(self) -> None:
@@ -259,7 +259,7 @@ class EffectOptions(RunOptions):
     def check(self) -> None:
         """Refuse data without a task."""
         if self.task is None and self.data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
+            raise OptionError("$data is what a task is measured on; name the $task too.")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.list import KINDS, entries_of
-from headscope.reports.registry import SECTIONS, section_of
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.reports.schemas import COMMANDS as WITH_SCHEMA
 from headscope.show.view import view_of
 
@@ -176,7 +176,7 @@ def _toml(value: Any) -> str:
 @each
 def test_json_is_strict_complete_and_reads_back(name, outcome, model):
     data = outcome(name).ended.json
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     result = from_dict(kind, data)
     assert strict_json(to_json(result)) == data
     assert from_dict(kind, to_dict(result)) == result

@@ -14,7 +14,7 @@ import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.pruning.options import METHODS, Repair
-from headscope.reports.registry import SECTIONS, section_of
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.reports.rules import RULES
 from headscope.show.view import View, view_of
 from headscope.stats.compared import Compare, marked
@@ -55,7 +55,7 @@ def _classes(kind, seen):
 @pytest.mark.parametrize("name", SECTIONS)
 def test_what_diff_compares_is_there(name):
     """A marker names fields that exist; a field that is left out is left out on purpose."""
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     numbers = 0
     for part in _classes(kind, set()):
         for field, mark in marked(part, Compare):
