@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headscope.core.errors import InputError, WrongOptionError, nearest
+from headscope.core.errors import WrongOptionError, nearest
 
 
 class OptionError(WrongOptionError):
@@ -178,7 +178,7 @@ def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[s
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
-            raise InputError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
+            raise WrongOptionError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -197,7 +197,7 @@ class ThresholdSet:
         for name, value in values.items():
             if name not in kinds:
                 hint = nearest(name, kinds, "known are")
-                raise InputError(f"There is no threshold {name!r}; {hint}")
+                raise WrongOptionError(f"There is no threshold {name!r}; {hint}")
             kind = kinds[name]
             wanted = "true or false"
             if kind is bool:
@@ -211,5 +211,5 @@ class ThresholdSet:
                         if kind is float or number.is_integer():
                             parsed[name] = int(number) if kind is int else number
             if name not in parsed:
-                raise InputError(f"The threshold {name} is {value!r}; give {wanted}.")
+                raise WrongOptionError(f"The threshold {name} is {value!r}; give {wanted}.")
         return cls(**parsed)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.commands import COMMANDS, SECTIONS
-from headscope.core.errors import HeadscopeError, InputError, nearest
-from headscope.core.options import Option, Usual, names
+from headscope.core.errors import HeadscopeError, WrongOptionError, nearest
+from headscope.core.options import Option, OptionError, Usual, names
 from headscope.reports.result import InsightsResult, ReportResult
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
@@ -100,7 +100,7 @@ class ClaimsOptions(RunOptions):
         except TypeError:
             return None
         except HeadscopeError as error:
-            raise InputError(f"[{name}] {error}") from None
+            raise WrongOptionError(f"[{name}] {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class InsightsOptions(ClaimsOptions):
         for name in self.skip:
             if name not in known:
                 hint = nearest(name, known, "insights runs")
-                raise InputError(f"There is no section {name!r} to skip; {hint}")
+                raise WrongOptionError(f"There is no section {name!r} to skip; {hint}")
 
     def step_names(self) -> tuple[str, ...]:
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
@@ -241,9 +241,9 @@ class ReportOptions(ClaimsOptions):
         for name in (*self.only, *self.skip):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
-                raise InputError(f"There is no section {name!r}; {hint}")
+                raise WrongOptionError(f"There is no section {name!r}; {hint}")
         if not self.section_names():
-            raise InputError("No section is left to run; give fewer to skip.")
+            raise OptionError("No section is left to run; give fewer to $skip.")
 
     def section_names(self) -> list[str]:
         """Name the sections that are asked for, in their order."""

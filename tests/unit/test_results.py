@@ -9,12 +9,12 @@ from result_files import changed, write
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.heads import Head, head_name, parse_head, place_name
 from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.reading import read_results, results_of
-from headscope.commands import COMMANDS, SECTIONS
 
 
 @pytest.mark.parametrize("name", SECTIONS)

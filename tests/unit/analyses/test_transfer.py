@@ -15,11 +15,11 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.analyses.transfer.result import TransferResult
 from headscope.analyses.transfer.view import blocks
+from headscope.commands import COMMANDS
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.annotated import reversed_phrases
 from headscope.models.run.loaded import LoadedModel
-from headscope.commands import COMMANDS
 from headscope.show.blocks import Table
 
 Files = tuple[Path, Path]

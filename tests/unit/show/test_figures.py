@@ -19,9 +19,9 @@ from headscope.analyses.classify.result import Confirmation
 from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
 from headscope.cli.flags import style_of
+from headscope.commands import COMMANDS
 from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
-from headscope.commands import COMMANDS
 from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
 from headscope.show.figures import figure_files, figures_of
