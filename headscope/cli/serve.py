@@ -15,7 +15,7 @@ from headscope.cli.output import command_line, print_note
 from headscope.cli.progress import RunProgress
 from headscope.cli.settings import ConfigFile
 from headscope.core.errors import InputError
-from headscope.session.options import LANGUAGES, MODEL
+from headscope.session.options import MODEL, SOURCE_LANGUAGE, TARGET_LANGUAGE
 
 
 def serve(
@@ -37,15 +37,11 @@ def serve(
     ] = False,
     source_language: Annotated[
         str | None,
-        typer.Option(
-            help=LANGUAGES["source"].help, metavar="CODE", rich_help_panel=MODEL, hidden=True
-        ),
+        typer.Option(help=SOURCE_LANGUAGE.help, metavar="CODE", rich_help_panel=MODEL, hidden=True),
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option(
-            help=LANGUAGES["target"].help, metavar="CODE", rich_help_panel=MODEL, hidden=True
-        ),
+        typer.Option(help=TARGET_LANGUAGE.help, metavar="CODE", rich_help_panel=MODEL, hidden=True),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random sets of heads.", hidden=True)] = 0,
     quiet: Quiet = False,
