@@ -23,11 +23,11 @@ from torch.nn.functional import pad
 from headscope.core.accumulator import Array, Keys
 from headscope.core.widest import widest_type
 from headscope.data.files import Edge, Sentence, is_punctuation
-from headscope.data.pieces import EncodedSentence
 from headscope.data.token_rows import PairRow, filled, padded
+from headscope.data.word_pieces import EncodedSentence
 
-#: (half, relation, direction): the half, 0 or 1, is that of :func:`.pieces.placed`; and the same
-#: with a word offset.
+#: (half, relation, direction): the half, 0 or 1, is that of :func:`.word_pieces.placed`; and the
+#: same with a word offset.
 RelationName = tuple[int, str, str]
 OffsetName = tuple[int, str, str, int]
 #: How the edges of a tree are asked: from the word, and from its head.
@@ -146,7 +146,7 @@ class Batch:
     #: log2(pieces) steps: row, position to add, position to add it to. Within a step no target
     #: occurs twice; sorted by row.
     folds: tuple[Tensor, ...]
-    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.pieces.placed` deals sentences
+    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.word_pieces.placed` deals sentences
     pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
     edges: EdgeTrials | None  # None for text without trees
     #: The same for the tree of another sentence of as many words; no trials where there is none.

@@ -15,10 +15,10 @@ from typing import Any
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
-from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns
+from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns, Record
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.files import text_key
-from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
+from headscope.data.tables import TRANSLATIONS, notes_on, number_in, read_records
 
 #: Tasks that the built-in sample cannot show, and what their file holds.
 TASK_FILES = {

@@ -43,9 +43,10 @@ from headscope.data.corpus import (
     open_pairs,
 )
 from headscope.data.files import Edge, LastOther, Sentence, Written, read_lines, text_key
-from headscope.data.pieces import EncodedSentence, TextModel, placed, tokenise
+from headscope.data.pieces import TextModel, tokenise
 from headscope.data.tables import read_records
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
+from headscope.data.word_pieces import EncodedSentence, placed
 
 ALIGNED = "aligned"  # The label of all links of an alignment.
 _FIELDS = ("text", "from", "to", "label")

@@ -15,14 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, Keys
 from headscope.data.files import LastOther, punctuation_spans
-from headscope.data.pieces import (
-    Encoding,
-    TextModel,
-    frame,
-    special_ids,
-    token_stream,
-    tokenise,
-)
+from headscope.data.pieces import Encoding, TextModel, frame, special_ids, token_stream, tokenise
 from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).

@@ -24,7 +24,7 @@ from headscope.core.memory import give_back
 from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.pieces import readable_pieces
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype

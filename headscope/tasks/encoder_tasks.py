@@ -17,8 +17,9 @@ from headscope.data.entities import in_labels_of
 from headscope.data.examples import Examples
 from headscope.data.files import Sentence
 from headscope.data.labels import class_ids, tag_ids, with_labels
-from headscope.data.pieces import EncodedSentence, encode_words, placed, tokenise
+from headscope.data.pieces import tokenise
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide

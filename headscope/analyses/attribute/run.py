@@ -48,7 +48,7 @@ from headscope.core.progress import Progress, silent
 from headscope.core.rounding import above
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
-from headscope.data.pieces import readable_pieces
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
 from headscope.models.run.head_outputs import head_outputs

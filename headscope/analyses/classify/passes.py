@@ -27,8 +27,8 @@ from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import AlignedPair, Corpus, Pair
 from headscope.data.frequencies import Frequencies
 from headscope.data.pairs import check_characters, collate_aligned, encode_aligned
-from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
+from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.models.run.side_by_side import side_by_side

@@ -15,8 +15,8 @@ from headscope.data.pairs import (
     straight,
     with_alignments,
 )
-from headscope.data.pieces import placed
 from headscope.data.token_rows import Ends
+from headscope.data.word_pieces import placed
 
 TWO = "a b c\t0\t1\tx\nd e f\t2\t0\tx\n"
 
