@@ -76,20 +76,7 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
     path = Path(path)
     rows = list(_rows(path))
     unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
-    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
-    written_as: dict[tuple[str, ...], Written] = {}
-    for row in rows:
-        matches = list(unit.finditer(row.text))
-        words = tuple(match[0] for match in matches)
-        spans = tuple(match.span() for match in matches)
-        written_as.setdefault(words, Written(row.text, spans))
-        pairs = pairs_of.setdefault(words, {})
-        if row.label:
-            pairs[_pair(path, row, words)] = None
-    sentences = [
-        Sentence(words, pairs=tuple(pairs), written=written_as[words])
-        for words, pairs in pairs_of.items()
-    ]
+    sentences = _sentences(path, rows, unit)
     labels = dict.fromkeys(row.label for row in rows if row.label)
     if not labels:
         raise CorpusError(
@@ -102,54 +89,83 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
             "them."
         )
     return Corpus(
-        str(path),
-        sha256_of_file(path),
-        len(sentences),
-        lambda: iter(sentences),
+        name=str(path),
+        sha256=sha256_of_file(path),
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
         labels=tuple(labels),
         characters=unit is _CHARACTER,
     )
 
 
 class _Row(NamedTuple):
+    """A row of a table of pairs as it is written; from, to and label are empty for a text alone."""
+
     line: int
     text: str
-    ends: tuple[str, str]
-    label: str  # Empty where a text stands alone
+    first: str  # The cell ``from``
+    second: str  # The cell ``to``
+    label: str
 
 
 def _rows(path: Path) -> Iterator[_Row]:
+    """Yield the rows of a table of pairs; refuse one that has a pair in part."""
     for line, cells in read_records(path, _COLUMNS):
-        text, *rest = (cells.get(name, "").strip() for name in _FIELDS)
-        if any(rest) and not all(rest):
+        row = _Row(line, *[cells.get(name, "").strip() for name in _FIELDS])
+        pair_cells = (row.first, row.second, row.label)
+        if any(pair_cells) and not all(pair_cells):
+            missing = _FIELDS[1 + pair_cells.index("")]
             raise CorpusError(
-                f"{path}, line {line}: no {_FIELDS[1 + rest.index('')]}; give every row text, "
+                f"{path}, line {line}: no {missing}; give every row text, "
                 "from, to and label, or the text alone."
             )
-        if not rest[2].isprintable():
+        if not row.label.isprintable():
             raise CorpusError(
-                f"{path}, line {line}: the label {rest[2]!r} has a character that cannot be shown; "
-                "write it in letters."
+                f"{path}, line {line}: the label {row.label!r} has a character that cannot be "
+                "shown; write it in letters."
             )
-        yield _Row(line, text, (rest[0], rest[1]), rest[2])
+        yield row
+
+
+def _sentences(path: Path, rows: Iterable[_Row], unit: re.Pattern[str]) -> list[Sentence]:
+    """Make one sentence of all rows with the same words; ``unit`` matches a word."""
+    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
+    written_as: dict[tuple[str, ...], Written] = {}
+    for row in rows:
+        matches = list(unit.finditer(row.text))
+        words = tuple(match[0] for match in matches)
+        spans = tuple(match.span() for match in matches)
+        written_as.setdefault(words, Written(row.text, spans))
+        pairs = pairs_of.setdefault(words, {})
+        if row.label:
+            pairs[_pair(path, row, words)] = None
+    return [
+        Sentence(words, pairs=tuple(pairs), written=written_as[words])
+        for words, pairs in pairs_of.items()
+    ]
 
 
 def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
-    ends = []
-    for name, cell in zip(("from", "to"), row.ends, strict=True):
-        position = int(cell) if _POSITION.fullmatch(cell) else len(words)
-        if position >= len(words):
-            raise CorpusError(
-                f"{path}, line {row.line}: {name} is {cell!r}, but the text has {len(words)} words "
-                f"({_COUNTED}); give 0 to {len(words) - 1}."
-            )
-        ends.append(position)
-    if ends[0] == ends[1]:
+    """Return the pair of a row as positions of words."""
+    first = _position(path, row.line, "from", row.first, words)
+    second = _position(path, row.line, "to", row.second, words)
+    if first == second:
         raise CorpusError(
-            f"{path}, line {row.line}: both ends of the pair are {words[ends[0]]!r}, word "
-            f"{ends[0]}; a pair joins two words, not pieces of one."
+            f"{path}, line {row.line}: both ends of the pair are {words[first]!r}, word "
+            f"{first}; a pair joins two words, not pieces of one."
         )
-    return ends[0], ends[1], row.label
+    return first, second, row.label
+
+
+def _position(path: Path, line: int, column: str, cell: str, words: Sequence[str]) -> int:
+    """Read the position of one of some words."""
+    position = int(cell) if _POSITION.fullmatch(cell) else len(words)
+    if position >= len(words):
+        raise CorpusError(
+            f"{path}, line {line}: {column} is {cell!r}, but the text has {len(words)} words "
+            f"({_COUNTED}); give 0 to {len(words) - 1}."
+        )
+    return position
 
 
 # --- alignments of two texts ---

@@ -34,7 +34,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
-from headscope.data.token_rows import halve
+from headscope.data.halves import halve
 from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
