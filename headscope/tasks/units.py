@@ -30,8 +30,8 @@ class Units:
         self.shape = (n_layers, most_heads)
         members: list[tuple[Head, ...]] = []
         for layers in sorted(map(sorted, shared)):
-            for head in range(n_heads[layers[0]]):
-                members.append(tuple((layer, head) for layer in layers))
+            heads_of_first = range(n_heads[layers[0]])
+            members += [tuple((layer, head) for layer in layers) for head in heads_of_first]
         self.members = tuple(members)  # The heads of each unit
         first_layers = [heads[0][0] for heads in members]
         self.layers = torch.tensor(first_layers, dtype=torch.long)  # The first layer of each unit
@@ -121,18 +121,14 @@ def _parse_head(name: str, heads: Mapping[tuple[str, int], Sequence[int]]) -> tu
         raise InputError(f"{name}: heads are removed from {' and '.join(stacks)} here.")
     if (stack, layer) not in heads:
         layers = [number for name_of_stack, number in heads if name_of_stack == stack]
-        known = _listed("L", layers)
+        known = ", ".join(f"L{number}" for number in layers)
+        if len(layers) > max(layers):  # none was removed
+            known = f"L0 to L{max(layers)}"
         raise InputError(f"{name}: there is no layer {layer}; the model has {known}.")
     numbers = heads[stack, layer]
     if head != "*" and int(head) not in numbers:
-        known = _listed("H", numbers) or "none left"
+        known = ", ".join(f"H{number}" for number in numbers) or "none left"
+        if len(numbers) > 1 and list(numbers) == list(range(len(numbers))):
+            known = f"H0 to H{len(numbers) - 1}"
         raise InputError(f"{name}: layer {layer} has no head {head}; it has {known}.")
     return stack, layer, head
-
-
-def _listed(letter: str, numbers: Sequence[int]) -> str:
-    """List layers (``L``) or heads (``H``): ``H0 to H11``, or one by one where some are missing."""
-    last = len(numbers) - 1
-    if last > 0 and list(numbers) == list(range(len(numbers))):
-        return f"{letter}0 to {letter}{last}"
-    return ", ".join(f"{letter}{number}" for number in numbers)
