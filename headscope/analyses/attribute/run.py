@@ -237,7 +237,7 @@ def _joint(values: Array, of: int) -> JointEstimate:
         return JOINTLY_UNKNOWN
     error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
     half = [float(t_half_width(error, n))]
-    return joint_mean([float(values.mean())], half, half, of=of, n=n)
+    return joint_mean([float(values.mean())], half, half, n_means=of, n=n)
 
 
 def _mean(values: Array) -> Estimate:

@@ -174,7 +174,7 @@ def _remove_each(
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return joint_mean(losses, downs, ups, of=len(units.members), n=task.n_examples)
+        return joint_mean(losses, downs, ups, n_means=len(units.members), n=task.n_examples)
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):
