@@ -53,7 +53,7 @@ class EdgeTrials:
     (``dep->head``), or every dependent with that relation (``head->dep``); of a user's own pairs
     every word that the query is paired with by this label. As an argmax names one word, a trial
     hits exactly when one of its pairs does. Where words have no first piece in common with their
-    patterns (:class:`AlignedWords`), words are named by their numbers instead.
+    patterns (:class:`CrossWords`), words are named by their numbers instead.
     """
 
     row: Tensor  # (pairs,): example of the batch
@@ -72,23 +72,20 @@ class EdgeTrials:
 
 
 @dataclass(frozen=True)
-class AlignedWords:
-    """The words on both sides of a batch of pairs, and which of them are aligned."""
+class CrossWords:
+    """The words on both sides of a batch of sources and targets, and a user's pairs of them."""
 
     #: (batch, target words, query_pos): 1 / pieces where the decoder is to write one of the word's
     of_target: Tensor
     of_source: Tensor  # (batch, source words, key_pos): 1 at the word's pieces
     pieces: Tensor  # (batch, source words), int64: pieces of each; 0 behind the last
     queries: Tensor  # (batch, target words), bool: 0 behind the last
-    #: (batch, target words, source words), bool: sure links; these and those that are only possible
-    sure: Tensor
-    possible: Tensor
-    #: The same shape, int64: how far a source word lies from the straight line between the ends of
-    #: both sides, in words
+    #: (batch, target words, source words), int64: how far a source word lies from the straight line
+    #: between the ends of both sides, in words
     distance: Tensor
     half: Tensor  # (batch,), int64
-    edges: EdgeTrials  # Possible links, asked from the target; queries and targets are words
-    swapped: EdgeTrials  # The links of another pair with as many words on both sides
+    edges: EdgeTrials  # The pairs, asked from the target; queries and targets are words
+    swapped: EdgeTrials  # The pairs of another example with as many words on both sides
 
     @property
     def inside(self) -> Tensor:
@@ -154,7 +151,7 @@ class Batch:
     rare: RareTargets  # without candidates where no frequencies are known
     causal: bool = False  # whether a token sees only itself and what stands before it
     source: Source | None = None  # what an encoder-decoder model reads besides
-    words: AlignedWords | None = None  # of pairs of source and target that come with alignments
+    words: CrossWords | None = None  # of sources and targets with labelled pairs
     left_out: int = 0  # words of these sentences that have no piece
     #: Sentences in scripts that put no space between words, whose words are not known
     unspaced: int = 0
@@ -191,7 +188,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
         return (value.to(widest_type(device)) if wide else value).to(device)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return tuple(_moved(item, device) for item in value)
-    if isinstance(value, Batch | EdgeTrials | RareTargets | Source | AlignedWords):
+    if isinstance(value, Batch | EdgeTrials | RareTargets | Source | CrossWords):
         parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
         return type(value)(**parts)
     return value

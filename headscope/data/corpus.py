@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.files import TREEBANKS, Sentence, has_word, read_prose, sentence_of
+from headscope.data.files import TREEBANKS, Edge, Sentence, has_word, read_prose, sentence_of
 from headscope.data.tables import (
     SENTENCES,
     TABLES,
@@ -30,22 +30,22 @@ ANNOTATED = 68
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 Pair = tuple[str, str]  # A source and its target.
-#: Words of the source and of the target that belong together: (source, target, whether it is sure).
-Links = tuple[tuple[int, int, bool], ...]
 Spans = tuple[tuple[int, int], ...]  # Where words begin and end in a text.
 WINDOW = 2048  # Sentences that are read and sorted by length together, by a single process.
 
 
-class AlignedPair(NamedTuple):
-    """A source and its target, with the words of both and how they are aligned."""
+class LabelledTexts(NamedTuple):
+    """A source and its target, with the words of both and a user's labelled pairs of them."""
 
     source: str
     target: str
-    words: tuple[Spans, Spans]  # Of the source, of the target
-    links: Links
-    half: int  # 0 or 1; pairs that share a text lie in one half
-    #: Of the last pair before it with as many words on both sides and other texts: a control
-    swapped: Links
+    source_words: Spans
+    target_words: Spans
+    pairs: tuple[Edge, ...]  # (word of the target, word of the source, label)
+    half: int  # 0 or 1; examples that share a text lie in one half
+    #: The pairs of the last example before it with as many words on both sides and other texts: a
+    #: control
+    swapped: tuple[Edge, ...]
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Corpus:
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
-    labels: tuple[str, ...] = ()  # Of a user's own pairs of words, or of the links of alignments
+    labels: tuple[str, ...] = ()  # Of a user's own pairs of words
     characters: bool = False  # Whether every character of a sentence is a word of its own
-    #: Starts a new pass over the same pairs with their alignments, where there are some
-    aligned: Callable[[], Iterator[AlignedPair]] | None = None
+    #: Starts a new pass over the same texts with a user's labelled pairs, where there are some
+    labelled: Callable[[], Iterator[LabelledTexts]] | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
         rows = self.read()
@@ -100,7 +100,7 @@ class Corpus:
     @property
     def sources(self) -> Corpus:
         """The sentences alone."""
-        return dataclasses.replace(self, pairs=None, n_pairs=0, labels=(), aligned=None)
+        return dataclasses.replace(self, pairs=None, n_pairs=0, labels=(), labelled=None)
 
     def labels_of(self, stack: str) -> tuple[str, ...]:
         """Return the labels that heads of a stack are scored for."""
