@@ -45,7 +45,8 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file, of one each line or of a single array, with their lines."""
     _, first_line = next(read_filled(path), (1, ""))
     is_array = first_line.lstrip().startswith("[")
-    for line, item in _items_of_array(path) if is_array else _items_of_lines(path):
+    items = _items_of_array(path) if is_array else _items_of_lines(path)
+    for line, item in items:
         if not isinstance(item, dict):
             raise CorpusError(f"{path}, line {line}: not a JSON object such as {{...}}.")
         if isinstance(item.get("data"), list):

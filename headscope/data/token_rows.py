@@ -226,7 +226,7 @@ def encode_pairs(
     model: TextModel,
     sources: Iterable[str],
     targets: Iterable[str],
-    ends: Ends,
+    target_ends: Ends,
     *,
     check: bool = True,
 ) -> Iterator[PairRow | None]:
@@ -243,30 +243,30 @@ def encode_pairs(
     encoded_targets = tokenise(model, targets, targets=True)
     pairs = zip(encoded_sources, encoded_targets, target_texts, strict=True)
     for i, (source, target, target_text) in enumerate(pairs):
-        row = _pair_row(i, source, target, target_text, ends)
+        row = _pair_row(i, source, target, target_text, target_ends)
         longest = max(len(row.ids), len(row.labels))
         yield row if row.ids and longest <= model.max_length else None
 
 
 def _pair_row(
-    index: int, source: Encoding, target: Encoding, target_text: str, ends: Ends
+    index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
 ) -> PairRow:
     """Put a source and its target together, the target with the decoder's special tokens."""
     # What the tokenizer wrote behind the text gives way to one stop token.
     special = target.special_tokens_mask
     stop = len(target.ids)
-    while stop and (special[stop - 1] or target.ids[stop - 1] == ends.stop):
+    while stop and (special[stop - 1] or target.ids[stop - 1] == target_ends.stop):
         stop -= 1
 
     # What it wrote before the text gives way to the language's code, if the model is told one.
     start = 0
     code: tuple[int, ...] = ()
-    if ends.first is not None:
-        code = (ends.first,)
+    if target_ends.first is not None:
+        code = (target_ends.first,)
         while start < stop and special[start]:
             start += 1
 
-    labels = (*code, *target.ids[start:stop], ends.stop)
+    labels = (*code, *target.ids[start:stop], target_ends.stop)
     n_code = len(code)
     # The decoder reads a token one position after it has written it.
     punctuation = [position + 1 + n_code - start for position in _punctuation(target_text, target)]
@@ -275,7 +275,7 @@ def _pair_row(
         ids=tuple(source.ids),
         types=None,
         content=_content(source.special_tokens_mask),
-        decoder_ids=(ends.start, *labels[:-1]),
+        decoder_ids=(target_ends.start, *labels[:-1]),
         labels=labels,
         decoder_content=_content([1] * (1 + n_code) + special[start:stop]),
         decoder_punctuation=tuple(punctuation),

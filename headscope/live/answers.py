@@ -275,7 +275,7 @@ class Answers:
                 self.model.network,
                 inputs.input_ids,
                 inputs.attention_mask,
-                ends=ends,
+                target_ends=ends,
                 pad_id=self.model.pad_id,
                 max_new_tokens=self._most_written,
             )

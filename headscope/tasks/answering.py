@@ -114,18 +114,18 @@ class QuestionAnswering(Task):
 
     def answers(self, outputs: Outputs) -> list[str]:
         """Return the answer to each question; the empty one where none is given."""
-        spans_of_tokens = zip(outputs["window"], outputs["begin"], outputs["end"], strict=True)
-        return [self._answer(int(row), int(begin), int(end)) for row, begin, end in spans_of_tokens]
+        token_spans = zip(outputs["window"], outputs["first"], outputs["last"], strict=True)
+        return [self._answer(int(row), int(first), int(last)) for row, first, last in token_spans]
 
-    def _answer(self, row_index: int, begin: int, end: int) -> str:
-        """Return the text of a span of tokens of a row, the last one included; "" for row -1."""
+    def _answer(self, row_index: int, first: int, last: int) -> str:
+        """Return the text of a row from its first to its last token; "" for row -1."""
         if row_index < 0:
             return ""
         row = self._rows[row_index]
         _, context = self._texts[row.example]
         context_begin, _ = row.window
-        start, _ = row.offsets[begin - context_begin]
-        _, stop = row.offsets[end - context_begin]
+        start, _ = row.offsets[first - context_begin]
+        _, stop = row.offsets[last - context_begin]
         return context[start:stop]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -138,8 +138,8 @@ class QuestionAnswering(Task):
         row_numbers = torch.arange(len(rows), device=scores.device)
         return {
             "best": best,
-            "begin": first,
-            "end": last,
+            "first": first,
+            "last": last,
             "none": scores[row_numbers, no_answer].sum(dim=-1),
         }
 
@@ -150,8 +150,8 @@ class QuestionAnswering(Task):
         has_answer = chosen >= 0
         outputs = {
             "window": chosen,
-            "begin": np.where(has_answer, by_row["begin"][chosen].astype(int), -1),
-            "end": np.where(has_answer, by_row["end"][chosen].astype(int), -1),
+            "first": np.where(has_answer, by_row["first"][chosen].astype(int), -1),
+            "last": np.where(has_answer, by_row["last"][chosen].astype(int), -1),
         }
         answers = self.answers(outputs)
         pairs = list(zip(answers, self._right_answers, strict=True))

@@ -91,7 +91,8 @@ class Retrieval(Task):
 
     def changed(self, outputs: Outputs) -> tuple[str, ...]:
         """Name the queries whose first ten documents changed."""
-        return tuple(self._names[i] for i in outputs["query"][outputs["changed"] > 0].tolist())
+        has_changed = outputs["changed"] > 0
+        return tuple(self._names[query] for query in outputs["query"][has_changed].tolist())
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where every query finds the same documents first."""

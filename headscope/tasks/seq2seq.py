@@ -130,7 +130,7 @@ class Seq2Seq(TokenTask):
                     loaded.network,
                     batch.input_ids,
                     batch.attention_mask,
-                    ends=ends_of(loaded),
+                    target_ends=ends_of(loaded),
                     pad_id=loaded.pad_id,
                     max_new_tokens=limit,
                 )
@@ -172,7 +172,7 @@ def decode_greedily(
     input_ids: Tensor,
     attention_mask: Tensor,
     *,
-    ends: Ends,
+    target_ends: Ends,
     pad_id: int,
     max_new_tokens: int,
 ) -> list[list[int]]:
@@ -193,13 +193,13 @@ def decode_greedily(
         max_new_tokens=max_new_tokens,
         use_cache=True,
         return_dict_in_generate=False,
-        decoder_start_token_id=ends.start,
+        decoder_start_token_id=target_ends.start,
         pad_token_id=pad_id,
     )
-    if ends.first is not None:
-        settings.forced_bos_token_id = ends.first
+    if target_ends.first is not None:
+        settings.forced_bos_token_id = target_ends.first
     if settings.eos_token_id is None:
-        settings.eos_token_id = ends.stop
+        settings.eos_token_id = target_ends.stop
     with quiet_transformers(), torch.no_grad():
         written = network.generate(
             input_ids=input_ids,

@@ -326,7 +326,7 @@ def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
-            ends=ends,
+            target_ends=ends,
             pad_id=loaded.pad_id,
             max_new_tokens=most,
         )

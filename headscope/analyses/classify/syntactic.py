@@ -34,14 +34,8 @@ from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batches import (
-    TREE_WAYS,
-    Batch,
-    CrossWords,
-    EdgeTrials,
-    OffsetName,
-    RelationName,
-)
+from headscope.data.batches import Batch, CrossWords
+from headscope.data.edge_trials import TREE_WAYS, EdgeTrials, OffsetName, RelationName
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
