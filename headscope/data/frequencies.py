@@ -49,7 +49,9 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
                     f"{listed}; install it (pip install 'wordfreq[cjk]') or give a file of "
                     "frequencies."
                 ) from None
-    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
+    counts: Counter[str] = Counter()
+    for sentence in corpus:
+        counts.update(word.lower() for word in sentence.words)
     return _from_counts(f"the corpus itself ({corpus.name})", counts)
 
 
@@ -61,9 +63,11 @@ def _from_file(path: Path) -> Frequencies:
             value = float(count)
         except ValueError:
             value = -1.0
-        if number == 1 and value < 0 and tab and plain(count) in _HEADINGS:
+        is_heading = number == 1 and tab and value < 0 and plain(count) in _HEADINGS
+        if is_heading:
             continue
-        if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
+        is_word = bool(tab and word) and "\t" not in word
+        if not is_word or not 0 <= value < float("inf"):
             raise CorpusError(
                 f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
             )

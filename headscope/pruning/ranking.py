@@ -159,7 +159,7 @@ def scale_gates(
         sums = sample(
             context.calibration.batches(labels=False),
             context.units,
-            at=best,
+            unit_gates=best,
             targets=context.targets(),
             seed=context.seed + 1 + number,
         )

@@ -9,7 +9,7 @@ from typing import Any
 from headscope.analyses.explain.run import read_sentence
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.pieces import readable_pieces
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.recording import Probe, run_ours

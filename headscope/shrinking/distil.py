@@ -35,7 +35,7 @@ from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_
 from headscope.models.run.loaded import LoadedModel, as_before, wrap
 from headscope.models.run.products import fast_products
 from headscope.shrinking.result import Training
-from headscope.tasks.base import SPAN_HEAD
+from headscope.tasks.positions import SPAN_HEAD
 
 RATE = 6e-4
 BATCH = 64

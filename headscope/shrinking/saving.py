@@ -34,7 +34,7 @@ from headscope.shrinking.serving import (
     need_runtimes,
     parts_of,
 )
-from headscope.tasks.encoder_tasks import tokenised
+from headscope.tasks.text_rows import tokenised
 
 #: Largest difference of the metric between a model that was measured and its file opened again.
 _TOLERANCE = 0.01

@@ -14,8 +14,8 @@ from headscope.data.examples import Examples, read_texts, sample_texts, without_
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
-from headscope.tasks.encoder_tasks import masked, tokenised
 from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.text_rows import masked, tokenised
 
 #: Fewer sentences than this teach little.
 FEW = 2000

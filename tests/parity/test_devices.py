@@ -71,7 +71,7 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
     few = {"train_limit": 16, "test_limit": 12, "variants": ["layernorm"], "random": []}
     return {
         "validate": partial(headscope.validate, bert),
-        "classify": partial(headscope.classify, bert, limit=2, norm_weighted=True, **ablated),
+        "classify": partial(headscope.classify, bert, limit=2, **ablated),
         "rank": partial(headscope.rank, bert, text=text),
         "spectrum": partial(headscope.spectrum, bert, text, **of_text),
         "efficient": partial(headscope.spectrum, bert, text, efficient=True, **of_text),

@@ -215,7 +215,7 @@ def before(ids: list[int], *stops: int) -> list[int]:
 def written(network: Any, stop: int, limit: int = STEPS) -> list[list[int]]:
     longest = max(map(len, ROWS))
     padded = torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in ROWS])
-    options = {"ends": Ends(START, stop), "pad_id": PAD, "max_new_tokens": limit}
+    options = {"target_ends": Ends(START, stop), "pad_id": PAD, "max_new_tokens": limit}
     return decode_greedily(network, padded, (padded != PAD).long(), **options)
 
 

@@ -28,7 +28,8 @@ from headscope.core.errors import (
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
-from headscope.data.pieces import readable_pieces, tokenise
+from headscope.data.pieces import tokenise
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys

@@ -18,7 +18,7 @@ from headscope.analyses.transfer.view import blocks
 from headscope.commands import COMMANDS
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
-from headscope.data.annotated import reversed_phrases
+from headscope.data.reversed_phrases import reversed_phrases
 from headscope.models.run.loaded import LoadedModel
 from headscope.show.blocks import Table
 

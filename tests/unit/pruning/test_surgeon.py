@@ -15,7 +15,7 @@ from headscope.data.examples import Examples
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.ranking import Context, Repaired
 from headscope.pruning.surgeon import Elimination, Surgeon, cheapest_counts, surgeon, surgeon_of
-from headscope.tasks.encoder_tasks import Fidelity
+from headscope.tasks.text_tasks import Fidelity
 from headscope.tasks.units import units_of
 
 IDLE = {(0, 1), (1, 0), (1, 2)}
