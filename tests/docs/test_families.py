@@ -1,5 +1,6 @@
 """The tables of families are what the tests say, and the examples of docs/families.md work."""
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModel
 import headscope
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts import sites
+from headscope.models.layouts.fused import Stacked
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.registry import LAYOUTS
 from headscope.models.run.intervene import gated
@@ -43,10 +45,17 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
     listed = PAGE.partition("## Models that are refused")[0]
     for layout in LAYOUTS:
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
-    methods = PAGE.partition("| method | says |")[2].partition("Then add")[0]
+    fields = {field.name for field in dataclasses.fields(Layout)}
+    assert table_words("field") == fields - {"name"}
     public = {name for name in vars(Layout) if not name.startswith("_")}
-    fields = {"name", "q", "k", "v", "out", "needs", "bypasses"}
-    assert {*re.findall(r"`(\w+)`", methods)} == public - fields
+    assert table_words("method") == public - fields
+
+
+def table_words(heading):
+    """What the first column of a table of the page names."""
+    table = PAGE.partition(f"| {heading} | says |\n")[2].partition("\n\n")[0]
+    first_column = [row.split("|")[1] for row in table.splitlines()]
+    return {*re.findall(r"`(\w+)`", " ".join(first_column))}
 
 
 def block(info):
@@ -65,8 +74,10 @@ def listed(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "mpt_layout", module)
     spec.loader.exec_module(module)
-    line = eval(block("registry").strip(), {"Layout": Layout})
-    monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, line, module.MptLayout("mpt")))
+    names = {**vars(module), "Layout": Layout, "Stacked": Stacked}
+    ctrl = eval(block("registry ctrl").strip(), names)
+    mpt = eval(block("registry mpt").strip(), names)
+    monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, ctrl, mpt))
 
 
 def opened(family):

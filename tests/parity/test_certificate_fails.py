@@ -22,16 +22,13 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.serialise import to_json
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts.esm import EsmLayout
 from headscope.models.layouts.families import REFUSED
 from headscope.models.layouts.layout import AttentionSite, Layout
-from headscope.models.layouts.relative import T5Layout
-from headscope.models.layouts.rotary import EsmLayout, ModernBertLayout
-from headscope.models.layouts.variants import (
-    MobileBertLayout,
-    RemBertLayout,
-    SqueezeBertLayout,
-    XlmLayout,
-)
+from headscope.models.layouts.mobilebert import MobileBertLayout
+from headscope.models.layouts.relative import T5Bias
+from headscope.models.layouts.squeezebert import SqueezeBertLayout
+from headscope.models.layouts.xlm import XlmLayout
 from headscope.models.run import routing
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed, use_implementation
@@ -94,10 +91,6 @@ def test_modules_that_never_call_us(late, monkeypatch):
     assert result.max_abs_hidden_sdpa is None
 
 
-class BypassingLayout(Layout):
-    bypasses = True  # BERT's maps, in modules whose forward is exchanged
-
-
 class Bypassing(nn.Module):
     """BERT's attention, written out in a class that never asks for a custom one."""
 
@@ -108,7 +101,7 @@ class Bypassing(nn.Module):
 @pytest.mark.parametrize("scale", [8**-0.5, 0.3])
 def test_an_exchanged_forward_must_be_what_the_own_one_computes(scale, loaded):
     """Its pattern is what its own softmax returned in the eager run, not what ours computes."""
-    layout = BypassingLayout("bypassing")
+    layout = Layout("bypassing", bypasses=True)
     for site in loaded.sites:
         site.module.__class__ = Bypassing
         site.module.own_scale = scale
@@ -376,7 +369,7 @@ def misread(after: Callable[[Any], Any]) -> Callable[..., Any]:
 #: Layouts that misread their family: what has the function, its name, how it goes wrong, and what
 #: is said.
 MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "modernbert": (ModernBertLayout, "window", misread(lambda n: n and n + 1), "layer 1: max |pat"),
+    "modernbert": (Layout, "window", misread(lambda n: n and n + 1), "layer 1: max |pat"),
     # Its W_Q as stored makes scores that are sqrt(d_head) times too large.
     "esm": (EsmLayout, "match", misread(lambda _: None), "layer 0: max |pattern"),
     "squeezebert": (
@@ -405,11 +398,11 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
         misread(lambda given: replace(given, x_k=given.x_q)),
         "cross layer 0: max |pattern",
     ),
-    "t5": (T5Layout, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
+    "t5": (T5Bias, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
     "rembert": (  # a reason, and nothing raised
-        RemBertLayout,
-        "place",
-        lambda _: lambda self, site, heads, inputs: inputs.given["positions"],
+        AttentionSite,
+        "as_scored",
+        lambda _: lambda self, heads, inputs: inputs.given["positions"],
         "rembert does not run through our attention: 'positions'",
     ),
 }

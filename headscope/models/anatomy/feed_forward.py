@@ -57,8 +57,10 @@ class Neurons:
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a neuron owns rows or columns."""
-        parts = sizes_of(self.first[0])[1] // self.width  # two where one tensor holds both
-        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
+        stacked_maps = sizes_of(self.first[0])[1] // self.width  # 2 where one tensor holds both
+        rows: list[HeadRows] = []
+        for first in self.first:
+            rows += rows_of_linear(first, 1, stacked_maps=stacked_maps)
         return [*rows, columns_of_linear(self.second, 1)]
 
 

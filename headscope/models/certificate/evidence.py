@@ -212,7 +212,7 @@ def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tens
     """Return what the layout adds to the scores of these q and k."""
     assert theirs.inputs is not None
     with torch.no_grad():
-        return site.layout.bias(site, Heads(q, k, k), theirs.inputs)
+        return site.bias(Heads(q, k, k), theirs.inputs)
 
 
 def _canonical(
@@ -226,7 +226,7 @@ def _canonical(
     try:
         with torch.no_grad():
             weights = site.weights()
-            heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
+            heads = site.as_scored(site.canonical(theirs.inputs, weights), theirs.inputs)
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v

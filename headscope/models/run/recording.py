@@ -204,7 +204,7 @@ def run_eager(
         for site in run.sites:
             with suppress(*_MISREAD):
                 inputs = run.seen["inputs"][site.row]
-                heads = site.layout.place(site, site.project(inputs), inputs)
+                heads = site.as_scored(site.project(inputs), inputs)
                 for name in ("q", "k", "v"):
                     run.keep(name, site, getattr(heads, name))
     return run
