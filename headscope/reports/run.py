@@ -28,8 +28,10 @@ from headscope.data.pieces import readable_pieces
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype
-from headscope.models.run.loaded import LoadedModel, unchanging
-from headscope.models.run.recording import Probe, run_ours
+from headscope.models.run.fingerprints import unchanging
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.probes import Probe
+from headscope.models.run.recording import run_ours
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.registry import SECTIONS, Sections, function_of

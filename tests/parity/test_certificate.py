@@ -27,9 +27,10 @@ from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
 from headscope.models.load import loading
 from headscope.models.run import routing
-from headscope.models.run.loaded import LoadedModel, fingerprint
+from headscope.models.run.fingerprints import fingerprint
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import full_precision
-from headscope.models.run.recording import LONG, probes
+from headscope.models.run.probes import LONG, probes
 from headscope.models.surgery.copies import cast
 from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import provenance

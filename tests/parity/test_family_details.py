@@ -26,7 +26,7 @@ from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.families import relative_terms, rotary
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe, probes
+from headscope.models.run.probes import Probe, probes
 from headscope.models.run.routing import Router, routed, use_implementation
 
 

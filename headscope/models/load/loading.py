@@ -24,8 +24,9 @@ from headscope.models.load.sentence_folder import (
 from headscope.models.load.source import DEMO, find_source
 from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_tokenizer
 from headscope.models.run.devices import dtype_on, pick_device
+from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
-from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
+from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.run.pooling import chosen
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import HeadWeights
