@@ -11,7 +11,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from headscope.core.errors import CheckpointError, InputError, nearest
 from headscope.data.languages import SOURCE, TARGET, language_codes
-from headscope.models.load.checkpoint import read_json
+from headscope.models.load.safe_files import read_json
 from headscope.models.load.source import Source
 
 #: Families whose decoder starts with what stands last in a target; others are told by their config.

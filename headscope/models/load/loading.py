@@ -11,7 +11,7 @@ from pathlib import Path
 from headscope.core.progress import say
 from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
-from headscope.models.load.checkpoint import Checkpoint, check_stated
+from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts, recall_rows
 from headscope.models.load.network import check_finite, load_network, read_config
@@ -21,6 +21,7 @@ from headscope.models.load.sentence_folder import (
     read_pooling,
     transformer_folder,
 )
+from headscope.models.load.sizes import check_stated
 from headscope.models.load.source import DEMO, find_source
 from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_tokenizer
 from headscope.models.run.devices import dtype_on, pick_device

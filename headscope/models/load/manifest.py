@@ -29,7 +29,8 @@ from headscope.core.saved_config import (
     is_ours,
 )
 from headscope.models.layouts.sites import attention_modules
-from headscope.models.load.checkpoint import Checkpoint, read_json
+from headscope.models.load.checkpoint import Checkpoint
+from headscope.models.load.safe_files import read_json
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import count_layers, drop_layers
 from headscope.models.surgery.neurons import KeptNeurons, cut_neurons, whole_neurons

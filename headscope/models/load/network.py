@@ -16,8 +16,9 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from headscope.core.errors import CheckpointError, UnsupportedModelError, reason
 from headscope.core.saved_config import is_ours
-from headscope.models.load.checkpoint import Checkpoint, check_built
+from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.manifest import KeptParts
+from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError, did_you_mean
 from headscope.core.files import sha256_of_file
-from headscope.models.load.checkpoint import WEIGHTS
+from headscope.models.load.weight_files import WEIGHTS
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -112,7 +112,10 @@ def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
 
 
 def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
-    """Pad sequences to a batch; a decoder reads each one's successor, the last a piece of the first."""
+    """Pad sequences to a batch.
+
+    A decoder reads the sequence after each one, and with the last one the beginning of the first.
+    """
     ids, mask = loaded.pad(sequences)
     if loaded.start_id is None:
         return Probe(name, ids, mask)

@@ -51,10 +51,10 @@ class LastSiteSeen(BaseException):
 class Router:
     """Counts and observes the calls that one model makes of our attention.
 
-    Calls are expected at ``sites``, in order of execution; at ``others``, sites of
-    other stacks, our attention runs too, and nobody sees it. A ``mechanism`` runs in place of our attention;
-    observers, who otherwise see every chunk of every site, see nothing then. At most
-    ``chunk_entries`` entries of patterns exist at a time.
+    Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
+    our attention runs too, unobserved. A ``mechanism`` runs in place of our attention; observers,
+    who otherwise see every chunk of every site, see nothing then. At most ``chunk_entries`` entries
+    of patterns exist at a time.
     """
 
     def __init__(
