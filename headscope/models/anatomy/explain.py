@@ -82,9 +82,9 @@ def run_sentence(
         layer = next(item for item in take_apart(loaded).layers if site in item.sites)
     # A module may run in several layers (ALBERT): its calls are counted.
     rows = [sharing.row for sharing in loaded.sites if sharing.module is site.module]
-    turn = rows.index(site.row)
+    number = rows.index(site.row)
     maps = (site.projections.q, site.projections.k, site.projections.v)
-    watched = [ModuleTurn(linear.module, turn) for linear in maps]
+    watched = [ModuleTurn(linear.module, number) for linear in maps]
     if layer is not None:
         watched += [layer.enters, layer.leaves]
         for sublayer in layer.sublayers:
@@ -95,7 +95,7 @@ def run_sentence(
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
 
     def returned(linear: LinearMap) -> Tensor:
-        output = seen[ModuleTurn(linear.module, turn)][1]
+        output = seen[ModuleTurn(linear.module, number)][1]
         return site.by_head(linear.leaving(output))
 
     q, k, v = map(returned, maps)
@@ -127,8 +127,8 @@ def _after_attention(
     last = network.before if layer.norm_first else network.after
     maps: list[nn.Module] = []
     functions: list[nn.Module] = []
-    for turn in network.modules:
-        for module in turn.module.modules():
+    for call in network.modules:
+        for module in call.module.modules():
             if isinstance(module, nn.Linear | Conv1D):
                 maps.append(module)
             elif not list(module.children()) and not isinstance(module, nn.Dropout):

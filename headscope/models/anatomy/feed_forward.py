@@ -152,13 +152,13 @@ def _pairs(loaded: LoadedModel) -> list[_Pair]:
         if not call.is_map:
             continue
         sites_before = [site for start, site in writes if start < call.start]
-        first = tuple(earlier.turn.module for earlier in opened)
-        if call.turn.module in in_attention or not sites_before:
+        first = tuple(earlier.module_turn.module for earlier in opened)
+        if call.module_turn.module in in_attention or not sites_before:
             opened = []
         elif opened and call.x is opened[0].x:
             opened.append(call)
-        elif opened and _leads_back(call.turn.module, first):
-            pairs.append(_Pair(sites_before[-1], first, call.turn.module))
+        elif opened and _leads_back(call.module_turn.module, first):
+            pairs.append(_Pair(sites_before[-1], first, call.module_turn.module))
             opened = []
         else:
             opened = [call]

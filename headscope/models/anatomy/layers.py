@@ -139,7 +139,7 @@ def _last_norm(loaded: LoadedModel, seen: Seen, state: Tensor) -> ModuleTurn | N
     if not norms:
         why = "what follows the last layer is neither nothing nor one norm"
         raise _refused(loaded, "the end", why)
-    return norms[-1].turn
+    return norms[-1].module_turn
 
 
 def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError:
@@ -178,7 +178,7 @@ def _layer(
                 *attention, network = sublayers
                 return Layer(
                     sites=tuple(sites),
-                    enters=span.first.turn,
+                    enters=span.first.module_turn,
                     leaves=span.last_turn(),
                     attention=tuple(attention),
                     network=network,
@@ -200,8 +200,8 @@ class _Span(NamedTuple):
     def last_turn(self) -> ModuleTurn:
         """Return the call that puts out the stream."""
         if near(self.first.y, self.y):
-            return self.first.turn
-        return next(call.turn for call in self.inner if near(call.y, self.y))
+            return self.first.module_turn
+        return next(call.module_turn for call in self.inner if near(call.y, self.y))
 
 
 def _without_module(
@@ -213,14 +213,14 @@ def _without_module(
 ) -> _Span | None:
     """Return the calls of a layer that is no module itself, up to where its output is read."""
     modules = {site.module for site in sites}
-    first = next((call for call in around if call.turn.module in modules), None)
+    first = next((call for call in around if call.module_turn.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
         return None
     calls = [call for call in seen.calls if call.start >= first.start]
     last = next((call for call in calls if call.is_norm and near(call.y, next_read)), None)
     if last is None:
         return None
-    return _Span(first, last.y, [call for call in calls if call.end <= last.end])
+    return _Span(first, last.y, [call for call in calls if call.stop <= last.stop])
 
 
 def _sublayers(
@@ -245,14 +245,14 @@ def _sublayers(
         if before is None and not near(state, read):
             return None
         state = state + write.y
-        start = write.end
+        start = write.stop
         after = None
         if norms_after_sums:
-            after = _norm(norms, state, None, start=write.end)
+            after = _norm(norms, state, None, start=write.stop)
             if after is None:
                 return None
             state = after.y
-            start = after.end
+            start = after.stop
         sublayers.append(Sublayer(_turn(before), _turn(after)))
     # A call that holds a norm of the stream is more than the network.
     stream_norms = [norm for norm in norms if near(state, norm.x)]
@@ -266,7 +266,7 @@ def _sublayers(
             assert last_norm.x is not None
             network = _network(calls, norms, last_norm.x, state)
             if network is not None:
-                return [*sublayers, replace(network, after=last_norm.turn)]
+                return [*sublayers, replace(network, after=last_norm.module_turn)]
     return None
 
 
@@ -285,8 +285,8 @@ def _network(
             before = _norm(norms, state, read, before=chain[0].start)
             reads = before is not None or near(state, read)
             if reads and near(goal, _again(chain, read), out):
-                return Sublayer(_turn(before), None, tuple(call.turn for call in chain))
-            source = next((c for c in calls if c.end < chain[0].start and near(c.y, read)), None)
+                return Sublayer(_turn(before), None, tuple(call.module_turn for call in chain))
+            source = next((c for c in calls if c.stop < chain[0].start and near(c.y, read)), None)
             if source is None:
                 break
             chain.insert(0, source)
@@ -299,7 +299,7 @@ def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:
     with torch.no_grad():
         for call in chain:
             try:
-                hidden = call.turn.module(hidden)
+                hidden = call.module_turn.module(hidden)
             except TypeError:
                 return None
     return hidden if isinstance(hidden, Tensor) else None
@@ -310,7 +310,7 @@ def _norm(
 ) -> Call | None:
     """Find a norm that took x, and returned y where that is given, between two events."""
     for norm in norms:
-        in_time = norm.start > start and (before is None or norm.end < before)
+        in_time = norm.start > start and (before is None or norm.stop < before)
         if in_time and near(x, norm.x) and (y is None or near(y, norm.y)):
             return norm
     return None
@@ -318,4 +318,4 @@ def _norm(
 
 def _turn(call: Call | None) -> ModuleTurn | None:
     """Return which call of its module a call was."""
-    return None if call is None else call.turn
+    return None if call is None else call.module_turn

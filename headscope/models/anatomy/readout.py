@@ -169,7 +169,7 @@ def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Ten
 
 def task_head(
     loaded: LoadedModel,
-    end: ModuleTurn,
+    last: ModuleTurn,
     ids: Tensor,
     real: Tensor,
     types: Tensor | None,
@@ -180,8 +180,8 @@ def task_head(
 ) -> Callable[[Tensor, Held], Tensor]:
     """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
-    The whole network runs: what its last layer, or the norm after it, puts out is exchanged for the
-    states, and from there on functions are held. ``select`` picks one position of each row;
+    The whole network runs: what ``last``, its last layer or the norm after it, puts out is
+    exchanged for the states, and from there on functions are held. ``select`` picks one position of each row;
     ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
     """
     # Some activations are written as products of their input, which no function stands for.
@@ -199,7 +199,7 @@ def task_head(
             def swap(module: nn.Module, args: Any, output: Any) -> Any:
                 nonlocal turns, past_the_end
                 turns += 1
-                if turns != end.number + 1:
+                if turns != last.number + 1:
                     return output
                 stack.enter_context(held)
                 past_the_end = True
@@ -210,7 +210,7 @@ def task_head(
 
             exchanged = {module: activation(module.forward) for module in activations}
             stack.enter_context(replaced_forwards(exchanged))
-            stack.enter_context(hooked([end.module.register_forward_hook(swap)]))
+            stack.enter_context(hooked([last.module.register_forward_hook(swap)]))
             output = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
         assert output is not None
         return read(output)

@@ -66,34 +66,34 @@ class Evidence:
 
 
 def gather(
-    site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, probe: Probe
+    site: AttentionSite, calls: int, eager: SiteRecord, ours: SiteRecord, probe: Probe
 ) -> Evidence:
     """Compare one site's records of one probe: the model's eager run, and the run through ours.
 
     Only query positions that are no padding are compared.
     """
-    if not calls or theirs.inputs is None:
+    if not calls or eager.inputs is None:
         return Evidence(calls)
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe)
-    out, pattern, z = _canonical(site, theirs, allowed)
+    out, pattern, z = _canonical(site, eager, allowed)
     our_pattern = _queries_first(ours.pattern)
     canonical_pattern = _queries_first(pattern)
-    their_pattern = _queries_first(theirs.pattern)
-    of_patterns = _agreements(site, theirs, ours, pattern, real, allowed)
-    of_z = _z_agreements(theirs, ours, (pattern, z), real)
+    eager_pattern = _queries_first(eager.pattern)
+    of_patterns = _agreements(site, eager, ours, pattern, real, allowed)
+    of_z = _z_agreements(eager, ours, (pattern, z), real)
     gaps = Gaps(
         max_abs_pattern=largest_gap(
-            [(our_pattern, their_pattern, real), (canonical_pattern, their_pattern, real)]
+            [(our_pattern, eager_pattern, real), (canonical_pattern, eager_pattern, real)]
         ),
-        max_abs_out=largest_gap([(ours.out, theirs.out, real), (out, theirs.out, real)]),
+        max_abs_out=largest_gap([(ours.out, eager.out, real), (out, eager.out, real)]),
         mean_abs_pattern=_worst([_largest(a.error) for a in of_patterns]),
         rounding_pattern=_worst([_largest(a.rounding) for a in of_patterns]),
         rounding_out=_worst(
             [
-                _out_error(site, theirs.z, theirs.out, real),
+                _out_error(site, eager.z, eager.out, real),
                 _out_error(site, ours.z, ours.out, real),
-                _out_error(site, theirs.z, out, real),
+                _out_error(site, eager.z, out, real),
             ]
         ),
         rounding_z=_worst([_largest(a.rounding) for a in of_z] or [None]),
@@ -195,7 +195,7 @@ def _worst(gaps: Sequence[float | None]) -> float | None:
 
 def _agreements(
     site: AttentionSite,
-    theirs: SiteRecord,
+    eager: SiteRecord,
     ours: SiteRecord,
     canonical: Tensor | None,
     real: Tensor,
@@ -204,7 +204,7 @@ def _agreements(
     """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     results = []
-    for pattern, record in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
+    for pattern, record in ((eager.pattern, eager), (ours.pattern, ours), (canonical, eager)):
         q = record.q
         k = record.k
         if pattern is None or q is None or k is None:
@@ -212,7 +212,7 @@ def _agreements(
         if pattern.shape != (*q.shape[:3], k.shape[2]):
             return []
         try:
-            bias = _bias(site, q, k, theirs)
+            bias = _bias(site, q, k, eager)
             results.append(agreement(pattern, q, k, scale, real, allowed=allowed, bias=bias))
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
@@ -220,16 +220,16 @@ def _agreements(
 
 
 def _z_agreements(
-    theirs: SiteRecord,
+    eager: SiteRecord,
     ours: SiteRecord,
     canonical: tuple[Tensor | None, Tensor | None],
     real: Tensor,
 ) -> list[ZAgreement]:
     """Compare each program's z with pattern and v of its run; empty if one is missing."""
     recorded = (
-        (_by_head(theirs.z, theirs.v), theirs.pattern, theirs.v),
+        (_by_head(eager.z, eager.v), eager.pattern, eager.v),
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
-        (canonical[1], canonical[0], theirs.v),
+        (canonical[1], canonical[0], eager.v),
     )
     results = []
     for z, pattern, v in recorded:
@@ -249,30 +249,30 @@ def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
     return flat.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
 
 
-def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:
+def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tensor | None:
     """Return what the layout adds to the scores of these q and k."""
-    assert theirs.inputs is not None
+    assert eager.inputs is not None
     with torch.no_grad():
-        return site.bias(Heads(q, k, k), theirs.inputs)
+        return site.bias(Heads(q, k, k), eager.inputs)
 
 
 def _canonical(
-    site: AttentionSite, theirs: SiteRecord, allowed: Tensor
+    site: AttentionSite, eager: SiteRecord, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
     """Run the textbook form of attention on this layer's input with the layout's weights.
 
     Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
     """
-    assert theirs.inputs is not None
+    assert eager.inputs is not None
     try:
         with torch.no_grad():
             weights = site.weights()
-            heads = site.as_scored(site.canonical(theirs.inputs, weights), theirs.inputs)
-            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
+            heads = site.as_scored(site.canonical(eager.inputs, weights), eager.inputs)
+            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, eager))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v
             out = project_out(z, weights)
-            beside = beside_heads(site, theirs.z)
+            beside = beside_heads(site, eager.z)
             return out if beside is None else out + beside, pattern, z
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
         return None, None, None

@@ -54,10 +54,10 @@ class ConvBertLayout(Layout):
             columns_of_linear(projections.out.module, d_head),
         ]
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module attend with the queries of its own heads only."""
         extend(module, _FewerHeads)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
 
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Append the convolution's output to z."""

@@ -141,7 +141,7 @@ class DisentangledLayout(Layout):
         """Add the maps of relative positions."""
         return [*super().stored(module, projections, d_head), *_position_rows(module, d_head)]
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module without heads run; its own forward would divide by zero."""
         extend(module, _PerhapsNoHeads)
 

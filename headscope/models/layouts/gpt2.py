@@ -16,10 +16,10 @@ from headscope.models.layouts.layout import Layout
 class Gpt2Layout(Layout):
     """GPT-2, which keeps both of its maps transposed."""
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Set where the fused output is split; a layer without heads has three empty thirds."""
         attention: Any = module
-        attention.split_size = len(kept) * attention.head_dim or [0, 0, 0]
+        attention.split_size = len(remaining) * attention.head_dim or [0, 0, 0]
         extend(attention.c_proj, _NothingIn)
 
 

@@ -143,12 +143,13 @@ class Layout:
         groups = groups_of(head_ids, size)
         return None if size == 1 else [groups.index(head // size) for head in head_ids]
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Make a module's own forward run with the heads ``kept`` of ``total``, where it would not.
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Make a module's own forward run with the ``remaining`` of ``total`` heads.
 
-        transformers asks for as many heads as the maps have rows for, but expects even groups.
+        Most run as they are: they ask for as many heads as the maps have rows for. Here, heads that
+        share keys are given keys of their own, as transformers expects groups of one size.
         """
-        kv_heads = self.shared_by(module, list(kept))
+        kv_heads = self.shared_by(module, list(remaining))
         if kv_heads is not None:
             ungroup(module, [getattr(module, self.k), getattr(module, self.v)], kv_heads)
 

@@ -47,10 +47,10 @@ class T5Bias(HandedBias):
 class T5Layout(Layout):
     """T5, whose layers share one bias."""
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module with fewer heads share the bias of all heads with the other layers."""
         extend(module, _FewerHeads)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
         vars(module)["headscope_total"] = total
 
 
@@ -66,20 +66,20 @@ class UMT5Layout(T5Layout):
         source = inputs.given.get("encoder_hidden_states")
         return inputs if source is None else replace(inputs, x_k=source)
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module with fewer heads take their biases of its own table."""
         extend(module, _FewerHeadsOwnBias)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
 
 
 @dataclass(frozen=True)
 class MPNetLayout(Layout):
     """MPNet, whose encoder hands one bias to every layer."""
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module with fewer heads take their biases of those of all."""
         extend(module, GivenBias)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
 
 
 class _FewerHeads:

@@ -44,10 +44,10 @@ class SqueezeBertLayout(Layout):
         q, k, v = map(GroupedMap, input_maps)
         return Projections(q, k, v, GroupedMap(out))
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let each map compute as many rows of each group as are left."""
         width: Any = module.attention_head_size
-        rows = torch.tensor([*kept], dtype=torch.long)[:, None] * width + torch.arange(width)
+        rows = torch.tensor([*remaining], dtype=torch.long)[:, None] * width + torch.arange(width)
         for name in (self.q, self.k, self.v):
             conv: Any = getattr(module, name)
             group_of_row = rows.flatten() // (total * width // conv.groups)

@@ -42,9 +42,9 @@ class XlmLayout(Layout):
         allowed = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
         return replace(inputs, mask=allowed != 0)
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module run without any head, where its own forward cannot."""
-        if not kept:
+        if not remaining:
             extend(module, _NoHeads)
 
 

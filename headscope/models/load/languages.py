@@ -37,8 +37,8 @@ def name_languages(
     """
     several = getattr(network.config, "is_encoder_decoder", False)
     codes = language_codes(tokenizer) if several else {}
-    given = {"source_language": source, "target_language": target}
-    for option, language in given.items():
+    options = {"source_language": source, "target_language": target}
+    for option, language in options.items():
         if language is not None and len(codes) < 2:
             raise InputError(
                 f"{origin.name} is no encoder-decoder model of several languages, so {option} has "

@@ -163,7 +163,7 @@ def _numbers(reading: _Reading, field: str) -> str:
     called = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}[field]
     values = getattr(reading, field)
     if field == "offsets":
-        values = [f"{start}-{end}" for start, end in values]
+        values = [f"{first}-{last}" for first, last in values]
     return f"{called} {' '.join(map(str, values))}"
 
 

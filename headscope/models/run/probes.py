@@ -105,10 +105,11 @@ def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
         encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
     except Exception as error:  # tokenizers raises no more special kind
         raise unreadable(loaded, error) from error
-    *short, long = [list(ids) for ids in encoded["input_ids"]]
+    sequences = [list(ids) for ids in encoded["input_ids"]]
+    long = sequences[-1]
     if len(long) > longest:
-        long = [*long[: longest - 1], long[-1]]
-    return [*short, long]
+        sequences[-1] = [*long[: longest - 1], long[-1]]
+    return sequences
 
 
 def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:

@@ -42,25 +42,25 @@ def is_norm(module: nn.Module) -> bool:
 class Call:
     """One call of a module: what it took first and returned first."""
 
-    turn: ModuleTurn
+    module_turn: ModuleTurn
     start: int  # Counted in events of the run, the beginnings and ends of calls
-    end: int
+    stop: int
     x: Tensor | None
     y: Tensor
 
     def encloses(self, other: Call) -> bool:
         """Whether another call was made inside this one."""
-        return self.start < other.start and other.end < self.end
+        return self.start < other.start and other.stop < self.stop
 
     @property
     def is_norm(self) -> bool:
         """Whether it is a LayerNorm or an RMSNorm."""
-        return is_norm(self.turn.module)
+        return is_norm(self.module_turn.module)
 
     @property
     def is_map(self) -> bool:
         """Whether it is a linear map."""
-        return isinstance(self.turn.module, nn.Linear | Conv1D)
+        return isinstance(self.module_turn.module, nn.Linear | Conv1D)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Seen:
         """The calls of each module, in order."""
         calls: dict[nn.Module, list[Call]] = defaultdict(list)
         for call in self.calls:
-            calls[call.turn.module].append(call)
+            calls[call.module_turn.module].append(call)
         return calls
 
-    def call_in(self, turn: ModuleTurn) -> Call:
+    def call_in(self, module_turn: ModuleTurn) -> Call:
         """Return the call of a module in its turn."""
-        return self.by_module[turn.module][turn.number]
+        return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
@@ -125,8 +125,8 @@ def watch(loaded: LoadedModel) -> Seen:
         nonlocal events
         start = starts.pop()
         if (y := first_tensor(output)) is not None:
-            turn = ModuleTurn(module, turns[module])
-            calls.append(Call(turn, start, events, first_tensor(args, kwargs), y))
+            module_turn = ModuleTurn(module, turns[module])
+            calls.append(Call(module_turn, start, events, first_tensor(args, kwargs), y))
         turns[module] += 1
         events += 1
 
@@ -159,12 +159,12 @@ def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
     turns = defaultdict[nn.Module, int](int)
 
     def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        turn = ModuleTurn(module, turns[module])
+        module_turn = ModuleTurn(module, turns[module])
         turns[module] += 1
-        if turn in watched:
-            captured[turn] = first_tensor(args, kwargs), first_tensor(output)
+        if module_turn in watched:
+            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output)
 
-    modules = dict.fromkeys(turn.module for turn in watched)
+    modules = dict.fromkeys(module_turn.module for module_turn in watched)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
         yield captured
 
@@ -194,7 +194,7 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     norms: dict[int, nn.LayerNorm] = {}
     for row, read in seen.inputs.items():
         for call in seen.calls:
-            module = call.turn.module
+            module = call.module_turn.module
             same_memory = call.y.data_ptr() == read.x_q.data_ptr()
             same_tensor = same_memory and call.y.shape == read.x_q.shape
             if isinstance(module, nn.LayerNorm) and same_tensor:
