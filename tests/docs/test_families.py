@@ -59,8 +59,8 @@ def table_words(heading):
 
 
 def block(info):
-    (found,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
-    return str(found)
+    (text,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
+    return str(text)
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_the_examples_cover_their_families(family, tmp_path):
     again = headscope.load(str(tmp_path / "x"), need_tokenizer=False, device="cpu")
     for smaller in (compact, again):
         with torch.no_grad():
-            found = smaller.forward(ids, mask)[mask.bool()]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            states = smaller.forward(ids, mask)[mask.bool()]
+        torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
         assert validate_model(smaller).passed, validate_model(smaller).reasons
 
 

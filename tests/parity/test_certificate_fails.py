@@ -60,8 +60,9 @@ def own_attention(module: Any, scale: float = 8**-0.5) -> Callable[..., Any]:
     """Write BERT's attention out, as a module that asks nobody for it computes it."""
 
     def forward(x: Tensor, attention_mask: Tensor | None = None, **_: Any) -> tuple[Tensor, Tensor]:
-        maps = (module.query, module.key, module.value)
-        q, k, v = (linear(x).unflatten(-1, (4, 8)).transpose(1, 2) for linear in maps)
+        q = module.query(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k = module.key(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        v = module.value(x).unflatten(-1, (4, 8)).transpose(1, 2)
         scores = q @ k.transpose(-1, -2) * scale
         if attention_mask is not None:
             blocked = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask < -1
@@ -268,10 +269,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_wrong_installed_attention(what, loaded, monkeypatch):
+@pytest.mark.parametrize("fault", BROKEN)
+def test_wrong_installed_attention(fault, loaded, monkeypatch):
     """A failed certificate also leaves the model as it was."""
-    broken, said = BROKEN[what]
+    broken, said = BROKEN[fault]
     loaded.model.set_attn_implementation("eager")
     monkeypatch.setattr(routing, "stream_attention", broken)
     result = validate_model(loaded)
@@ -310,14 +311,14 @@ WEIGHTS: list[tuple[Callable[[AttentionWeights], AttentionWeights], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "what"), WEIGHTS)
-def test_wrong_canonical_weights_of_one_layer(change, what, loaded, monkeypatch):
+@pytest.mark.parametrize(("change", "said"), WEIGHTS)
+def test_wrong_canonical_weights_of_one_layer(change, said, loaded, monkeypatch):
     right = AttentionSite.weights
     monkeypatch.setattr(
         AttentionSite, "weights", lambda self: (change if self.layer == 1 else replace)(right(self))
     )
     result = validate_model(loaded)
-    assert_failed(result, "encoder layer 1", what)
+    assert_failed(result, "encoder layer 1", said)
     assert all("layer 1" in reason for reason in result.reasons)  # the installed run is right
 
 
@@ -382,20 +383,20 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "mobilebert": (
         MobileBertLayout,
         "read",
-        misread(lambda given: replace(given, x_value=None)),
+        misread(lambda inputs: replace(inputs, x_value=None)),
         "not comparable",
     ),
     "xlm": (
         XlmLayout,
         "read",
-        misread(lambda given: replace(given, mask=None)),
+        misread(lambda inputs: replace(inputs, mask=None)),
         "padding mask did not reach",
     ),
     "marian": (Layout, "causal", misread(lambda _: False), "decoder layer 0: max |pattern"),
     "bart": (  # the decoder's own states in the place of the encoder's
         Layout,
         "read",
-        misread(lambda given: replace(given, x_k=given.x_q)),
+        misread(lambda inputs: replace(inputs, x_k=inputs.x_q)),
         "cross layer 0: max |pattern",
     ),
     "t5": (T5Bias, "bias", misread(next_heads), "decoder layer 0: max |pattern"),

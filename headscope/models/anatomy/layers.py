@@ -156,13 +156,16 @@ def _layer(
 
     ``state`` is what the layer before it returned, ``next_read`` what is read after this layer.
     """
+    # What its attention reads and writes.
+    reads = [seen.inputs[site.row].x_q for site in sites]
     writes = [seen.writes[site.row] for site in sites if site.row in seen.writes]
     if len(writes) < len(sites):
         return "its attention calls no output map"
-    maps = [site.projections.out for site in sites]
-    if any(m.leaving(w.y).shape != w.y.shape for m, w in zip(maps, writes, strict=True)):
-        return "its states have their channels before their positions"
-    reads = [seen.inputs[site.row].x_q for site in sites]
+    for site, write in zip(sites, writes, strict=True):
+        if site.projections.out.leaving(write.y).shape != write.y.shape:
+            return "its states have their channels before their positions"
+
+    # Calls that may be the layer: each that encloses its attention, the innermost first.
     around = seen.around(sites)
     spans = [_Span(call, call.y, [c for c in seen.calls if call.encloses(c)]) for call in around]
     span_without_module = _without_module(seen, sites, around, state, next_read)
@@ -183,6 +186,8 @@ def _layer(
                     attention=tuple(attention),
                     network=network,
                 )
+
+    # Why none of them is.
     if spans and (x := spans[-1].first.x) is not None:
         norms = [call for call in spans[-1].inner if call.is_norm]
         if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
@@ -278,18 +283,21 @@ def _network(
     From the last call back: each one reads what an earlier one returned, the first one the stream
     or its norm.
     """
-    goal = out - state
-    for last in (call for call in calls if near(goal, call.y, out)):
-        chain = [last]
-        while (read := chain[0].x) is not None:
-            before = _norm(norms, state, read, before=chain[0].start)
-            reads = before is not None or near(state, read)
-            if reads and near(goal, _again(chain, read), out):
-                return Sublayer(_turn(before), None, tuple(call.module_turn for call in chain))
-            source = next((c for c in calls if c.stop < chain[0].start and near(c.y, read)), None)
-            if source is None:
-                break
-            chain.insert(0, source)
+    missing = out - state
+    for last in calls:
+        if not near(missing, last.y, out):
+            continue
+        chain: list[Call] = []
+        call: Call | None = last
+        while call is not None and call.x is not None:
+            chain.insert(0, call)
+            read = call.x
+            before = _norm(norms, state, read, before=call.start)
+            reads_stream = before is not None or near(state, read)
+            if reads_stream and near(missing, _again(chain, read), out):
+                return Sublayer(_turn(before), None, tuple(c.module_turn for c in chain))
+            earlier = [c for c in calls if c.stop < call.start and near(c.y, read)]
+            call = earlier[0] if earlier else None
     return None
 
 

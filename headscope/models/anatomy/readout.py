@@ -181,8 +181,9 @@ def task_head(
     """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
     The whole network runs: what ``last``, its last layer or the norm after it, puts out is
-    exchanged for the states, and from there on functions are held. ``select`` picks one position of each row;
-    ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
+    exchanged for the states, and from there on functions are held. ``select`` picks one position of
+    each row; ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to
+    (batch, d).
     """
     # Some activations are written as products of their input, which no function stands for.
     activations = [

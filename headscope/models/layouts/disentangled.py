@@ -44,7 +44,7 @@ _TERMS = ("c2p", "p2c")
 
 
 class PositionTerms(Step):
-    """Add content to position and position to content, whichever of them the model has."""
+    """Add the scores of content to position and of position to content, as the model has them."""
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return both terms, scaled, (batch, n_heads, query_pos, key_pos)."""
@@ -52,6 +52,7 @@ class PositionTerms(Step):
         table = inputs.given.get("rel_embeddings")
         if not module.relative_attention or table is None:
             return None
+        # Only the rows of the table that these distances need go through the maps.
         rows = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
         first = int(rows.min())
         last = int(rows.max())
@@ -72,12 +73,13 @@ def table_rows(module: Any, n_q: int, n_k: int) -> Tensor:
     """Return the row of the table for each query and key, (query_pos, key_pos)."""
     farthest = module.max_relative_positions
     buckets = getattr(module, "position_buckets", -1)
-    span = buckets if buckets > 0 else farthest
-    distance = torch.arange(1 - n_k, n_q)
+    distances = torch.arange(1 - n_k, n_q)  # Each once; below, those of all pairs
+    half = farthest  # Rows of the table for either sign
     if buckets > 0:
-        distance = bucketed(distance, buckets, farthest)
-    by_distance = (distance + span).clamp(0, 2 * span - 1)
-    return by_distance[torch.arange(n_q)[:, None] - torch.arange(n_k) + n_k - 1]
+        distances = bucketed(distances, buckets, farthest)
+        half = buckets
+    row_of_distance = (distances + half).clamp(0, 2 * half - 1)
+    return row_of_distance[torch.arange(n_q)[:, None] - torch.arange(n_k) + n_k - 1]
 
 
 def bucketed(distance: Tensor, buckets: int, farthest: int) -> Tensor:
@@ -152,7 +154,7 @@ class DisentangledLayout(Layout):
 
     def terms_counted(self, module: Any) -> int:
         """Return how many position terms the scale counts, whether they are computed or not."""
-        return sum(term in module.pos_att_type for term in _TERMS)
+        return len([term for term in _TERMS if term in module.pos_att_type])
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -218,7 +220,9 @@ class MapAndBias(FusedMap):
     @property
     def bias(self) -> Tensor | None:
         """Its bias, (n_out,); None where it has none."""
-        stored: Tensor | None = getattr(self.owner, self.bias_name, None)
+        if not self.bias_name:
+            return None
+        stored: Tensor = getattr(self.owner, self.bias_name)
         return stored
 
     def leaving(self, returned: Tensor) -> Tensor:

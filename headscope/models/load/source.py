@@ -146,9 +146,9 @@ def _from_hub(model: str, revision: str | None) -> Source:
     except OSError as error:  # the hub's other errors are of this kind too
         stated_revision = f" (revision {revision})" if revision else ""
         raise ModelNotFoundError(
-            f"There is no folder {model}; as a hub id{stated_revision} it is not in the local cache, and the "
-            f"hub could not be reached ({type(error).__name__}): give a folder, or download the "
-            f"model first with 'hf download {model}'."
+            f"There is no folder {model}; as a hub id{stated_revision} it is not in the local "
+            f"cache, and the hub could not be reached ({type(error).__name__}): give a folder, or "
+            f"download the model first with 'hf download {model}'."
         ) from None
     # The cache names the folder of a snapshot after its commit.
     return Source(model, Path(folder), Path(folder).name)
