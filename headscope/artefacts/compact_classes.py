@@ -41,7 +41,7 @@ from headscope.core.saved_config import (
     family_config,
     is_ours,
 )
-from headscope.models.layouts.layout import WithoutHeads
+from headscope.models.layouts.forwards import WithoutHeads
 from headscope.models.layouts.relative import GivenBias
 from headscope.models.load.manifest import parts_in_config
 from headscope.models.run.loaded import LoadedModel

@@ -26,16 +26,15 @@ from torch import Tensor
 from headscope.artefacts.compact_classes import register
 from headscope.core.errors import ArtefactError, CheckpointError, reason
 from headscope.models.certificate.validation import EmbeddingCheck
-from headscope.models.load.checkpoint import read_json
-from headscope.models.load.sentence_folder import (
+from headscope.models.load.safe_files import read_json
+from headscope.models.load.sentence_files import (
     MODULES,
     READING,
     SETTINGS,
     SentenceFiles,
     leads_out,
-    lower_cases,
-    transformer_folder,
 )
+from headscope.models.load.sentence_folder import lower_cases, transformer_folder
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
 from headscope.models.run.routing import quiet_transformers

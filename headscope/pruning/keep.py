@@ -22,7 +22,7 @@ from headscope.core.errors import ArtefactError, HeadscopeError, reason
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
 from headscope.models.load.manifest import COMPACT
-from headscope.models.load.sentence_folder import MODULES
+from headscope.models.load.sentence_files import MODULES
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import distance

@@ -157,9 +157,7 @@ def can_refit(loaded: LoadedModel) -> bool:
     """Whether every layer's output map reads its heads and nothing else."""
     maps = ((site, site.projections.out) for site in loaded.sites if site.n_heads)
     return all(
-        linear.module.weight.dim() == 2
-        and linear.in_features == site.n_heads * site.d_head
-        and linear.parts == 1
+        linear.module.weight.dim() == 2 and linear.in_features == site.n_heads * site.d_head
         for site, linear in maps
     )
 

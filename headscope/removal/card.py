@@ -12,7 +12,7 @@ from huggingface_hub.repocard import metadata_load
 
 from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
-from headscope.models.load.sentence_folder import MODULES
+from headscope.models.load.sentence_files import MODULES
 from headscope.models.load.source import DEMO, is_hub_id
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel

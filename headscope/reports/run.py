@@ -12,7 +12,8 @@ from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.readable_pieces import readable_pieces
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe, run_ours
+from headscope.models.run.probes import Probe
+from headscope.models.run.recording import run_ours
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.result import ReportResult, SamplePatterns

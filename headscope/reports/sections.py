@@ -24,7 +24,8 @@ from headscope.core.options import ThresholdSet, options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype
-from headscope.models.run.loaded import LoadedModel, unchanging
+from headscope.models.run.fingerprints import unchanging
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import Sections
 from headscope.session.opening import Model
 from headscope.session.options import ModelOptions

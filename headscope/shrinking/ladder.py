@@ -27,7 +27,8 @@ from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.frequencies import COMMON_WORDS
-from headscope.models.run.loaded import LoadedModel, fingerprint
+from headscope.models.run.fingerprints import fingerprint
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.layers import remove_layers
 from headscope.models.surgery.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.shrinking.bench import RUINED, Bench, as_model

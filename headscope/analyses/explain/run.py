@@ -34,7 +34,7 @@ from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe
+from headscope.models.run.probes import Probe
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences

@@ -17,13 +17,12 @@ from headscope.models.anatomy.feed_forward import lost_neurons
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import attention_modules
 from headscope.models.run.devices import DTYPES
+from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import (
-    FileWeights,
     LoadedModel,
     as_before,
     copied_network,
-    fingerprint,
     wrap,
 )
 from headscope.models.run.routing import quiet_transformers

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.layouts.layout import AttentionModule, WithoutHeads, extend
+from headscope.models.layouts.forwards import WithoutHeads, extend
+from headscope.models.layouts.layout import AttentionModule
 from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
 
