@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from headscope.analyses.validate import validate as validate
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
-    from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core import roles as roles
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.core.roles import Thresholds as Thresholds
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
-    from headscope.models.surgery.vocabulary import cut_vocabulary as cut_vocabulary
-    from headscope.models.surgery.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
     from headscope.pruning.scores import measure as measure
@@ -86,11 +83,10 @@ _MODULES = {
     "models.load.loading": "load",
     "models.run.loaded": "wrap",
     "models.surgery.copies": "remove_heads",
-    "models.surgery.vocabulary": "plan_vocabulary cut_vocabulary",
     "models.anatomy.feed_forward": "feed_forwards",
     "models.surgery.neurons": "remove_neurons",
     "models.surgery.layers": "remove_layers",
-    "artefacts.saving": "save save_dense",
+    "artefacts.saving": "save",
     "artefacts.compact_classes": "register",
     "core.roles": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",

@@ -13,7 +13,7 @@ from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint, check_stated
 from headscope.models.load.languages import name_languages
-from headscope.models.load.manifest import kept_parts, recall_rows
+from headscope.models.load.manifest import kept_parts
 from headscope.models.load.network import check_finite, load_network, read_config
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
@@ -105,7 +105,6 @@ def load(
     network = network.to(where).eval()
     name_languages(network, tokenizer, source, source=source_language, target=target_language)
     loaded = wrap(network, tokenizer, name=source.name)
-    recall_rows(loaded.model, source.folder)
     if parts is not None:
         loaded.origin = parts.origin
     loaded.revision = outer.revision

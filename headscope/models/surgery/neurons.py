@@ -1,4 +1,4 @@
-"""Cut feed-forward networks down to some of their neurons, or fill them up again.
+"""Cut feed-forward networks down to some of their neurons.
 
 In place, as :mod:`~headscope.models.surgery.cutting` does it to heads, and as a copy of a model, as
 :mod:`~headscope.models.surgery.copies` does. :mod:`~headscope.models.anatomy.feed_forward` finds
@@ -25,7 +25,7 @@ from headscope.models.anatomy.feed_forward import (
     lost_neurons,
 )
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
-from headscope.models.surgery.cutting import fill_rows, remove_rows, replace_stored
+from headscope.models.surgery.cutting import remove_rows, replace_stored
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,14 @@ class KeptNeurons:
 def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
     """Leave only the neurons with these original numbers, in place."""
     chosen = set(numbers)
-    present = {number: index for index, number in enumerate(item.neuron_ids)}
-    gone = [index for number, index in present.items() if number not in chosen]
-    remove_rows(item.stored(), range(len(present)), gone)
+    removed = [index for index, number in enumerate(item.neuron_ids) if number not in chosen]
+    remove_rows(item.stored(), range(len(item.neuron_ids)), removed)
     second = item.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
     vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
     vars(second)[WIDTH_BEFORE] = item.width_before
     vars(second)[FIRST_MAPS] = item.first
-
-
-def fill_neurons(item: Neurons) -> None:
-    """Give a network all its neurons back, in place; those that it lacks are zeros."""
-    every = range(item.width_before)
-    missing = sorted(set(every).difference(item.neuron_ids))
-    fill_rows(item.stored(), every, missing)
-    vars(item.second)[NEURON_IDS] = tuple(every)
 
 
 def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
