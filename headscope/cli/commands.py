@@ -198,7 +198,8 @@ class ExportOptions:
     precision: Annotated[
         str,
         Usual(
-            help="int8 takes ranges of activations from text; int8-dynamic is for onnx only.",
+            help="int8, of openvino, takes ranges of activations from text; int8-dynamic, of onnx, "
+            "needs none.",
             choices=("float32", "int8", "int8-dynamic"),
         ),
     ] = "float32"
@@ -209,9 +210,16 @@ class ExportOptions:
     quiet: Annotated[bool, QUIET] = False
 
 
+#: Precisions of each runtime's file.
+_PRECISIONS = {"onnx": ("float32", "int8-dynamic"), "openvino": ("float32", "int8")}
+
+
 def _export(options: ExportOptions) -> None:
-    if options.kind == "openvino" and options.precision == "int8-dynamic":
-        raise BadParameter("openvino has float32 and int8", param_hint="'--precision'")
+    precisions = _PRECISIONS[options.kind]
+    if options.precision not in precisions:
+        raise BadParameter(
+            f"{options.kind} has {' and '.join(precisions)}", param_hint="'--precision'"
+        )
     if not options.folder.is_dir():
         raise BadParameter(f"there is no folder {options.folder}", param_hint="'FOLDER'")
 

@@ -198,7 +198,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "model"
 
 
-def test_sentence_transformers_opens_every_form(embedder, tmp_path):
+def test_sentence_transformers_opens_a_saved_folder_and_saves_it_again(embedder, tmp_path):
     """Embeddings are those with the removed heads' columns of W_O set to zero by hand."""
     from sentence_transformers import SentenceTransformer
 
@@ -213,27 +213,24 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
     small = headscope.remove_heads(headscope.load(str(embedder)), REMOVED)
-    headscope.save_dense(small, tmp_path / "dense")
-    headscope.save(small, tmp_path / "compact")
-    for form in ("compact", "dense"):
-        folder = tmp_path / form
-        model = SentenceTransformer(str(folder), device="cpu")
-        close(model.encode(TEXTS, convert_to_tensor=True))
-        assert model.max_seq_length == 32
-        again = headscope.load(str(folder))
-        assert check_embeds(again, folder)
-        ids, mask = again.pad(again.tokenizer(TEXTS)["input_ids"])
-        with torch.no_grad():
-            close(again.pooling.embed(again.forward(ids, mask), mask))
-        model.save(str(tmp_path / "again" / form))
-        once_more = SentenceTransformer(str(tmp_path / "again" / form), device="cpu")
-        close(once_more.encode(TEXTS, convert_to_tensor=True))
+    folder = headscope.save(small, tmp_path / "compact")
+    model = SentenceTransformer(str(folder), device="cpu")
+    close(model.encode(TEXTS, convert_to_tensor=True))
+    assert model.max_seq_length == 32
+    again = headscope.load(str(folder))
+    assert check_embeds(again, folder)
+    ids, mask = again.pad(again.tokenizer(TEXTS)["input_ids"])
+    with torch.no_grad():
+        close(again.pooling.embed(again.forward(ids, mask), mask))
+    model.save(str(tmp_path / "again"))
+    once_more = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    close(once_more.encode(TEXTS, convert_to_tensor=True))
+
     # Other embeddings are noticed.
-    loaded = headscope.load(str(tmp_path / "compact"))
-    path = tmp_path / "compact" / "1_Pooling" / "config.json"
+    path = folder / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
     with pytest.raises(ArtefactError, match="otherwise than headscope"):
-        check_embeds(loaded, tmp_path / "compact")
+        check_embeds(again, folder)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +263,6 @@ def test_code_of_the_source_is_not_taken_along(tmp_path):
     (source / "modules.json").write_text(json.dumps([module]))
     (source / "own_code.py").write_text("raise SystemExit")
     loaded = headscope.load(str(source))
-    folder = headscope.save_dense(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
+    folder = headscope.save(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
     assert json.loads((folder / "modules.json").read_text()) == [module]
     assert not (folder / "own_code.py").exists()

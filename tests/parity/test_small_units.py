@@ -112,10 +112,6 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
     assert item.neuron_ids[5] in removed_neurons(less)[item.name]
     with pytest.raises(InputError, match=r"has no neuron .* \(any more\)"):
         headscope.remove_neurons(less, {item.name: [item.neuron_ids[5]]})
-    headscope.save_dense(less, tmp_path / "dense")
-    dense = load(tmp_path / "dense")
-    assert {f.width for f in headscope.feed_forwards(dense)} == {item.width_before}
-    close(states(dense), states(less))
     twin = random_twin(less, seed=0)
     assert removed_neurons(twin) == removed_neurons(less)
 
@@ -200,15 +196,8 @@ def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: 
     assert [site.layer for site in twice.sites] == [1, 3][: len(twice.sites)]
     close(states(twice), states(headscope.remove_layers(loaded, [0, 2])))
     if name == "modernbert":
-        with pytest.raises(UnsupportedModelError, match="layers differ by place; save it compact"):
-            headscope.save_dense(cut, tmp_path / "dense")
         with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
             headscope.save(headscope.remove_heads(cut, [(1, 0)]), tmp_path / "s", standalone=True)
-        return
-    headscope.save_dense(less, tmp_path / "dense")
-    dense = load(tmp_path / "dense")
-    assert [site.layer for site in dense.sites] == [1]
-    close(states(dense), states(less))
 
 
 # --- layers of encoder-decoders -------------------------------------------------------------------
@@ -308,8 +297,6 @@ def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> Non
     assert left == {("encoder", 1), ("decoder", 2), ("cross", 2)}
     torch.testing.assert_close(decoded(last.network), decoded(less.network))
     assert [s.head_ids for s in random_twin(last, 0).sites] == [s.head_ids for s in last.sites]
-    headscope.save_dense(less, tmp_path / "dense")
-    close(decoded(seq2seq(tmp_path / "dense").network), decoded(less.network))
     if name == "t5":  # its modules cannot run with fewer heads by themselves
         return
     script = headscope.save(less, tmp_path / "alone")

@@ -1,4 +1,4 @@
-"""Which form and which model the ladder takes, and what it times twice, with planted measurements."""
+"""Which model the ladder takes, and what it times twice, where all measurements are planted."""
 
 from types import SimpleNamespace
 

@@ -111,7 +111,7 @@ def test_a_folder_that_reads_another_vocabulary_is_refused(saved, bert, lines, t
     other.network.resize_token_embeddings(other.vocab_size + 3)
     other = headscope.wrap(other.network, other.tokenizer, name="other")
     headscope.save(other, tmp_path / "other")
-    with pytest.raises(InputError, match="has a vocabulary of .* rows and .* one of"):
+    with pytest.raises(InputError, match=r"has a vocabulary of .* rows and .* one of"):
         shrink(bert, lines, text=None, check_folder=tmp_path / "other", mb=1.0)
 
 
