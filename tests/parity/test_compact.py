@@ -23,7 +23,7 @@ from families import (
 from safetensors.torch import load_file, save_file
 from tiny_models import write_translator
 from torch import Tensor
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForMaskedLM
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError

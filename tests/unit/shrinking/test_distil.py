@@ -1,4 +1,4 @@
-"""Distillation: losses against scipy's, gradients, which weights are kept, and what stays as it is."""
+"""Distillation: losses against scipy's, gradients, which weights are kept, what stays as it is."""
 
 import itertools
 
