@@ -1,7 +1,7 @@
 """config.json of a saved folder: plain where the family's own configuration can say what is left.
 
 Else the folder gets a modelling file of its own, or asks for headscope: see
-:mod:`~headscope.artefacts.compact_classes`.
+:mod:`~headscope.artefacts.modelling_file`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.artefacts.compact_classes import FILE, standalone_files
+from headscope.artefacts.modelling_file import FILE, standalone_files
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.saved_config import (
     BEFORE,

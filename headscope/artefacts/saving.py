@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.artefacts.compact_classes import check_opens
 from headscope.artefacts.config_json import REMOTE, what_is_left, write_config
+from headscope.artefacts.opened_again import check_opens
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_tokenizer
 from headscope.core.errors import InputError
