@@ -22,8 +22,8 @@ from headscope.tasks.making import make_task, read_examples
 FEW = 2000
 MOST = 10_000  # Texts of another kind that are read
 MOST_TRAINING = 200_000  # Texts that train: ten times what five minutes on a CPU get through
-#: Tasks whose models read plain sentences, one by one.
-_SENTENCES = ("fidelity", "mlm", "similarity", "retrieval", "classification")
+#: Tasks whose models read plain sentences, one by one, whatever their data are.
+_SENTENCES = ("fidelity", "mlm", "retrieval")
 
 
 @dataclass
@@ -131,35 +131,20 @@ def read_all(
     first_half, second_half = _sample_halves(seed)
 
     # what judges
-    if data is None and task in ("fidelity", "mlm"):
-        named = dataclasses.replace(second_half, name=f"{second_half.name}, one half")
-        evaluation = named.draw(limit, seed)
-    else:
-        evaluation = read_examples(task, data, limit, seed)
+    evaluation = _evaluation(task, data, second_half, limit=limit, seed=seed)
 
     # what trains and calibrates
-    plain = task in _SENTENCES
-    if task == "classification":
-        plain = evaluation.second is None
-    if task == "similarity":
-        plain = not reads_pairs
+    plain = _reads_sentences(task, evaluation, reads_pairs=reads_pairs)
     if not plain and not text and trains:
         raise InputError(
             f"The task {task} is trained on examples of its own kind; give them by text "
             "(labels in them are not used)."
         )
-    if not calibrates:
-        files: list[Examples] = []
-        training = Examples("", "", first=())
-    elif plain:
-        files = [read_texts(path) for path in text]
-        half = dataclasses.replace(first_half, name=f"{first_half.name}, the other half")
-        training = _joined(files or [half])
-    else:
-        files = [read_examples(task, path) for path in text]
-        if len(files) > 1:
-            raise InputError("Several files of pairs cannot be joined; give one text.")
-        training = files[0] if files else evaluation
+    files: list[Examples] = []
+    training = Examples("", "", first=())
+    if calibrates:
+        files = [read_texts(path) if plain else read_examples(task, path) for path in text]
+        training = _training(files, plain=plain, half=first_half, evaluation=evaluation)
     apart = without_shared(training, evaluation)
     if apart.same and text:
         raise InputError(
@@ -196,6 +181,45 @@ def read_all(
         dropped=apart.dropped,
         warnings=warnings,
     )
+
+
+def _evaluation(
+    task: str,
+    data: str | Path | Examples | None,
+    half: Examples,
+    *,
+    limit: int | None,
+    seed: int,
+) -> Examples:
+    """Read what judges; for a task without labels by default one half of the sample."""
+    if data is None and task in ("fidelity", "mlm"):
+        named = dataclasses.replace(half, name=f"{half.name}, one half")
+        return named.draw(limit, seed)
+    return read_examples(task, data, limit, seed)
+
+
+def _reads_sentences(task: str, evaluation: Examples, *, reads_pairs: bool) -> bool:
+    """Whether a task's model reads plain sentences, one by one."""
+    if task == "classification":
+        return evaluation.second is None
+    if task == "similarity":
+        return not reads_pairs
+    return task in _SENTENCES
+
+
+def _training(
+    files: Sequence[Examples], *, plain: bool, half: Examples, evaluation: Examples
+) -> Examples:
+    """Join files of sentences; by default the other half of the sample.
+
+    Examples of another kind come from one file, or they are the evaluation data themselves.
+    """
+    if plain:
+        named = dataclasses.replace(half, name=f"{half.name}, the other half")
+        return _joined(files or [named])
+    if len(files) > 1:
+        raise InputError("Several files of pairs cannot be joined; give one text.")
+    return files[0] if files else evaluation
 
 
 def _sample_halves(seed: int) -> tuple[Examples, Examples]:

@@ -24,39 +24,37 @@ def logits():
     return rng.normal(size=(5, 3)), rng.normal(size=(5, 3))
 
 
-def loss(smaller, whole, kind, spread=None):
-    return d.loss_of(torch.tensor(smaller), torch.tensor(whole), kind, spread).numpy()
+def loss(smaller, expected, kind, spread=None):
+    return d.loss_of(torch.tensor(smaller), torch.tensor(expected), kind, spread).numpy()
 
 
 def test_the_loss_of_one_class_is_the_divergence_of_its_probabilities(logits):
-    smaller, whole = logits
-    expected = [
-        entropy(softmax(row_of_whole), softmax(row))
-        for row, row_of_whole in zip(smaller, whole, strict=True)
-    ]
-    np.testing.assert_allclose(loss(smaller, whole, HeadOutputs.CHOICE), expected)
+    smaller, teacher = logits
+    expected = entropy(softmax(teacher, axis=1), softmax(smaller, axis=1), axis=1)
+    np.testing.assert_allclose(loss(smaller, teacher, HeadOutputs.CHOICE), expected)
 
 
 def test_the_loss_of_independent_labels_is_summed_over_them(logits):
-    smaller, whole = logits
-    p = expit(whole)
+    smaller, teacher = logits
+    p = expit(teacher)
     q = expit(smaller)
     divergence = entropy(np.stack([p, 1 - p]), np.stack([q, 1 - q]))
-    np.testing.assert_allclose(loss(smaller, whole, HeadOutputs.LABELS), divergence.sum(axis=1))
+    np.testing.assert_allclose(loss(smaller, teacher, HeadOutputs.LABELS), divergence.sum(axis=1))
 
 
 def test_the_loss_of_numbers_is_in_units_of_their_spread(logits):
-    smaller, whole = logits
+    smaller, teacher = logits
     spread = np.array([0.5, 2.0, 4.0])
-    numbers = loss(smaller, whole, HeadOutputs.NUMBERS, torch.tensor(spread))
-    expected = np.square((smaller - whole) / spread).mean(axis=1)
+    numbers = loss(smaller, teacher, HeadOutputs.NUMBERS, torch.tensor(spread))
+    expected = np.square((smaller - teacher) / spread).mean(axis=1)
     np.testing.assert_allclose(numbers, expected, rtol=1e-6)
 
 
 def test_the_loss_of_embeddings_is_what_is_missing_to_a_cosine_of_one(logits):
-    smaller, whole = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in logits)
-    expected = 1 - (smaller * whole).sum(axis=1)
-    np.testing.assert_allclose(loss(smaller, whole, None), expected, atol=1e-12)
+    lengths = np.linalg.norm(logits, axis=2, keepdims=True)
+    smaller, teacher = np.asarray(logits) / lengths
+    expected = 1 - (smaller * teacher).sum(axis=1)
+    np.testing.assert_allclose(loss(smaller, teacher, None), expected, atol=1e-12)
 
 
 def test_a_smaller_model_comes_nearer_and_the_others_stay_as_they_are(bert):
@@ -119,9 +117,9 @@ def test_a_classifier_learns_its_whole_model_s_probabilities(tmp_path):
         initializer_range=0.3,
     )
     tokenizer = headscope.load(str(tiny_bert(tmp_path / "model"))).tokenizer
-    whole = headscope.wrap(BertForSequenceClassification(config).eval(), tokenizer)
-    small = remove_layers(whole, [1])
-    _, training = d.distil(small, whole, rows_of(whole), 3.0, clock=clock())
+    full = headscope.wrap(BertForSequenceClassification(config).eval(), tokenizer)
+    small = remove_layers(full, [1])
+    _, training = d.distil(small, full, rows_of(full), 3.0, clock=clock())
     assert training.after < 0.7 * training.before
 
 
@@ -130,14 +128,14 @@ def test_a_score_s_distance_does_not_depend_on_its_scale(tmp_path):
     folder = tiny_bert(tmp_path / "model", layers=3, task_head="classification", num_labels=1)
     distances = []
     for factor in (1.0, 50.0):
-        whole = headscope.load(str(folder), task_head="auto")
-        for parameter in whole.network.classifier.parameters():
+        full = headscope.load(str(folder), task_head="auto")
+        for parameter in full.network.classifier.parameters():
             parameter.data *= factor
-        whole = headscope.wrap(whole.network, whole.tokenizer, name="scaled")
-        small = remove_layers(whole, [1])
-        rows = rows_of(whole)
-        distance = d.Lesson(small, whole, rows, {}).distance(range(len(rows)))
-        scores = outputs(whole, sentences(120)).numpy()[:, 0]
+        full = headscope.wrap(full.network, full.tokenizer, name="scaled")
+        small = remove_layers(full, [1])
+        rows = rows_of(full)
+        distance = d.Lesson(small, full, rows, {}).distance(range(len(rows)))
+        scores = outputs(full, sentences(120)).numpy()[:, 0]
         scores_of_small = outputs(small, sentences(120)).numpy()[:, 0]
         expected = np.mean((scores_of_small - scores) ** 2) / scores.var()
         assert distance == pytest.approx(expected, rel=1e-3)
