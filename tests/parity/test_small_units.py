@@ -20,7 +20,8 @@ from headscope.core.errors import CheckpointError, InputError, UnsupportedModelE
 from headscope.models.anatomy.feed_forward import FeedForward
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
-from headscope.models.surgery.layers import Layer, removed_layers
+from headscope.models.surgery.layer_stacks import Layer
+from headscope.models.surgery.layers import removed_layers
 from headscope.models.surgery.neurons import removed_neurons
 from headscope.session.provenance import provenance
 

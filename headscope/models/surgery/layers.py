@@ -1,21 +1,18 @@
 """Removing whole layers for real: the model computes as if each of them returned its input.
 
 Its attention, its feed-forward network and their norms go; a norm behind the last layer stays. The
-layers that are left keep their original numbers in every name. The names of the attention modules
-say where a model keeps its layers: in one list of modules, or in several side by side (XLM). That
-nothing else depends on their number is not taken for granted: the shorter model is run and compared
-with the whole one with these layers bypassed.
+layers that are left keep their original numbers in every name. That nothing else depends on their
+number is not taken for granted: the shorter model is run and compared with the whole one with these
+layers bypassed.
 
-An encoder-decoder has a list for each stack, and a layer of its decoder is self-attention,
-cross-attention and feed-forward network together. A table that only the first layer keeps (the
-relative bias of T5) moves to the new first one. Files number the layers of both stacks in one
-sequence, the decoder's after the encoder's.
+A layer of an encoder-decoder's decoder is self-attention, cross-attention and feed-forward network
+together. A table that only the first layer keeps (the relative bias of T5) moves to the new first
+one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -24,15 +21,15 @@ from torch import nn
 
 from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.core.heads import layer_name
-from headscope.models.layouts.layout import AttentionModule, AttentionSite
-from headscope.models.layouts.sites import LAYER, attention_modules, layer_lists
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.sites import LAYER
 from headscope.models.run.hooks import replaced_forwards, with_first
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.run.outputs import agree, outputs
 from headscope.models.run.routing import quiet_transformers
+from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of, stacks_of
 
-#: Attributes of a base model that has lost layers: how many each stack had, and its settings then.
-_BEFORE = "headscope_layers_before"
+#: Attribute of a base model that has lost layers: its settings before.
 _SETTINGS = "headscope_settings_before"
 #: Settings and attributes that count layers, settings that list something for each, and numbers
 #: that each layer has of its own.
@@ -46,36 +43,6 @@ _COUNTS_OF_STACK = {
 _LISTS = ("layer_types",)
 _INDICES = ("layer_idx", "layer_id")
 _TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
-
-
-#: An original number, or (``encoder`` or ``decoder``, original number) of an encoder-decoder.
-Layer = int | tuple[str, int]
-
-
-@dataclass(frozen=True)
-class _Stack:
-    """The layers of an encoder, or of a decoder."""
-
-    name: str  # ``encoder`` or ``decoder``
-    start: int  # Number of its first layer in the one row of all
-    one_of_two: bool  # Whether the model has an encoder and a decoder
-    owner: nn.Module  # The module that the layers lie in
-    lists: list[nn.ModuleList]  # Of equal length
-    attentions: list[list[AttentionModule]]  # Of each layer
-
-    @property
-    def n_layers(self) -> int:
-        return len(self.attentions)
-
-    @property
-    def numbers(self) -> list[int]:
-        """Original numbers of the layers, counted across both stacks."""
-        layers = enumerate(self.attentions)
-        return [self.start + getattr(items[0].module, LAYER, i) for i, items in layers]
-
-    def layer(self, number: int) -> Layer:
-        """Return a layer as :func:`remove_layers` takes it, by its number across both stacks."""
-        return (self.name, number - self.start) if self.one_of_two else number
 
 
 def remove_layers(
@@ -135,10 +102,10 @@ def layer_words(layer: Any) -> str:
     return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
 
 
-def _checked(loaded: LoadedModel) -> list[_Stack]:
+def _checked(loaded: LoadedModel) -> list[Stack]:
     """Find the stacks of a model; refuse one whose layers cannot be removed one by one."""
     modules = [site.module for site in loaded.sites]
-    stacks = _stacks(loaded.model)
+    stacks = stacks_of(loaded.model)
     if len(set(modules)) < len(modules) or not stacks:
         raise UnsupportedModelError(
             f"The layers of {loaded.name} ({loaded.family}) share their weights or do not lie in a "
@@ -148,7 +115,7 @@ def _checked(loaded: LoadedModel) -> list[_Stack]:
 
 
 def _numbers_to_remove(
-    loaded: LoadedModel, stacks: Sequence[_Stack], layers: Sequence[Layer]
+    loaded: LoadedModel, stacks: Sequence[Stack], layers: Sequence[Layer]
 ) -> set[int]:
     """Check the layers to remove and return their numbers across both stacks."""
     numbers: dict[Layer, int] = {}
@@ -167,7 +134,7 @@ def _numbers_to_remove(
     return removed
 
 
-def _no_such_layer(loaded: LoadedModel, stacks: Sequence[_Stack], layer: Layer) -> str:
+def _no_such_layer(loaded: LoadedModel, stacks: Sequence[Stack], layer: Layer) -> str:
     """Say which layers there are."""
     existing: list[str] = []
     for stack in stacks:
@@ -181,8 +148,8 @@ def _no_such_layer(loaded: LoadedModel, stacks: Sequence[_Stack], layer: Layer) 
 
 def _unsupported(model: LoadedModel, removed: Collection[int], why: str) -> UnsupportedModelError:
     """Say which layers cannot be removed, and why."""
-    name_of = _namer(_stacks(model.model))
-    layers = [name_of(number) for number in sorted(removed)]
+    stacks = stacks_of(model.model)
+    layers = [layer_of(stacks, number) for number in sorted(removed)]
     names = ", ".join(str(n) if isinstance(n, int) else layer_words(n) for n in layers)
     noun = "Layer" if len(removed) == 1 else "Layers"
     return UnsupportedModelError(
@@ -206,34 +173,24 @@ def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     if not (before := layers_before(loaded)):
         return ()
     remaining = set(kept_layers(loaded))
-    name_of = _namer(_stacks(base))
-    return tuple(name_of(number) for number in range(before) if number not in remaining)
+    stacks = stacks_of(base)
+    return tuple(layer_of(stacks, number) for number in range(before) if number not in remaining)
 
 
 def kept_layers(loaded: LoadedModel) -> list[int]:
     """List the original numbers of the remaining layers, counted across both stacks."""
-    stacks = _stacks((loaded.whole or loaded).model)
+    stacks = stacks_of((loaded.whole or loaded).model)
     return list(chain.from_iterable(stack.numbers for stack in stacks))
 
 
 def layers_before(loaded: LoadedModel) -> int:
     """Return how many layers a model had before any was removed; 0 where none was."""
-    return sum(vars((loaded.whole or loaded).model).get(_BEFORE, {}).values())
+    return sum(vars((loaded.whole or loaded).model).get(BEFORE, {}).values())
 
 
 def count_layers(base: nn.Module) -> int:
     """Return how many layers a base model has, of both stacks."""
-    return sum(stack.n_layers for stack in _stacks(base))
-
-
-def _namer(stacks: Sequence[_Stack]) -> Callable[[int], Layer]:
-    """Return a function that names a layer by its number across both stacks."""
-
-    def name_of(number: int) -> Layer:
-        owner = next(stack for stack in reversed(stacks) if stack.start <= number)
-        return owner.layer(number)
-
-    return name_of
+    return sum(stack.n_layers for stack in stacks_of(base))
 
 
 def settings_before(base: nn.Module) -> dict[str, Any]:
@@ -250,9 +207,9 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
 def drop_layers(network: Any, remaining: Collection[int]) -> None:
     """Leave only the layers ``remaining``, by original number across both stacks, in place."""
     base: Any = getattr(network, "base_model", network)
-    stacks = _stacks(base)
+    stacks = stacks_of(base)
     marks = vars(base)
-    marks.setdefault(_BEFORE, {stack.name: stack.n_layers for stack in stacks})
+    marks.setdefault(BEFORE, {stack.name: stack.n_layers for stack in stacks})
     marks.setdefault(_SETTINGS, {})
     for stack in stacks:
         stays = [number in remaining for number in stack.numbers]
@@ -260,7 +217,7 @@ def drop_layers(network: Any, remaining: Collection[int]) -> None:
         _state_layers(network, stack, stays)
 
 
-def _drop(stack: _Stack, stays: Sequence[bool]) -> None:
+def _drop(stack: Stack, stays: Sequence[bool]) -> None:
     """Leave only some layers of one stack; those that stay remember their original numbers."""
     for number, items in zip(stack.numbers, stack.attentions, strict=True):
         for item in items:
@@ -278,7 +235,7 @@ def _drop(stack: _Stack, stays: Sequence[bool]) -> None:
     _set_numbers(stack.owner, _COUNTS, stack.n_layers, sum(stays))
 
 
-def _state_layers(network: Any, stack: _Stack, stays: Sequence[bool]) -> None:
+def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
     """Let the configurations of a network state the layers of a stack that stay.
 
     The base model remembers what the settings of the model as a whole were.
@@ -326,46 +283,11 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
                 setattr(submodule, name, new)
 
 
-def _stacks(base: Any) -> list[_Stack]:
-    """Find the layers of a base model by stack; an empty list where they cannot be told apart."""
-    modules = attention_modules(base)
-    by_list = layer_lists(base, modules)
-    n_listed = sum(map(len, chain(*by_list.values())))
-    if n_listed != len(modules) or len(by_list) > len(_COUNTS_OF_STACK):
-        return []
-    one_of_two = len(by_list) == 2
-    owners = [base.get_encoder(), base.get_decoder()] if one_of_two else [base]
-    n_before = vars(base).get(_BEFORE, {})
-    stacks: list[_Stack] = []
-    start = 0
-    for name, (path, attentions), owner in zip(
-        _COUNTS_OF_STACK, by_list.items(), owners, strict=False
-    ):
-        if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
-            return []
-        siblings = base.get_submodule(path.rpartition(".")[0]).children()
-        stack = _Stack(
-            name=name,
-            start=start,
-            one_of_two=one_of_two,
-            owner=owner,
-            lists=[
-                module
-                for module in siblings
-                if isinstance(module, nn.ModuleList) and len(module) == len(attentions)
-            ],
-            attentions=attentions,
-        )
-        stacks.append(stack)
-        start += n_before.get(name, stack.n_layers)
-    return stacks
-
-
 # --- the proof ------------------------------------------------------------------------------------
 
 
 def _as_bypassed(
-    loaded: LoadedModel, stacks: Sequence[_Stack], removed: Collection[int], shorter: LoadedModel
+    loaded: LoadedModel, stacks: Sequence[Stack], removed: Collection[int], shorter: LoadedModel
 ) -> bool:
     """Whether a shorter model puts out what the full model does with these layers bypassed."""
 
