@@ -13,7 +13,6 @@ from headscope.data.columns import plain
 from headscope.data.corpus import Corpus
 from headscope.data.files import read_filled
 
-COMMON_WORDS = 10_000  # Most common words of a language that stay unless another number is given
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500
 #: What the second column of a frequency file may be called in a heading.
@@ -120,22 +119,3 @@ def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:
     # sorted() is stable: ties keep the order of the source.
     top = sorted(counts, key=lambda word: -counts[word])[:N_FREQUENT]
     return Frequencies(source, lambda word: counts.get(word, 0.0), frozenset(top))
-
-
-def common_words(language: str, count: int) -> list[str]:
-    """Return the ``count`` most common words of a language by wordfreq, in lower case.
-
-    Raises
-    ------
-    InputError
-        If wordfreq has no list of the language.
-    """
-    import wordfreq
-
-    code = wordfreq_list(language)
-    if code is None:
-        raise InputError(
-            f"wordfreq counts no words of the language {language!r}; name another language, or "
-            "keep the words of a file."
-        )
-    return list(wordfreq.top_n_list(code, count))

@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from headscope.artefacts.saving import HEADSCOPE, REMOTE
+from headscope.artefacts.config_json import HEADSCOPE, REMOTE
 from headscope.core.heads import layer_name
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of

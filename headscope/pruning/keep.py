@@ -21,7 +21,6 @@ from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError, reason
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
-from headscope.models.load.manifest import COMPACT
 from headscope.models.load.sentence_files import MODULES
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -93,7 +92,6 @@ def keep(
         opens = write_model(
             compact,
             path,
-            COMPACT,
             method=model.method,
             repair=model.repair,
             provenance=result.provenance,

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
-from headscope.artefacts.saving import REMOTE
+from headscope.artefacts.config_json import REMOTE
 from headscope.core.safe_text import visible
 from headscope.models.load.sentence_files import MODULES
 from headscope.models.load.source import DEMO, is_hub_id

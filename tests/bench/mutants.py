@@ -47,7 +47,7 @@ additive-mask | attention.py | numbers of an additive mask are lost
 neuron-costs | shrinking/neurons.py | the dearest neurons go first
     largest=False).indices => largest=True).indices
 neuron-map | shrinking/neurons.py | what goes is not written by the rest
-    torch.linalg.solve(ridged[left][:, left], target[left]) => W[left]
+    torch.linalg.solve(A_remaining, target[remaining]) => W[remaining]
 rotary-sine | models/layouts/steps.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/steps.py | the bias of other heads

@@ -13,7 +13,7 @@ from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
-from headscope.models.load.manifest import kept_parts, recall_rows
+from headscope.models.load.manifest import kept_parts
 from headscope.models.load.network import check_finite, load_network, read_config
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
@@ -113,7 +113,6 @@ def load(
 
     # Make them one model, which knows where it comes from.
     loaded = wrap(network, tokenizer, name=source.name)
-    recall_rows(loaded.model, source.folder)
     if remaining is not None:
         loaded.origin = remaining.origin
     loaded.revision = outer.revision

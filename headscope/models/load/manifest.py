@@ -1,4 +1,4 @@
-"""``headscope.json``: which heads, neurons, layers and rows of its vocabulary a saved model has.
+"""``headscope.json``: which heads, neurons and layers a saved model has.
 
 config.json of a compact folder says the same, for whoever saves it again without the manifest.
 
@@ -34,18 +34,13 @@ from headscope.models.load.safe_files import read_json
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import count_layers, drop_layers
 from headscope.models.surgery.neurons import KeptNeurons, cut_neurons, whole_neurons
-from headscope.models.surgery.vocabulary import ROW_IDS, ROWS_BEFORE
 
-#: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
+#: What ``form`` says: heads left out of the tensors, or (in folders of headscope 0.1) zeros in
+#: tensors of the full shape.
 COMPACT = "compact"
 DENSE = "dense"
 SCHEMA = 1
-#: Most neurons that a manifest may speak of in one feed-forward network, and most rows of a
-#: vocabulary.
-_WIDEST = 1 << 20
-_MOST_ROWS = 1 << 24
-#: Key of the record of a vocabulary that has lost rows.
-VOCABULARY = "vocabulary"
+_WIDEST = 1 << 20  # Most neurons that a manifest may speak of in one feed-forward network
 
 
 @dataclass(frozen=True)
@@ -256,38 +251,3 @@ def _heads(path: Path, value: object, limit: int) -> tuple[int, ...]:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-# --- rows of the vocabulary -----------------------------------------------------------------------
-
-
-def vocabulary_record(model: Any) -> dict[str, Any] | None:
-    """Return what ``headscope.json`` says of a base model's vocabulary; None if it is whole.
-
-    ``kept`` lists runs of original ids, in the order of the rows.
-    """
-    state = vars(model.get_input_embeddings())
-    if ROW_IDS not in state:
-        return None
-    return {"rows": state[ROWS_BEFORE], "kept": as_spans(state[ROW_IDS])}
-
-
-def recall_rows(model: Any, folder: Path) -> None:
-    """Let a base model that was read from a folder remember which rows its vocabulary lost."""
-    path = folder / MANIFEST
-    data = read_json(path) if path.is_file() else None
-    record = data.get(VOCABULARY) if isinstance(data, dict) else None
-    if record is None:
-        return
-    table = model.get_input_embeddings()
-    record = _object(record)
-    before = record.get("rows")
-    limit = min(before, _MOST_ROWS) if _is_count(before) else 0
-    ids = from_spans(record.get("kept"), limit)
-    if ids is None or len(ids) != table.num_embeddings:
-        raise CheckpointError(
-            f"{path} does not list the {table.num_embeddings:,} rows of the vocabulary that the "
-            "weights have; the two do not belong together."
-        )
-    vars(table)[ROW_IDS] = ids
-    vars(table)[ROWS_BEFORE] = before

@@ -9,7 +9,7 @@ import torch
 from headscope.analyses.classify.labels import which_special
 from headscope.analyses.linear.measure import correlate, readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
-from headscope.analyses.transfer.summary import spread_ratio
+from headscope.analyses.transfer.intervals import spread_ratio
 from headscope.core.rounding import above, first_largest, tied
 from headscope.models.run.pooling import MODES
 from headscope.pruning.methods import exchange, per_layer
