@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from headscope.models.surgery.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
-    from headscope.pruning.scores import measure as measure
-    from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
     from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
@@ -82,7 +80,6 @@ _MODULES = {
     "reports.options": "report insights",
     "reports.result": "ReportResult InsightsResult",
     "reports.compare": "compare",
-    "pruning.scores": "scores measure",
     "models.load.loading": "load",
     "models.run.loaded": "wrap",
     "models.surgery.copies": "remove_heads",
