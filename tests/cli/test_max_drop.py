@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from measuring import measured
 from outcomes import refused
 from tiny_models import tiny_bert
 from torch.nn.functional import normalize
@@ -17,7 +18,7 @@ from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
-from headscope.pruning.run import open_sources
+from headscope.pruning.sources import open_sources
 from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
 from headscope.stats.estimate import Estimate
@@ -75,7 +76,6 @@ PLAIN = (
     "demo",
     "--task",
     "similarity",
-    "--no-roles",
     "--no-validate",
     "--data",
     "stsb-test.csv",
@@ -93,7 +93,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     shown = next(line for line in lines if "--save" in line)
     command = shown.partition(" #")[0]
     assert "--max-drop 0.5" in command
-    result = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json").json
+    result = run(*shlex.split(command)[1:], "--no-validate", "--format", "json").json
     assert {(layer, head) for layer, head in result["saved"]["heads_removed"]} == IDLE
     most = result["max_drop"]
     assert (most["count"], most["wanted"]) == (len(IDLE), 0.5)
@@ -171,7 +171,7 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     others = [line for line in lines if line.split(",")[0] not in chosen.first]
     (at_desk / "others.csv").write_text("".join(others))
     assert len(others) == 70
-    whole = headscope.measure("demo", "similarity", "others.csv")
+    whole = measured("demo", "similarity", "others.csv")
     assert result["baseline"]["value"]["value"] == pytest.approx(whole.value.value, abs=1e-6)
 
 

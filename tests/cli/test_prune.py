@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import measured
 from outcomes import Command, fits, read_rows, refused
 from tiny_models import tiny_bert, write_translator
 
@@ -24,7 +25,7 @@ PAIRS = [
     ("it was red", "it is red was it"),
     ("she sat", "a mat was it"),
 ]
-JSON = ("--no-roles", "--format", "json")
+JSON = ("--format", "json")
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +48,14 @@ def data(files: dict[str, tuple[Path, Path]]) -> tuple[object, ...]:
 def test_same_seed_gives_the_same_result(run, model, files):
     methods = ("--method", "gates", "--method", "random", "--fraction", "0.5")
 
-    def measured(seed: int) -> Any:
+    def pruned(seed: int) -> Any:
         result = run("prune", model, *data(files), *methods, "--seed", seed, *JSON).json
         del result["provenance"]["created"]
         return result
 
-    first = measured(1)
-    assert first == measured(1)
-    assert first["curves"] != measured(2)["curves"]
+    first = pruned(1)
+    assert first == pruned(1)
+    assert first["curves"] != pruned(2)["curves"]
 
 
 def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
@@ -65,7 +66,7 @@ def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
     assert (curve["method"], curve["repair"]) == ("manual", "none")
     assert point["heads_removed"] == [[0, 1], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert result["calibration"] is None
-    expected = headscope.measure(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
+    expected = measured(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
     assert point["value"]["value"] == pytest.approx(expected.value.value, abs=1e-9)
     assert run(*call, "--heads", "L0H0,L1H2", "--save", tmp_path / "less").code == 0
     again = ("prune", tmp_path / "less", *call[2:])
@@ -81,7 +82,7 @@ def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
         for layer, head in ((0, 1), (0, 3), (1, 2)):
             loaded.sites[layer].projections.out.weight[:, 8 * head : 8 * head + 8] = 0.0
     test, train = files["fidelity"]
-    few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"], "roles": False}
+    few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"]}
     point = headscope.prune(loaded, data=test, calibration=train, **few).curve(method).points[1]
     assert point.heads_removed == ((0, 1), (0, 3), (1, 2))
     assert point.value.value == pytest.approx(1.0, abs=1e-6)
@@ -95,7 +96,7 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(tmp_path, files
         for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
             module.weight.zero_()
             module.bias.zero_()
-    few = {"fractions": [0.5], "roles": False, "repairs": ["none", "scale", "surgeon"]}
+    few = {"fractions": [0.5], "repairs": ["none", "scale", "surgeon"]}
     test, train = files[task]
     found = headscope.prune(loaded, task=task, data=test, calibration=train, **few)
     assert "means anything" in found.warnings[-1]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import measured
 from outcomes import refused
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
@@ -23,7 +24,7 @@ from headscope.core.files import sha256_of_file
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.run import open_sources
+from headscope.pruning.sources import open_sources
 from headscope.tasks import calibration
 from headscope.tasks.making import make_task
 
@@ -147,7 +148,7 @@ def check_folder(result: dict[str, Any]) -> None:
         task = make_task("fidelity", half.data, full)
         value = task.value(task.outputs(small))
     else:
-        value = headscope.measure(small, result["task"], data, reference=full).value.value
+        value = measured(small, result["task"], data, reference=full).value.value
     assert value == pytest.approx(point["value"]["value"], abs=1e-4)
 
 
@@ -175,7 +176,6 @@ SIMILAR = (
     "stsb-test.csv",
     "--calibration",
     "stsb-train.csv",
-    "--no-roles",
     "--format",
     "json",
 )
@@ -190,7 +190,7 @@ def test_of_several_the_best_on_the_calibration_data_is_kept(run, desk):
     for candidate in candidates:
         heads = point_of(result, candidate["method"], "none")["heads_removed"]
         without = ",".join(f"L{x}H{y}" for x, y in heads)
-        there = headscope.measure("demo", "similarity", "stsb-train.csv", without=without)
+        there = measured("demo", "similarity", "stsb-train.csv", without=without)
         assert candidate["value"] == pytest.approx(there.value.value, abs=1e-6)
     best = max(candidates, key=lambda c: c["value"])
     assert result["kept"]["method"] == best["method"]
@@ -200,7 +200,7 @@ def test_of_several_the_best_on_the_calibration_data_is_kept(run, desk):
 def test_the_lowest_loss_is_the_best(run, desk):
     for k, name in enumerate(("a.txt", "b.txt")):
         (desk / name).write_text("\n".join(pair[k] for pair in PAIRS * 9), encoding="utf-8")
-    data = ("--task", "mlm", "--data", "a.txt", "--calibration", "b.txt", "--no-roles")
+    data = ("--task", "mlm", "--data", "a.txt", "--calibration", "b.txt")
     methods = ("--method", "magnitude", "--method", "fisher", "--format", "json")
     result = run("prune", "my-mlm", *data, *methods, *SAVE).json
     assert result["higher_is_better"] is False
@@ -314,7 +314,7 @@ def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):
 
     spoil(monkeypatch, off, which="position_embeddings.weight")
     call = ("prune", "bag", "--task", "similarity", "--data", "ties.csv", "--heads", "L0H1")
-    more = ("--no-roles", "--no-validate", "--save", "small", "--format", "json")
+    more = ("--no-validate", "--save", "small", "--format", "json")
     result = run(*call, *more).json
     saved = result["saved"]
     assert abs(saved["measured"] - result["kept"]["value"]) > 1e-3, "no near-tie swapped"
@@ -339,6 +339,6 @@ def test_what_could_not_be_written_at_the_end_is_refused_before_the_run(
 
 def test_half_precision_is_measured_as_it_is_saved(run, desk):
     data = ("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--dtype", "bfloat16")
-    more = ("--no-roles", "--no-ablation", "--no-validate", "--format", "json")
+    more = ("--no-validate", "--format", "json")
     result = run("prune", "demo", *data, *more, *SAVE).json
     assert result["saved"]["measured"] == pytest.approx(result["kept"]["value"], abs=1e-4)

@@ -11,6 +11,7 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
 
 import headscope
+from headscope.analyses.symmetric.run import random_sets
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
@@ -151,20 +152,21 @@ def test_tied_queries_and_keys_are_as_good_as_no_head_removed():
     assert all(head.asymmetry.value < 1e-9 for head in found.heads)
 
 
-def test_single_heads_and_sets_are_what_effects_measure():
+def test_sets_of_random_heads_are_what_effects_measure():
     loaded = opened()
-    found = headscope.symmetric(loaded, LINES, alone=True)
+    found = headscope.symmetric(loaded, LINES)
     effects = Effects(loaded, as_plain(LINES))
-    cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
-    head = next(h for h in found.heads if h.name == "L1H2")
-    assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
+    drawn = random_sets([(row, head) for row in range(3) for head in range(4)], seed=0)
+    versions = [Exchanged(removed, heads) for heads in drawn[4]]
+    cosines = effects.cosines(versions, silent, "")
+    assert found.sets[0].removed.cosine.value == pytest.approx(float(cosines.mean()))
     assert [chosen.heads for chosen in found.sets] == [4, 8]
     assert all(chosen.removed.draws == 5 for chosen in found.sets)
     assert found.whole["symmetric"].draws == 1
     assert found.whole["symmetric"].cosine_std is None
     assert found.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
-    assert found.heads[0].symmetric.cosine.low is None
+    assert found.whole["symmetric"].cosine.low is None
     low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
     assert 0.9 < low < 0.945 < high < 0.99
 
@@ -177,8 +179,8 @@ def test_a_task_stands_beside_the_cosine(tmp_path):
     assert found.task.baseline.value == pytest.approx(1)
     assert found.whole["symmetric"].metric < 1
     assert found.whole_difference.value == pytest.approx(found.whole["symmetric"].metric - 1)
-    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, alone=True, control=False)
-    assert linear.heads[0].alone.difference.value < 0
+    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, control=False)
+    assert linear.form("linear").whole_scaled.difference.value < 0
     assert linear.mean_output.metric < 1
 
 

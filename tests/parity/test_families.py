@@ -392,4 +392,4 @@ def test_what_is_no_model_or_cannot_classify():
         headscope.wrap(both)
     classifier = tiny("gpt2", auto=AutoModelForSequenceClassification)
     with pytest.raises(InputError, match="in memory has no pad_token_id"):
-        headscope.scores(classifier, "magnitude")
+        headscope.prune(classifier, methods=["magnitude"])

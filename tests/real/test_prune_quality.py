@@ -6,7 +6,7 @@ import pytest
 
 import headscope
 
-FEW = {"limit": 32, "calibration_limit": 32, "roles": False, "ablation": False}
+FEW = {"limit": 32, "calibration_limit": 32}
 
 
 def test_each_repair_helps(demo):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.analyses.symmetric.run import (
+from headscope.analyses.symmetric.measure import (
     changed_attention,
     changed_scores,
     score_asymmetry,

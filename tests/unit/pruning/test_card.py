@@ -39,8 +39,6 @@ def result(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Prun
         heads="L0H1,L1H0,L1H3",
         repairs=["none"],
         limit=20,
-        ablation=False,
-        roles=False,
         save=tmp_path_factory.mktemp("card") / "small",
         command="headscope prune full --heads L0H1,L1H0,L1H3 --save small",
     )

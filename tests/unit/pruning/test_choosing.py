@@ -43,18 +43,12 @@ def test_importance_by_example_is_the_mean_absolute_derivative_of_single_example
     given = toy_given(f=torch.tanh)
     differences = _differences(given)
     expected = differences.abs().mean(dim=0)
-    found = rank("importance-example", given, normalise=False)
-    torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-7)
+    by_layer = expected.view(2, 3)
+    normalised = by_layer / by_layer.norm(dim=1, keepdim=True)
+    found = rank("importance-example", given)
+    torch.testing.assert_close(found.values, normalised.flatten(), rtol=1e-5, atol=1e-7)
     # Adding gradients up before the absolute value, as a copied script does, gives less.
     assert (differences.mean(dim=0).abs() < expected).all()
-
-
-def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients():
-    given = toy_given(f=torch.tanh, use_labels=True)
-    g = _differences(given)
-    found = Fisher(given)
-    torch.testing.assert_close(found.matrix, g.T @ g, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(found.values, (g**2).sum(dim=0), rtol=1e-4, atol=1e-6)
 
 
 def test_label_free_fisher_is_the_gauss_newton_matrix_in_expectation():

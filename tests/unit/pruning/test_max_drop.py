@@ -47,7 +47,7 @@ class Planted:
         self.made.append((kind, len(removed)))
         return SimpleNamespace(removed=removed, kind=kind)
 
-    def forget_others(self, made: Any) -> None:
+    def forget_all_but(self, made: Any) -> None:
         """Nothing is remembered here."""
 
     def change(self, made: Any) -> Any:

@@ -9,7 +9,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.errors import InputError
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.run import open_sources
+from headscope.pruning.sources import open_sources
 
 
 def pairs_file(path: Path, numbers: range) -> Path:
@@ -65,13 +65,9 @@ def test_labels_are_said_where_the_choice_read_them(tmp_path):
     rows = (tmp_path / "data.tsv", tmp_path / "others.tsv")
     for path, word in zip(rows, ("cat", "dog"), strict=True):
         path.write_text("".join(f"{'a ' * i}{word}\t{i % 2}\n" for i in range(8)))
-    few = {"fractions": [0.5], "repairs": ["none"], "roles": False, "validate": False}
+    few = {"fractions": [0.5], "repairs": ["none"], "validate": False}
     few |= dict(zip(("data", "calibration"), rows, strict=True))
-    for methods, labels, told in (
-        (["ablation"], False, True),
-        (["fisher"], True, True),
-        (["surgeon"], True, False),
-    ):
-        options = {"task": "classification", "methods": methods, "labels": labels, **few}
-        assert headscope.prune(model, **options).calibration.labels is told
-    assert not PruneOptions(methods=["random"], ablation=False).needs_calibration
+    for method, reads_labels in (("ablation", True), ("importance-token", True), ("fisher", False)):
+        result = headscope.prune(model, task="classification", methods=[method], **few)
+        assert result.calibration.labels is reads_labels
+    assert not PruneOptions(methods=["random"]).needs_calibration

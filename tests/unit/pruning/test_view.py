@@ -1,6 +1,5 @@
 """What is shown of a result: one point, settled beforehand; and of a loss how much at most."""
 
-import csv
 import io
 import json
 import re
@@ -69,14 +68,12 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
 
 def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
-    few |= {"calibration_limit": 8, "ablation": True, "roles": False}
+    few |= {"calibration_limit": 8}
     found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
     document = json.loads(to_json(found))
     points = document["curves"][0]["points"]
-    everything = [document["baseline"], *points, *document["ablation"]]
-    assert all(item["value"]["low"] is None for item in everything)
+    assert all(item["value"]["low"] is None for item in [document["baseline"], *points])
     assert {point["p_value"] for point in points} == {1.0}
-    assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])
     assert from_dict(PruneResult, document) == found
     ends = found.to_frame()[["low", "high", "difference_low", "difference_high"]]
     assert ends.isna().all(axis=None)
@@ -86,15 +83,11 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     text = console.export_text()
     assert "no interval" in text
     assert not re.search(r"\b(inf|nan|None)\b", text)
-    files = view_of("prune").files(found)
-    (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
-    rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
-    assert {row["value_low"] + row["difference_high"] for row in rows} == {""}
 
 
 def test_the_largest_seed_can_be_used(tmp_path):
-    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8, "ablation": False}
-    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"], "roles": False}
+    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8}
+    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"]}
     few |= {"seed": 2**63 - 1, "validate": False}
     found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
     assert [len(curve.points) for curve in found.curves] == [2, 2]

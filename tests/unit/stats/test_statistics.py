@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headscope.analyses.linear import LinearOptions
-from headscope.analyses.linear.measure import correlate
+from headscope.analyses.linear.correlation import correlate
 from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.paired_change import resampled_estimate

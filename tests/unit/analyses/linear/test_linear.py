@@ -13,15 +13,17 @@ from torch.nn import functional as F
 from headscope.analyses.linear.measure import (
     AVERAGES,
     EVEN,
-    EVERY,
+    FORMS_AND_EVEN,
     LinearSums,
+    linear_attention,
+)
+from headscope.analyses.linear.resamples import Resamples
+from headscope.analyses.linear.stored_keys import (
     closed_form,
     coherence,
-    linear_attention,
     readout_errors,
     unit_keys,
 )
-from headscope.analyses.linear.run import Resamples
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
@@ -77,7 +79,7 @@ def test_a_form_is_its_sum_over_keys(case):
         given = torch.full((N, N), 0.7).masked_fill(~mask, torch.finfo(torch.float32).min)
     if case == "-10000":  # what some models write for minus infinity
         given = torch.zeros(N, N).masked_fill(~mask, -10000.0)
-    for form in EVERY:
+    for form in FORMS_AND_EVEN:
         ours = linear_attention(form, q, k, v, scale=0.37, mask=given)
         rows = by_hand(form, q, k, v, 0.37, lambda i, j: bool(mask.expand(N, N)[i, j]))
         expected = torch.tensor(rows, dtype=torch.float64)
@@ -93,12 +95,12 @@ def test_what_could_divide_by_nothing_or_overflow():
     # A query without any weight gets zeros.
     q, k, v = draw()
     none = torch.zeros(N, N, dtype=torch.bool)
-    for form in EVERY:
+    for form in FORMS_AND_EVEN:
         assert not linear_attention(form, q, k, v, scale=1.0, mask=none).any()
     assert not linear_attention("relu-normalised", -q.abs(), k, v, scale=1.0).any()
     # Half precision is summed in single; sums without normalisation would not fit into it.
     q, k, v = (x.to(torch.float16) for x in draw())
-    for form in EVERY:
+    for form in FORMS_AND_EVEN:
         found = linear_attention(form, 9 * q, 9 * k, v, scale=1.0)
         assert found.dtype == torch.float32
         assert bool(found.isfinite().all())
@@ -118,7 +120,7 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     """Sums of two batches with padding; every form's output and z at real tokens, (t, h, d)."""
     generator = torch.Generator().manual_seed(2)
     z_of = []
-    y_of = {form: [] for form in EVERY}
+    y_of = {form: [] for form in FORMS_AND_EVEN}
     batches = [torch.tensor(lengths) for lengths in (LENGTHS[:2], LENGTHS[2:])]
     masks = [torch.arange(int(n.max()))[None] < n[:, None] for n in batches]
     sums = LinearSums({4: 1, 5: HEADS}, masks, D)  # of two sites the second
@@ -128,7 +130,7 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
         mask = real[:, None, None]
         z = attention_pattern(q, k, scale=SCALE, mask=mask) @ v
         sums.update(number, inputs_of(q, k, v, mask), z)
-        for form in EVERY:
+        for form in FORMS_AND_EVEN:
             y = linear_attention(form, q, k, v, scale=SCALE, mask=mask)
             y_of[form] += [y[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
         z_of += [z[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
@@ -147,7 +149,7 @@ def test_errors_are_those_of_all_tokens_of_the_sentences(left_out):
     outputs = {form: y[counted] for form, y in outputs.items()}
     scales = sums.scales()[1:]
     assert sums.tokens.tolist() == list(LENGTHS)
-    for h, (i, form) in itertools.product(range(HEADS), enumerate(EVERY)):
+    for h, (i, form) in itertools.product(range(HEADS), enumerate(FORMS_AND_EVEN)):
         own = z[:, h]
         y = outputs[form][:, h]
         spread = np.linalg.norm(own - own.mean(0))
@@ -200,7 +202,7 @@ def every(n: int) -> Tensor:
 def errors(k: Tensor, beta: float = 3.0) -> dict[str, float]:
     real = every(k.shape[2])
     unit, _ = unit_keys(k, real, centred=False)
-    return {name: float(x) for name, x in readout_errors(unit, real, beta).items()}
+    return {name: float(x) for name, x in readout_errors(unit, real, {"softmax": beta}).items()}
 
 
 def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
@@ -235,8 +237,8 @@ def test_padding_and_the_keys_mean_change_nothing_they_should_not():
         alone, same = unit_keys(k, every(5), centred=centred)
         torch.testing.assert_close(length, same)
         torch.testing.assert_close(coherence(ours, real), coherence(alone, every(5)))
-        expected = readout_errors(alone, every(5), 3.0)
-        torch.testing.assert_close(readout_errors(ours, real, 3.0), expected)
+        expected = readout_errors(alone, every(5), {"softmax": 3.0})
+        torch.testing.assert_close(readout_errors(ours, real, {"softmax": 3.0}), expected)
     moved, _ = unit_keys(k + 100, every(5), centred=True)
     torch.testing.assert_close(moved, unit_keys(k, every(5), centred=True)[0])
     assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
