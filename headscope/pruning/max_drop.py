@@ -15,6 +15,7 @@ sentence with what heads were chosen on are left out: on these the models are be
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
@@ -105,7 +106,7 @@ def find_most(
     # Settle the order of the heads, and the way to prune, without the examples.
     pruner = pruner.on(examples)
     rankings = pruner.rankings(methods)
-    ways = [(method, repair) for method in methods for repair in repairs]
+    ways = list(itertools.product(methods, repairs))
     chosen, distances = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
     method, repair = chosen
     ranking = rankings[method]

@@ -37,7 +37,9 @@ _FEW_SHARES = 6  # So many shares are shown with intervals, too.
 
 def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the metric by share of heads removed, with intervals, as a table and as a figure."""
-    shares = {round(point.fraction, 3) for curve in result.curves for point in curve.points}
+    shares: set[float] = set()
+    for curve in result.curves:
+        shares |= {round(point.fraction, 3) for point in curve.points}
     table = _shares_table(result, sorted(shares))
     if len(shares) > _FEW_SHARES:
         yield table

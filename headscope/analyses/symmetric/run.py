@@ -52,7 +52,9 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     loaded = opened.loaded
     effects = opened.effects
     seed = options.seed
-    positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
+    positions: list[tuple[int, int]] = []  # row of the site, and head
+    for site in loaded.sites:
+        positions += [(site.row, head) for head in range(site.n_heads)]
 
     # Measure the model's own scores, then its changed versions.
     asymmetry, causal = observed_scores(loaded, effects)
