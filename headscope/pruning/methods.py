@@ -93,8 +93,8 @@ def importance_of_tokens(context: Context) -> Ranking:
     total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        gates = batch.gates("token")
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+        ones = batch.gates("token")
+        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
         # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads) -> (rows, pos, n_units)
         sizes = units.contract(exact(gradient.permute(0, 3, 1, 2))).abs().cpu()
         real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
@@ -109,8 +109,8 @@ def importance_of_examples(context: Context) -> Ranking:
     total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        gates = batch.gates("example")
-        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+        ones = batch.gates("example")
+        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
         sizes = units.contract(exact(gradient)).abs().cpu()  # (examples, n_units)
         total += sizes.sum(dim=0)
         count += len(sizes)

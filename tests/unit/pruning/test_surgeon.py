@@ -13,8 +13,9 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.data.examples import Examples
 from headscope.models.surgery.output_maps import replaced_outputs
+from headscope.pruning.elimination import Elimination, cheapest_counts
 from headscope.pruning.ranking import Context, Repaired
-from headscope.pruning.surgeon import Elimination, Surgeon, cheapest_counts, surgeon, surgeon_of
+from headscope.pruning.surgeon import Surgeon, surgeon, surgeon_of
 from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.units import units_of
 
