@@ -28,10 +28,10 @@ def measured(
     ``reference`` is the model that fidelity is a distance to, where it is not the model itself.
     """
     loaded = chosen_stack(open_for_tasks(model, task=task, **loading), None, task)
-    whole = loaded
+    target = loaded
     if reference is not None:
-        whole = chosen_stack(open_for_tasks(reference), None, task)
-    examples = make_task(task, read_examples(task, data, limit, 0), whole, seed=0, limit=limit)
+        target = chosen_stack(open_for_tasks(reference), None, task)
+    examples = make_task(task, read_examples(task, data, limit, 0), target, seed=0, limit=limit)
     gates = None
     if without is not None:
         units = units_of(loaded)
