@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
-    from headscope.pruning.scores import measure as measure
-    from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
     from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
@@ -68,13 +66,11 @@ _HOMES = {
     "compare": "reports.compare",
     "feed_forwards": "models.anatomy.feed_forward",
     "load": "models.load.loading",
-    "measure": "pruning.scores",
     "register": "artefacts.compact_classes",
     "remove_heads": "models.surgery.copies",
     "remove_layers": "models.surgery.layers",
     "remove_neurons": "models.surgery.neurons",
     "save": "artefacts.saving",
-    "scores": "pruning.scores",
     "wrap": "models.run.loaded",
 }
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.core.roles"}

@@ -257,11 +257,6 @@ def _prune(result: PruneResult) -> Iterator[Found]:
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
         yield where, "heads removed", Number(drop.count, better=1)
-    for row in result.ablation:
-        yield f"without {row.name}", metric, number(row.value.value, row.value.interval)
-    for alone in result.kept_alone:
-        where = f"layer {alone.layer} with one head"
-        yield where, metric, number(alone.value.value, alone.value.interval)
 
 
 def _pruned(value: Estimate, better: int) -> Number:

@@ -385,8 +385,6 @@ MEASURES = (
     # (two of them say it, and one of them measures a copy)
     *(command for command in COMMANDS if command.name not in ("validate", "report", "depth")),
     Command("depth", lambda m, f: headscope.depth(m, length=16, sequences=2, control=False)),
-    Command("scores", lambda m, f: headscope.scores(m, "magnitude", limit=8)),
-    Command("measure", lambda m, f: headscope.measure(m, limit=8)),
     Command("insights", lambda m, f: headscope.insights(m)),
 )
 

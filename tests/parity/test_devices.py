@@ -66,7 +66,7 @@ def device(float64: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated
 def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
     of_text = {"length": 8, "sequences": 1}
     ablated = {"ablate": True, "data": text, "ablate_limit": 2}
-    short = {"limit": 3, "calibration_limit": 2, "ablation": False, "fractions": [0.5]}
+    short = {"limit": 3, "calibration_limit": 2, "fractions": [0.5]}
     once = {"sizes": [8], "seeds": 1, "spread_seeds": 1, "steps": 2, "search": False}
     few = {"train_limit": 16, "test_limit": 12, "variants": ["layernorm"], "random": []}
     return {

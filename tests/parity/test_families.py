@@ -375,4 +375,4 @@ def test_what_is_no_model_or_cannot_classify():
         headscope.wrap(clip)
     classifier = tiny("gpt2", auto=AutoModelForSequenceClassification)
     with pytest.raises(InputError, match="in memory has no pad_token_id"):
-        headscope.scores(classifier, "magnitude")
+        headscope.prune(classifier, methods=["magnitude"])

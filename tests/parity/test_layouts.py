@@ -90,7 +90,7 @@ def test_commands_have_the_numbers_of_the_plain_folder(tmp_path):
     found = []
     made.SAME["half a head"].change(folder)
     (tmp_path / "lines.txt").write_text("\n".join(SOURCES))
-    few = {"heads": "L0H1,L1H3", "roles": False, "ablation": False}
+    few = {"heads": "L0H1,L1H3"}
     for loaded in map(opened, (folder, made.source())):
         heads = headscope.classify(loaded, list(SOURCES)).to_frame()
         curve = headscope.prune(loaded, data=tmp_path / "lines.txt", **few).curves[0]

@@ -144,8 +144,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             repairs=("none",),
             stack="all",
             limit=limit,
-            ablation=False,
-            roles=False,
             validate=False,
             seed=seed,
             progress=tell,

@@ -16,6 +16,7 @@ import headscope
 from headscope.analyses.transfer import TRAINED
 from headscope.analyses.transfer.result import TransferResult
 from headscope.analyses.transfer.view import blocks
+from headscope.commands import COMMANDS
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.reversed_phrases import reversed_phrases
