@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import headscope
-from headscope.analyses.attribute.reversal import matched_sets
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
@@ -32,6 +31,7 @@ from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.data.pieces import readable_pieces
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
+from headscope.live.random_sets import matched_sets
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, gate, intervene
