@@ -108,6 +108,6 @@ def test_a_cosine_asks_for_no_logits_of_a_large_vocabulary(files):
     exact = "headscope.analyses.attribute.run._exact"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, lambda own: own)  # the copy would have no hook
-        patch.setattr("headscope.analyses.attribute.measure.TOLERANCE", 1e-3)
+        patch.setattr("headscope.analyses.attribute.parts.TOLERANCE", 1e-3)
         assert outcome(loaded, attribute, files) == (True, "")
     assert set(seen) == {1}
