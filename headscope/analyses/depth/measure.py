@@ -62,7 +62,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.depth.result import DepthCurves, Protection, Trend
+from headscope.analyses.depth.result import Curve, DepthCurves, Protection, Trend
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
@@ -145,13 +145,17 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
         arguments = {**read.given, state: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
-    places = [layers[0].enters, *(layer.leaves for layer in layers)]
+    between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
     eager = use_implementation(loaded.model, "eager")
     seeing = watch_inputs(loaded.sites, see)
-    with capture(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # all in float64
+    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes():
         loaded.forward(input_ids, torch.ones_like(input_ids))
-    states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
+    first_state, _ = seen[layers[0].enters]
+    states = [first_state]
+    for layer in layers:
+        _, left_behind = seen[layer.leaves]
+        states.append(left_behind)
     return OwnRun(states, inputs)
 
 
@@ -164,8 +168,8 @@ def run_variant(
 ) -> Iterator[Tensor]:
     """Yield the embeddings of a run, and then the state after each layer: n_layers + 1 tensors.
 
-    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention: it is the
-    same for all variants with a norm before it, and for all without.
+    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention, by whether
+    it has a norm before it: it is the same for all variants that do, and for all that do not.
     """
 
     def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
@@ -180,13 +184,14 @@ def run_variant(
         (site,) = layer.sites
         (attention,) = layer.attention
         network = layer.network
-        known = {} if i else shared
-        kind = variant.layernorm and attention.before is not None
-        if kind in known:
+        is_normed = variant.layernorm and attention.before is not None
+        if i == 0 and is_normed in shared:
+            attended = shared[is_normed]
             router.skip([(site.stack, site.layer)])
         else:
-            known[kind] = attend(site, normed(attention.before, x), run.inputs[site.row], router)
-        attended = known[kind]
+            attended = attend(site, normed(attention.before, x), run.inputs[site.row], router)
+        if i == 0:
+            shared[is_normed] = attended
         x = normed(attention.after, x + attended if variant.skip else attended)
         if variant.ffn:
             hidden = normed(network.before, x)
@@ -214,18 +219,24 @@ def measure_ratios(
     """
     router = Router(loaded.sites, others=loaded.others)
     gap = 0.0
-    ratios: list[list[Array]] = []
+    ratios: list[list[Array]] = []  # By variant and point
     shared: dict[bool, Tensor] = {}
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            ratios.append([])
+            by_point: list[Array] = []
             for point, hidden in enumerate(run_variant(layers, router, run, variant, shared)):
-                ratios[-1].append(numpy(residual_ratio(hidden)))
+                by_point.append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
-                    exact = widest(run.states[point])
-                    largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
-                    gap = max(gap, float(largest) if largest.isfinite() else math.inf)
+                    gap = max(gap, _relative_gap(hidden, run.states[point]))
+            ratios.append(by_point)
     return np.array(ratios), gap
+
+
+def _relative_gap(hidden: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of two states, relative to the largest entry above 1."""
+    exact = widest(expected)
+    difference = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
+    return float(difference) if difference.isfinite() else math.inf
 
 
 # --- the residual ---------------------------------------------------------------------------------
@@ -255,43 +266,86 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     """
     full = ratios[_INDEX["full"]]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        shares = np.stack(
-            [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
-        )
+        shares = [
+            (ratios[_INDEX[pair.having]] - ratios[_INDEX[pair.lacking]]) / full
+            for pair in COMPARISONS
+        ]
         trends, counted = _trends(ratios, floor)
-        always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
-        values = np.concatenate([ratios, shares, trends])
-        counts = np.concatenate([always, counted])
-        n = counts.sum(axis=-1)
-        mean = np.where(counts, values, 0.0).sum(axis=-1) / n
-        squares = np.where(counts, values - mean[..., None], 0.0) ** 2
-        std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
-        half = t_half_width(std / np.sqrt(n), n)
-    tables = (mean, std, mean - half, mean + half)
-    means, stds, lows, highs = ([tuple(map(finite, row)) for row in table] for table in tables)
-    *names, bare = (variant.name for variant in VARIANTS)
-    shown = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+        ratio_means = _over_windows(ratios, np.ones(ratios.shape, dtype=bool))
+        share_means = _over_windows(np.array(shares), np.ones((len(shares), *full.shape), bool))
+        trend_means = _over_windows(trends, counted)
+        collapsed = {
+            variant.name: collapsed_after(ratios[i].mean(axis=-1))
+            for i, variant in enumerate(VARIANTS[:-1])
+        }
+    names = [variant.name for variant in VARIANTS[:-1]]
+    bare = VARIANTS[-1].name
+    protected = [
+        Protection(
+            *pair,
+            mean=share_means.mean[i],
+            std=share_means.std[i],
+            low=share_means.low[i],
+            high=share_means.high[i],
+        )
+        for i, pair in enumerate(COMPARISONS)
+    ]
     return DepthCurves(
-        variants=dict(zip(names, means, strict=False)),
-        std=dict(zip(names, stds, strict=False)),
-        attention_without_layernorm=means[_INDEX[bare]],
-        attention_without_layernorm_std=stds[_INDEX[bare]],
-        protected=tuple(
-            Protection(*comparison, means[i], stds[i], lows[i], highs[i])
-            for i, comparison in zip(shown, COMPARISONS, strict=True)
-        ),
-        collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
+        variants={name: ratio_means.mean[_INDEX[name]] for name in names},
+        std={name: ratio_means.std[_INDEX[name]] for name in names},
+        attention_without_layernorm=ratio_means.mean[_INDEX[bare]],
+        attention_without_layernorm_std=ratio_means.std[_INDEX[bare]],
+        protected=tuple(protected),
+        collapsed_after=collapsed,
         trends={
-            name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
-            for i, name in enumerate(TRENDS, shown.stop)
+            name: Trend(
+                mean=trend_means.mean[i],
+                low=trend_means.low[i],
+                high=trend_means.high[i],
+                windows=trend_means.windows[i],
+            )
+            for i, name in enumerate(TRENDS)
         },
     )
 
 
+class _Means(NamedTuple):
+    """Means over windows with their spread, a curve for each number; None where there is none."""
+
+    mean: list[Curve]
+    std: list[Curve]
+    low: list[Curve]
+    high: list[Curve]
+    windows: list[tuple[int, ...]]  # That count at each point
+
+
+def _over_windows(values: Array, counted: Array) -> _Means:
+    """Average (numbers, n_layers + 1, windows) over the windows that count."""
+    n = counted.sum(axis=-1)
+    mean = np.where(counted, values, 0.0).sum(axis=-1) / n
+    squares = np.where(counted, values - mean[..., None], 0.0) ** 2
+    std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
+    half_width = t_half_width(std / np.sqrt(n), n)
+    return _Means(
+        mean=_curves(mean),
+        std=_curves(std),
+        low=_curves(mean - half_width),
+        high=_curves(mean + half_width),
+        windows=[tuple(row) for row in n.tolist()],
+    )
+
+
+def _curves(table: Array) -> list[Curve]:
+    """Return the rows of (numbers, n_layers + 1), with None for what is not finite."""
+    return [tuple(map(finite, row)) for row in table]
+
+
 def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
     """Return trends (len(TRENDS), n_layers + 1, windows), and which of them count."""
-    names = ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
-    alone, skip, ffn, bare = (ratios[_INDEX[name]] for name in names)
+    alone = ratios[_INDEX["attention"]]
+    skip = ratios[_INDEX["attention+skip"]]
+    ffn = ratios[_INDEX["attention+ffn"]]
+    bare = ratios[_INDEX["attention-without-layernorm"]]
     step = np.full_like(alone, np.nan)
     step[2:] = np.diff(alone[1:] / alone[:-1], axis=0)
     least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
