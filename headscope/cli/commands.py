@@ -331,7 +331,7 @@ def _serve(options: ServeOptions) -> None:
             "pip install 'headscope[serve]'."
         )
     from headscope.live import server
-    from headscope.live.answers import prepared
+    from headscope.live.page import prepared
 
     token = secrets.token_urlsafe(16)
     with server.bound(options.port) as listening:

@@ -8,7 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 
 HeadIndex = tuple[int, int]  # Row of the site, and index of the head in it.
+RANDOM = 19  # Sets that a set is compared with, or all there are,
+FEWEST_SETS = 7  # where there are at least so many: the others of one head in a layer of eight.
+#: Largest share of the heads of a set which a random set may be expected to hold as well.
+SHARED = 0.75
 TRIES = 20  # Sets that are drawn for each that is asked for, since some come up again.
+
+
+def random_sets(
+    removed: Sequence[HeadIndex], heads: Sequence[HeadIndex], seed: int
+) -> list[list[HeadIndex]]:
+    """Draw RANDOM different sets of as many heads in the same layers, or all there are.
+
+    None where there are few, or where most of a set would be the removed heads again. Another
+    number of heads draws other sets.
+    """
+    in_layer = Counter(row for row, _ in heads)
+    removed_in_layer = Counter(row for row, _ in removed)
+    shared = sum(count * count / in_layer[row] for row, count in removed_in_layer.items())
+    if shared > SHARED * len(removed):
+        return []
+    sets = matched_sets(removed, heads, RANDOM, seed * len(heads) + len(removed))
+    return sets if len(sets) >= FEWEST_SETS else []
 
 
 def matched_sets(
