@@ -53,7 +53,7 @@ class ModelHeads:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def of_table(self, table: Array) -> Array:
+    def by_head(self, table: Array) -> Array:
         """Return the columns of all heads, (examples, heads), of (examples, n_layers, n_heads)."""
         rows, columns = np.array(self.indices).T
         return np.asarray(table[:, rows, columns])
@@ -141,11 +141,11 @@ def layer_rows(
     heads: ModelHeads,
     exact_sum: ExactSum,
     tables: HeadTables,
-    removed_from: Sequence[int],
+    removal_indices: Sequence[int],
 ) -> Iterator[AttributedLayer]:
     """Average the parts of every layer, and correlate its heads' parts with removal.
 
-    ``removed_from`` are the examples on which heads were removed.
+    ``removal_indices`` are those of the examples on which heads were removed.
     """
     for row in heads.writing_sites:
         site = loaded.sites[row]
@@ -154,7 +154,7 @@ def layer_rows(
             feed_forward = mean_over_examples(exact_sum.feed_forward[:, row])
         in_layer = heads.writing_at(row)
         correlations = {
-            name: agreement(tables[name][removed_from], tables["removed"], in_layer)
+            name: agreement(tables[name][removal_indices], tables["removed"], in_layer)
             for name in ("direct", "first_order")
             if name in tables
         }

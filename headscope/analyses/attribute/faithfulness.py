@@ -98,9 +98,9 @@ def judge_rankings(
     # What the first heads of each bring back
     kept_counts = sorted({math.ceil(share * len(heads)) for share in SHARES} - {len(heads)})
     removed_sets = _removed_sets([*random_rankings, *rankings.values()], kept_counts)
+    head_sets = [[heads[j] for j in sorted(removed)] for removed in removed_sets]
     brought_back = np.empty((len(judging_examples), len(removed_sets)))
     for row, i in enumerate(judging_examples):
-        head_sets = [[heads[j] for j in sorted(removed)] for removed in removed_sets]
         outputs = versions[i].outputs(head_sets, means)
         brought_back[row] = direction[i] * (outputs - ablated_outputs[i])
         progress("rankings judged", row + 1, len(judging_examples))
@@ -113,12 +113,12 @@ def judge_rankings(
         brought_back=dict(zip(removed_sets, brought_back.T, strict=True)),
         seed=seed,
     )
-    random = tuple(curves.of_ranking("random", ranking) for ranking in random_rankings)
-    judged = []
+    random_curves = tuple(curves.of_ranking("random", ranking) for ranking in random_rankings)
+    judged_curves = []
     for name, ranking in rankings.items():
         roc = _roc(np.abs(scores[name]), circuit) if circuit else None
         curve = replace(curves.of_ranking(name, ranking), roc=roc)
-        judged.append(_against_random(curve, random))
+        judged_curves.append(_against_random(curve, random_curves))
     return Faithfulness(
         kept=(0, *kept_counts, len(heads)),
         ranked=len(ranking_examples),
@@ -126,8 +126,8 @@ def judge_rankings(
         same=same,
         output=float(whole_outputs[judging_examples].mean()),
         ablated=float(ablated_outputs[judging_examples].mean()),
-        rankings=tuple(judged),
-        random=random,
+        rankings=tuple(judged_curves),
+        random=random_curves,
     )
 
 

@@ -66,14 +66,14 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     taken_apart = _take_apart(loaded, opened, indices, roles, options)
     heads = taken_apart.heads
     exact_sum = taken_apart.exact_sum
-    tables = {"direct": heads.of_table(exact_sum.heads)}
+    tables = {"direct": heads.by_head(exact_sum.heads)}
     if exact_sum.first_order is not None:
-        tables["first_order"] = heads.of_table(exact_sum.first_order)
+        tables["first_order"] = heads.by_head(exact_sum.first_order)
 
     # The output without each head
     means = mean_outputs(loaded, opened.calibration_rows)
-    chosen = spread(len(opened.examples), options.removals)
-    removed_from = [opened.examples[i] for i in chosen]
+    removal_indices = spread(len(opened.examples), options.removals)
+    removed_from = [opened.examples[i] for i in removal_indices]
     effects = remove_each(
         loaded, removed_from, indices, {"removed": None, "removed_mean": means}, options.tell
     )
@@ -81,7 +81,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     # Optional parts
     faithfulness = None
     if options.judges_rankings:
-        rankings = {name: table[chosen] for name, table in tables.items()} | effects
+        rankings = {name: table[removal_indices] for name, table in tables.items()} | effects
         faithfulness = judge_rankings(
             loaded,
             removed_from,
@@ -94,12 +94,12 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         )
     control = None
     if options.control:
-        control = _control(loaded, opened, chosen, taken_apart, options)
+        control = _control(loaded, opened, removal_indices, taken_apart, options)
 
     # The result: means over examples
     tables |= effects
     tables["removed_size"] = np.abs(effects["removed"])
-    direct_there = tables["direct"][chosen]
+    direct_where_removed = tables["direct"][removal_indices]
     return AttributeResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -116,15 +116,15 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         outputs=head_outputs(loaded).value if opened.kind == "class" else "",
         examples=len(opened.examples),
         skipped=opened.skipped,
-        removals=len(chosen),
+        removals=len(removal_indices),
         output=mean_over_examples(exact_sum.output),
         check=SumCheck(float(exact_sum.error.max()), TOLERANCE),
         parts=part_sums(loaded, exact_sum, opened.kind),
         heads=tuple(head_rows(loaded, heads, tables)),
-        layers=tuple(layer_rows(loaded, heads, exact_sum, tables, chosen)),
+        layers=tuple(layer_rows(loaded, heads, exact_sum, tables, removal_indices)),
         groups=tuple(group_rows(loaded, heads, tables)),
-        spearman=agreement(direct_there, effects["removed"], heads.writing),
-        spearman_mean=agreement(direct_there, effects["removed_mean"], heads.writing),
+        spearman=agreement(direct_where_removed, effects["removed"], heads.writing),
+        spearman_mean=agreement(direct_where_removed, effects["removed_mean"], heads.writing),
         shuffled=_shuffled_control(loaded, opened, taken_apart),
         calibration=opened.calibration,
         tokens=taken_apart.tokens,
@@ -190,7 +190,7 @@ def _take_apart(
     options: AttributeOptions,
 ) -> _TakenApart:
     """Take all outputs apart in float64, in a copy of the model that is dropped afterwards."""
-    exact = _exact(loaded)
+    exact = _in_float64(loaded)
     anatomy = find_stream(exact)
     n_examples = len(opened.examples)
     step = partial(options.tell, "parts", total=n_examples + len(opened.shuffled))
@@ -204,7 +204,7 @@ def _take_apart(
     return _TakenApart(heads, exact_sum, shuffled, tokens, pairs)
 
 
-def _exact(loaded: LoadedModel) -> LoadedModel:
+def _in_float64(loaded: LoadedModel) -> LoadedModel:
     """Return the model in float64; on the CPU where its device has no float64."""
     if widest_type(loaded.device) is torch.float64:
         return cast(loaded, "float64")
@@ -222,32 +222,32 @@ def _shuffled_control(
     """Summarise the same sum on texts that do not belong together."""
     heads = taken_apart.heads
     shuffled = taken_apart.shuffled
-    direct = heads.of_table(taken_apart.exact_sum.heads)
+    direct = heads.by_head(taken_apart.exact_sum.heads)
     return AttributeControl(
         output=mean_over_examples(shuffled.output),
         parts=part_sums(loaded, shuffled, opened.kind),
         examples=len(opened.shuffled),
-        agreement=agreement(direct, heads.of_table(shuffled.heads), heads.writing),
+        agreement=agreement(direct, heads.by_head(shuffled.heads), heads.writing),
     )
 
 
 def _control(
     loaded: LoadedModel,
     opened: Opened,
-    chosen: Sequence[int],
+    removal_indices: Sequence[int],
     taken_apart: _TakenApart,
     options: AttributeOptions,
 ) -> AttributeControl:
     """Measure the same examples with random weights under the same task head.
 
-    ``chosen`` are the examples on which heads are removed.
+    ``removal_indices`` are those of the examples on which heads are removed.
     """
     heads = taken_apart.heads
     twin = random_weights(loaded, options.seed)
-    exact = _exact(twin)
+    exact = _in_float64(twin)
     random = exact_sum_of(exact, find_stream(exact), opened.examples)
-    random_direct: Array = heads.of_table(random.heads)
-    examples = [opened.examples[i] for i in chosen]
+    random_direct: Array = heads.by_head(random.heads)
+    examples = [opened.examples[i] for i in removal_indices]
     effects = remove_each(twin, examples, heads.indices, {"removed": None}, silent)
     options.tell("control", 1, 1)
     return AttributeControl(
@@ -255,7 +255,7 @@ def _control(
         parts=part_sums(loaded, random, opened.kind),
         examples=len(opened.examples),
         agreement=agreement(
-            heads.of_table(taken_apart.exact_sum.heads), random_direct, heads.writing
+            heads.by_head(taken_apart.exact_sum.heads), random_direct, heads.writing
         ),
-        spearman=agreement(random_direct[chosen], effects["removed"], heads.writing),
+        spearman=agreement(random_direct[removal_indices], effects["removed"], heads.writing),
     )
