@@ -98,7 +98,7 @@ VARIANTS = (
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
 )
-_INDEX = {variant.name: i for i, variant in enumerate(VARIANTS)}
+_SHOWN = [variant.name for variant in VARIANTS[:-1]]
 
 
 class Comparison(NamedTuple):
@@ -118,9 +118,6 @@ COMPARISONS = (
     Comparison("ffn", "added", "attention+ffn", "attention"),
     Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
-#: By name, in the order of :func:`_trends`.
-TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain", "step_change")
-
 
 # --- layers without some of their parts -----------------------------------------------------------
 
@@ -264,98 +261,84 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
     rows differ only by the rounding of the dtype.
     """
-    full = ratios[_INDEX["full"]]
+    by_name = {variant.name: ratios[i] for i, variant in enumerate(VARIANTS)}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        shares = [
-            (ratios[_INDEX[pair.having]] - ratios[_INDEX[pair.lacking]]) / full
-            for pair in COMPARISONS
-        ]
-        trends, counted = _trends(ratios, floor)
-        ratio_means = _over_windows(ratios, np.ones(ratios.shape, dtype=bool))
-        share_means = _over_windows(np.array(shares), np.ones((len(shares), *full.shape), bool))
-        trend_means = _over_windows(trends, counted)
-        collapsed = {
-            variant.name: collapsed_after(ratios[i].mean(axis=-1))
-            for i, variant in enumerate(VARIANTS[:-1])
-        }
-    names = [variant.name for variant in VARIANTS[:-1]]
-    bare = VARIANTS[-1].name
-    protected = [
-        Protection(
-            *pair,
-            mean=share_means.mean[i],
-            std=share_means.std[i],
-            low=share_means.low[i],
-            high=share_means.high[i],
-        )
-        for i, pair in enumerate(COMPARISONS)
-    ]
+        ratio_means = {name: _over_windows(values) for name, values in by_name.items()}
+        protected = []
+        for pair in COMPARISONS:
+            shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
+            means = _over_windows(shares)
+            protected.append(Protection(*pair, means.mean, means.std, means.low, means.high))
+        trends = {}
+        for name, (values, counted) in _trends(by_name, floor).items():
+            means = _over_windows(values, counted)
+            trends[name] = Trend(means.mean, means.low, means.high, means.windows)
+        collapsed = {name: collapsed_after(by_name[name].mean(axis=-1)) for name in _SHOWN}
+    bare = ratio_means["attention-without-layernorm"]
     return DepthCurves(
-        variants={name: ratio_means.mean[_INDEX[name]] for name in names},
-        std={name: ratio_means.std[_INDEX[name]] for name in names},
-        attention_without_layernorm=ratio_means.mean[_INDEX[bare]],
-        attention_without_layernorm_std=ratio_means.std[_INDEX[bare]],
+        variants={name: ratio_means[name].mean for name in _SHOWN},
+        std={name: ratio_means[name].std for name in _SHOWN},
+        attention_without_layernorm=bare.mean,
+        attention_without_layernorm_std=bare.std,
         protected=tuple(protected),
         collapsed_after=collapsed,
-        trends={
-            name: Trend(
-                mean=trend_means.mean[i],
-                low=trend_means.low[i],
-                high=trend_means.high[i],
-                windows=trend_means.windows[i],
-            )
-            for i, name in enumerate(TRENDS)
-        },
+        trends=trends,
     )
 
 
 class _Means(NamedTuple):
-    """Means over windows with their spread, a curve for each number; None where there is none."""
+    """A mean over windows with its spread, by point; None where there is none."""
 
-    mean: list[Curve]
-    std: list[Curve]
-    low: list[Curve]
-    high: list[Curve]
-    windows: list[tuple[int, ...]]  # That count at each point
+    mean: Curve
+    std: Curve
+    low: Curve
+    high: Curve
+    windows: tuple[int, ...]  # That count at each point
 
 
-def _over_windows(values: Array, counted: Array) -> _Means:
-    """Average (numbers, n_layers + 1, windows) over the windows that count."""
+def _over_windows(values: Array, counted: Array | None = None) -> _Means:
+    """Average (n_layers + 1, windows) over the windows, or over those that count."""
+    if counted is None:
+        counted = np.ones(values.shape, dtype=bool)
     n = counted.sum(axis=-1)
     mean = np.where(counted, values, 0.0).sum(axis=-1) / n
     squares = np.where(counted, values - mean[..., None], 0.0) ** 2
     std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
     half_width = t_half_width(std / np.sqrt(n), n)
     return _Means(
-        mean=_curves(mean),
-        std=_curves(std),
-        low=_curves(mean - half_width),
-        high=_curves(mean + half_width),
-        windows=[tuple(row) for row in n.tolist()],
+        mean=tuple(map(finite, mean)),
+        std=tuple(map(finite, std)),
+        low=tuple(map(finite, mean - half_width)),
+        high=tuple(map(finite, mean + half_width)),
+        windows=tuple(n.tolist()),
     )
 
 
-def _curves(table: Array) -> list[Curve]:
-    """Return the rows of (numbers, n_layers + 1), with None for what is not finite."""
-    return [tuple(map(finite, row)) for row in table]
+def _trends(ratios: dict[str, Array], floor: float) -> dict[str, tuple[Array, Array]]:
+    """Return every trend (n_layers + 1, windows), and where it counts: True or False.
 
+    ``ratios`` are those of every variant, by its name.
+    """
+    alone = ratios["attention"]
+    with_ffn = ratios["attention+ffn"]
+    without_layernorm = ratios["attention-without-layernorm"]
+    always = np.ones(alone.shape, dtype=bool)
 
-def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
-    """Return trends (len(TRENDS), n_layers + 1, windows), and which of them count."""
-    alone = ratios[_INDEX["attention"]]
-    skip = ratios[_INDEX["attention+skip"]]
-    ffn = ratios[_INDEX["attention+ffn"]]
-    bare = ratios[_INDEX["attention-without-layernorm"]]
+    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
+    gain = np.log(np.maximum(with_ffn, least) / np.maximum(alone, least))
+    gain_counts = np.maximum(alone, with_ffn) > floor
+
     step = np.full_like(alone, np.nan)
     step[2:] = np.diff(alone[1:] / alone[:-1], axis=0)
-    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
-    gain = np.log(np.maximum(ffn, least) / np.maximum(alone, least))
-    trends = np.stack([alone / alone[:1], skip / alone[:1], (alone - bare) / alone[:1], gain, step])
-    counted = np.ones(trends.shape, dtype=bool)
-    counted[3] = np.maximum(alone, ffn) > floor
-    counted[4, :2] = False
-    counted[4, 2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
-    return trends, counted
+    step_counts = np.zeros(alone.shape, dtype=bool)
+    step_counts[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
+    return {
+        "attention_of_start": (alone / alone[:1], always),
+        "skip_of_start": (ratios["attention+skip"] / alone[:1], always),
+        "layernorm_change": ((alone - without_layernorm) / alone[:1], always),
+        "ffn_gain": (gain, gain_counts),
+        "step_change": (step, step_counts),
+    }
 
 
 def collapsed_after(ratios: Array) -> int | None:

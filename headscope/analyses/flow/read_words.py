@@ -94,6 +94,7 @@ class LayerChunk:
     def __init__(
         self, site: Activations, x: Tensor, words: WordPositions, spaces: LayerSpaces
     ) -> None:
+        """Take it from a chunk of a pass; ``x`` (batch, pos, d_in) is what W_V reads."""
         self.rows = site.rows
         self.heads = site.heads
         content = words.content[site.rows]
@@ -133,11 +134,11 @@ class LayerChunk:
         return (M @ by_sentence).flatten(-3, -2)
 
     @property
-    def wide(self) -> tuple[Tensor, Tensor]:
+    def wide_mixtures(self) -> tuple[Tensor, Tensor]:
         """M of the two targets of d_in dimensions, (heads, rows, pos, pos)."""
         return self.pattern, self.top
 
     @property
-    def narrow(self) -> tuple[Tensor, Tensor]:
+    def narrow_targets(self) -> tuple[Tensor, Tensor]:
         """The two targets of d_v dimensions, (2, heads, tokens, d_v)."""
         return self.mixed(self.top, self.in_spaces), self.mixed(self.other, self.in_spaces)

@@ -79,9 +79,11 @@ class LayerSums:
         widths = (d_sketch, d_sketch, d_v, d_v)
         starts = np.cumsum([1 + d_v, *widths]).tolist()
         self._columns = [slice(*ends) for ends in pairwise(starts)]  # of each target
-        shape = FOLDS, 2, n_heads
-        self._folds = torch.zeros(*shape, 1 + d_v, starts[-1], dtype=torch.float64)
-        self._squares = torch.zeros(*shape, len(widths), dtype=torch.float64)
+        #: (folds, predictors, n_heads, 1 + d_v, columns): products of (1, predictor) with the rest
+        self._folds = torch.zeros(FOLDS, 2, n_heads, 1 + d_v, starts[-1], dtype=torch.float64)
+        #: (folds, predictors, n_heads, targets): squares of the targets, wide ones by the sketch
+        self._squares = torch.zeros(FOLDS, 2, n_heads, len(widths), dtype=torch.float64)
+        #: (targets, predictors, n_heads, 1 + d_v, d_in): full products with the two wide targets
         self._wide = torch.zeros(2, 2, n_heads, 1 + d_v, d_in, dtype=torch.float64)
 
     def update(self, chunk: LayerChunk, folds: Tensor) -> None:
@@ -91,8 +93,8 @@ class LayerSums:
         predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * words
         # Products of each fold, of targets of d_in dimensions through the sketch
         sketched = x @ self.spaces.sketch.to(x)
-        targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide]
-        targets = [target * words for target in (*targets, *chunk.narrow)]
+        targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide_mixtures]
+        targets = [target * words for target in (*targets, *chunk.narrow_targets)]
         squares = torch.stack([target.square().sum(-1) for target in targets], -1)
         for fold in set(folds.tolist()):
             in_fold = (folds == fold).repeat_interleave(chunk.sizes[1]).nonzero()[:, 0].to(x.device)
@@ -101,7 +103,7 @@ class LayerSums:
             self._folds[fold, :, chunk.heads] += products.cpu()
             self._squares[fold, :, chunk.heads] += squares[:, :, in_fold].sum(2).cpu()
         # Full products, summed by key
-        for sums, M in zip(self._wide, chunk.wide, strict=True):
+        for sums, M in zip(self._wide, chunk.wide_mixtures, strict=True):
             by_key = chunk.mixed(M.mT, predictors)
             sums[:, chunk.heads] += torch.einsum("khtp,ti->khpi", by_key, x).cpu()
 
@@ -179,7 +181,8 @@ class Ridge:
         The penalty is in units of the mean variance of the predictors.
         """
         ridge = (self.values.mean(-1) * penalty)[..., None]
-        return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
+        inverse = 1 / (self.values + ridge).clamp(min=_TINY)
+        return torch.where(self.values > 0, inverse, 0.0)
 
 
 def _centred(sums: Tensor, mean: Tensor) -> Tensor:
@@ -187,8 +190,9 @@ def _centred(sums: Tensor, mean: Tensor) -> Tensor:
 
     Shapes: ``mean`` (..., columns); returns (..., d, columns).
     """
-    right = sums - sums[..., :1] * mean[..., None, :]
-    return right[..., 1:, :] - mean[..., 1 : sums.shape[-2], None] * right[..., :1, :]
+    columns_centred = sums - sums[..., :1] * mean[..., None, :]
+    predictor_mean = mean[..., 1 : sums.shape[-2], None]
+    return columns_centred[..., 1:, :] - predictor_mean * columns_centred[..., :1, :]
 
 
 @dataclass(frozen=True)
@@ -213,9 +217,9 @@ class LayerMaps:
         # Three squares of each target, (3, 2, heads, tokens)
         by_target = [
             _squares_of_wide(chunk, M, predictor, mean, weight)
-            for M, mean, weight in zip(chunk.wide, means, weights, strict=False)
+            for M, mean, weight in zip(chunk.wide_mixtures, means, weights, strict=False)
         ]
-        for target, mean, weight in zip(chunk.narrow, means[2:], weights[2:], strict=True):
+        for target, mean, weight in zip(chunk.narrow_targets, means[2:], weights[2:], strict=True):
             centred = target - mean[..., None, :]
             error = centred - predictor @ weight
             squares = [table.square().sum(-1) for table in (error, centred, target)]

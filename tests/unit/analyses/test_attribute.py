@@ -224,11 +224,12 @@ def planted_in(folder, **config):
             for linear in (layer.attention.output.dense, layer.output.dense):
                 linear.bias.zero_()
             layer.output.dense.weight.zero_()
-        first, second = (layer.attention.output.dense for layer in loaded.model.encoder.layer)
-        first.weight.zero_()
-        columns_of_head = 3 * second.weight[:, 16:24]
-        second.weight.zero_()
-        second.weight[:, 16:24] = columns_of_head
+        layers = loaded.model.encoder.layer
+        layers[0].attention.output.dense.weight.zero_()
+        W_O = layers[1].attention.output.dense.weight
+        columns_of_head = 3 * W_O[:, 16:24]
+        W_O.zero_()
+        W_O[:, 16:24] = columns_of_head
     return loaded
 
 

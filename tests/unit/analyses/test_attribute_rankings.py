@@ -207,7 +207,7 @@ def test_one_half_ranks_and_the_other_judges(bert, pairs, over_pairs):
     absolute = slow_curve(plain, judging_pairs, means, absolute_order, judged.kept)
     cpr = area_under(signed, judged.kept)
     cmd = gap_to_one(absolute, judged.kept)
-    (curve,) = (curve for curve in judged.rankings if curve.ranking == "removed_mean")
+    curve = next(curve for curve in judged.rankings if curve.ranking == "removed_mean")
     assert (curve.cpr.value, curve.cmd.value) == pytest.approx((cpr, cmd), abs=1e-8)
     assert curve.cpr.low < cpr < curve.cpr.high
     assert curve.cmd.low < cmd < curve.cmd.high
@@ -232,11 +232,8 @@ def test_a_head_has_two_intervals_and_a_size_over_examples(bert, pairs, over_pai
 
 
 def test_only_heads_whose_joint_interval_excludes_zero_are_named(over_pairs):
-    (table,) = (
-        block
-        for block in VIEW.blocks(over_pairs)
-        if isinstance(block, Table) and "most when removed" in block.title
-    )
+    tables = [block for block in VIEW.blocks(over_pairs) if isinstance(block, Table)]
+    table = next(table for table in tables if "most when removed" in table.title)
     beyond_zero = {
         head.name for head in over_pairs.heads if head.removed.above or head.removed.below
     }

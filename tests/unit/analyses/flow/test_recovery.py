@@ -140,8 +140,10 @@ def test_every_number_by_a_slow_program():
         for penalty in PENALTIES:
             squares = 0.0
             for f in range(FOLDS):
-                fitted = slow_ridge(X[fold != f], Y[fold != f], penalty)
-                squares += ((Y[fold == f] - fitted(X[fold == f])) ** 2).sum()
+                left_out = np.flatnonzero(fold == f)
+                rest = np.flatnonzero(fold != f)
+                fitted = slow_ridge(X[rest], Y[rest], penalty)
+                squares += ((Y[left_out] - fitted(X[left_out])) ** 2).sum()
             errors.append(squares)
         best = PENALTIES[int(np.argmin(errors))]
         chosen = maps.penalties[target_index][predictor_index].item()
