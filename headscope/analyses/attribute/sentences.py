@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headscope.analyses.attribute.result import INDEPENDENT, NUMBERS, AttributeResult
 from headscope.core.safe_text import visible
-from headscope.show.cells import decimal, joined, model_line, plural, tiny
+from headscope.show.cells import decimal, joined, tiny
 from headscope.show.estimates import ranged
 
 # --- what the output is called --------------------------------------------------------------------
@@ -147,34 +147,3 @@ def _correlated(what_agrees: str, spearman: float | None) -> str:
     if spearman is None:
         return ""
     return f"; {what_agrees} have a Spearman correlation of {spearman:.2f}"
-
-
-# --- the run --------------------------------------------------------------------------------------
-
-
-def texts_lines(result: AttributeResult) -> str:
-    """Write the texts of one example, a line each, with what each is."""
-    names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
-    named = zip(names.get(result.kind, ("text", "with")), result.texts, strict=False)
-    return "\n".join(f"{name}: {visible(text)}" for name, text in named)
-
-
-def run_lines(result: AttributeResult) -> str:
-    """Say which model, data and calibration text it was."""
-    lines = [model_line(result).plain]
-    data = result.provenance["data"]
-    if data is not None:
-        drawn = f" ({data['drawn']})" if data.get("drawn") else ""
-        lines.append(
-            f"Data    {data['name']}: {result.examples:,} "
-            f"{plural(result.examples, 'example')}{drawn}, heads removed on {result.removals}"
-        )
-    text = result.calibration
-    means = f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens"
-    dropped = text.get("dropped")
-    if dropped:
-        means += f" ({dropped:,} that share a sentence with these texts left out)"
-    if text.get("same"):
-        means += "; they are of the texts that are measured (--calibration names others)"
-    lines.append(means)
-    return "\n".join(lines)

@@ -14,15 +14,13 @@ from headscope.analyses.attribute.sentences import (
     largest_effects_sentence,
     output_name,
     random_weights_sentence,
-    run_lines,
     shuffled_sentence,
     sum_sentence,
-    texts_lines,
 )
 from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import joined, model_name
+from headscope.show.cells import joined, model_line, model_name, plural
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -48,7 +46,7 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     yield from _groups_and_layers(result)
     yield from _head_maps(result)
     yield from _bars(result)
-    yield b.Text(run_lines(result), "soft", on=b.TERMINAL)
+    yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     yield _next(result)
 
 
@@ -60,13 +58,20 @@ def _sum(result: AttributeResult) -> Iterator[b.Block]:
     summed = sum_sentence(result)
     yield b.Text(summed, "lead", b.TERMINAL)
     if result.texts:
-        yield b.Text(texts_lines(result), "soft", b.TERMINAL)
+        yield b.Text(_texts_lines(result), "soft", b.TERMINAL)
         quoted = joined([f"\u201c{visible(text)}\u201d" for text in result.texts])
         summed = f"{quoted}: {summed[0].lower()}{summed[1:]}"
     yield b.Text(summed, "lead", b.PAGE)
     if result.skipped:
         why = "too long, or without a mask" if result.kind == "token" else "too long"
         yield b.Text(f"Examples that were left out ({why}): {result.skipped:,}.")
+
+
+def _texts_lines(result: AttributeResult) -> str:
+    """Write the texts of one example, a line each, with what each is."""
+    names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
+    named = zip(names.get(result.kind, ("text", "with")), result.texts, strict=False)
+    return "\n".join(f"{name}: {visible(text)}" for name, text in named)
 
 
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
@@ -219,7 +224,28 @@ def _bars(result: AttributeResult) -> Iterator[b.Block]:
     )
 
 
-# --- the next step, cards and key numbers ---------------------------------------------------------
+# --- the run, the next step, cards and key numbers ------------------------------------------------
+
+
+def _run_lines(result: AttributeResult) -> str:
+    """Say which model, data and calibration text it was."""
+    lines = [model_line(result).plain]
+    data = result.provenance["data"]
+    if data is not None:
+        drawn = f" ({data['drawn']})" if data.get("drawn") else ""
+        lines.append(
+            f"Data    {data['name']}: {result.examples:,} "
+            f"{plural(result.examples, 'example')}{drawn}, heads removed on {result.removals}"
+        )
+    text = result.calibration
+    means = f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens"
+    dropped = text.get("dropped")
+    if dropped:
+        means += f" ({dropped:,} that share a sentence with these texts left out)"
+    if text.get("same"):
+        means += "; they are of the texts that are measured (--calibration names others)"
+    lines.append(means)
+    return "\n".join(lines)
 
 
 def _next(result: AttributeResult) -> b.Text:
