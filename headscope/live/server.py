@@ -79,6 +79,7 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:
+        """Send the page to who knows the token."""
         if not known(request.query_params.get("token")):
             return PlainTextResponse(
                 "Open the whole address that headscope serve printed: its token is missing here.",
@@ -88,6 +89,7 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         return HTMLResponse(page, headers=_HEADERS)
 
     async def answer(request: Request) -> Response:
+        """Answer a question, or say in a sentence why not: what the page shows in its place."""
         # Who asks
         if request.headers.get("origin") not in origins or not known(request.headers.get("token")):
             return _sentence("This request does not come from the page of this server.", 403)

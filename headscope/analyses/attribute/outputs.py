@@ -57,7 +57,7 @@ class ExampleBatch(NamedTuple):
 
     indices: list[int]  # Of the examples among all
     examples: list[Example]
-    inputs: Padded  # The rows of the first example, then those of the second, and so on
+    rows: Padded  # Those of the first example, then those of the second, and so on
 
 
 def batches(loaded: LoadedModel, examples: Sequence[Example]) -> Iterator[ExampleBatch]:
@@ -142,7 +142,7 @@ def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]
     for batch in batches(loaded, examples):
         run: Run = partial(loaded.run, select=select_read(loaded, batch.examples))
         with intervene(loaded) as router, torch.no_grad():
-            logits = router.checked(run, *batch.inputs.inputs)[1]
+            logits = router.checked(run, *batch.rows.inputs)[1]
         assert logits is not None
         for i, example, row in zip(batch.indices, batch.examples, logits, strict=True):
             labelled[i] = replace(example, label=int(row.argmax()))

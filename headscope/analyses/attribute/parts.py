@@ -120,14 +120,14 @@ def take_apart_batches(
         run = record(
             loaded,
             anatomy,
-            *batch.inputs.inputs,
-            decoder=batch.inputs.decoder_inputs or None,
+            *batch.rows.inputs,
+            decoder=batch.rows.decoder_inputs or None,
             patterns=by_source,
             select=select_read(loaded, batch.examples),
         )
         length_readout = None
         if examples[0].kind == "cosine":
-            readout = Readout(embedding(loaded, batch.inputs.attention_mask), run.hidden)
+            readout = Readout(embedding(loaded, batch.rows.attention_mask), run.hidden)
             cosines = _cosine_weights(readout.value, len(batch.examples))
             output = cosines.output
             weights = cosines.by_row
@@ -151,9 +151,9 @@ def _logit_readout(
     function = task_head(
         loaded,
         anatomy.end,
-        *batch.inputs.inputs,
+        *batch.rows.inputs,
         select_read(loaded, batch.examples),
-        decoder=batch.inputs.decoder_inputs or None,
+        decoder=batch.rows.decoder_inputs or None,
         read=partial(logit_values, batch.examples),
     )
     return Readout(function, run.hidden)
@@ -187,9 +187,9 @@ def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
     weight_of_first = (sign * compared / (2 * lengths)).sum(1, keepdim=True)
     weights = torch.cat([weight_of_first, sign * first / (2 * lengths)], dim=1)
     # A text's length changes every cosine that it takes part in.
-    taking_part = torch.cat([output[:, None], cosines], dim=1)  # (examples, texts, 1)
+    cosines_of_text = torch.cat([output[:, None], cosines], dim=1)  # (examples, texts, 1)
     squares = (texts * texts).sum(-1, keepdim=True).clamp(min=_TINY)
-    of_lengths = taking_part * texts / squares
+    of_lengths = cosines_of_text * texts / squares
     return _CosineWeights(output[:, 0], weights.flatten(0, 1), of_lengths.flatten(0, 1))
 
 
