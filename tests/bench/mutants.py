@@ -87,7 +87,7 @@ collapse-axis | analyses/depth/measure.py | residual of the wrong mean
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
     _read(reader, loaded, 1, seed, name, judge) => _read(reader, loaded, 0, seed, name, judge)
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
-    elif words in self._first: => elif not words:
+    elif words in self._first_half: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
     z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/run.py | noise of another size
