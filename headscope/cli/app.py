@@ -89,7 +89,7 @@ def _report(call: Call) -> None:
 
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
-    from headscope.reports.baseline import BASELINE, read_side
+    from headscope.reports.baseline import BASELINE, measurements_of, read_measurements
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
     from headscope.reports.limits import judged, require
@@ -101,7 +101,7 @@ def _report(call: Call) -> None:
     from headscope.show.folders import ready_folder
 
     limits = limits_of(call.context)
-    baseline = read_side(Path(limits.baseline)) if limits.baseline else None
+    baseline = read_measurements(Path(limits.baseline)) if limits.baseline else None
     if baseline is not None:
         check_rules(limits.fail_on, baseline.metric)  # before anything is measured
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
@@ -123,7 +123,7 @@ def _report(call: Call) -> None:
     with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
         result = call.result(keywords, progress)
         measured = results_of(to_dict(result), REPORT, result.sections)
-        outcomes, changes = judged(measured, limits, baseline)
+        outcomes, changes = judged(measurements_of(measured), limits, baseline)
         document = write_report(result, folder, outcomes, changes, progress or silent)
     _add_step_summary(folder / "report.md")
     if format == "json":

@@ -89,7 +89,8 @@ def _compare(options: CompareOptions) -> None:
         raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
     from headscope.reports.compare import side_by_side
-    from headscope.reports.compare_view import compare_files, compare_report
+    from headscope.reports.compare_page import compare_files
+    from headscope.reports.compare_view import compare_report
     from headscope.reports.reading import read_results
     from headscope.reports.rules import parse_rules
     from headscope.show.folders import ready_folder, write_files
@@ -140,16 +141,16 @@ class DiffOptions:
 
 def _diff(options: DiffOptions) -> None:
     from headscope.core.serialise import to_json
-    from headscope.reports.baseline import read_side
-    from headscope.reports.compare import changes_between
-    from headscope.reports.compare_view import diff_files, diff_markdown, diff_report
+    from headscope.reports.baseline import read_measurements
+    from headscope.reports.changes import changes_between
+    from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
     from headscope.reports.rules import parse_rules, with_fired
     from headscope.show.folders import ready_folder, write_files
 
     rules = parse_rules(options.fail_on or ())
     with ready_folder(options.output):
-        old = read_side(options.old)
-        new = read_side(options.new)
+        old = read_measurements(options.old)
+        new = read_measurements(options.new)
         result = with_fired(changes_between(old, new, tolerance=options.tolerance), rules)
         if options.output is not None:
             write_files(options.output, diff_files(result, rules))

@@ -1,6 +1,6 @@
 """Markers on the fields of results: what ``headscope diff`` compares, and what must be equal.
 
-``Annotated[float, Compare(interval="ci", better=1)]`` says it where the field is defined. A
+``Annotated[Estimate, Compare(better=1)]`` says it where the field is defined. A
 field without a marker is compared only where nothing else differs.
 """
 
@@ -28,7 +28,6 @@ class Compare:
     #: own name, and no prefix.
     name: str | None = None
     where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
-    interval: str = ""  # Name of the field with its interval, or of two fields: ``low high``
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     part: str = ""  # The attribute of the value that is compared
     words: str = ""  # A template, where it is compared as words
