@@ -18,7 +18,7 @@ from headscope.reports.compare_view import (
     run_differences,
     short_name,
 )
-from headscope.reports.result import Compared, CompareResult
+from headscope.reports.result import Compared, ComparedHead, CompareResult
 from headscope.reports.rules import Rule
 from headscope.show.cells import head_rows, tidy
 from headscope.show.page.script_data import page_json
@@ -76,21 +76,15 @@ def _script_data(classified: Sequence[Compared]) -> dict[str, Any]:
     ``differ`` names the heads whose role is not the same in all reports; the first of them is
     selected.
     """
-    models = []
-    for report in classified:
-        models.append(
-            {
-                head.name: {
-                    "sentence": tidy(visible(head.sentence)),
-                    "mean": head.mean_pattern,
-                }
-                for head in report.heads
-            }
-        )
+    models = [{head.name: _head_data(head) for head in one.heads} for one in classified]
     roles = [{head.name: head.primary for head in report.heads} for report in classified]
     names = list(roles[0]) if roles else [""]
     differ = [name for name in names if len({primary.get(name) for primary in roles}) > 1]
     return {"models": models, "first": (differ or names)[0], "side": SIDE, "differ": differ}
+
+
+def _head_data(head: ComparedHead) -> dict[str, str]:
+    return {"sentence": tidy(visible(head.sentence)), "mean": head.mean_pattern}
 
 
 def _map(report: Compared) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison.
 
 A rule fires if the comparison has evidence of what it names, and where the new results lack the
-section that it needs. Limits on new results alone are in ``limits``; a bound that guards nothing is
-refused here and there by ``bounds``.
+section that it needs. What new results must show by themselves are the limits of ``limit_kinds``; a
+bound that guards nothing is refused by ``bounds``, here and there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
 from headscope.reports.bounds import AllowedDrop, drop_guards_nothing
+from headscope.reports.limit_kinds import LIMITS
 from headscope.reports.result import Change, DiffResult, Outcome, SetChange
 
 
@@ -147,6 +148,8 @@ def _parse_rule(text: str) -> Rule:
     name = match[1].replace("_", "-").lower() if match else text.strip()
     if match is None or name not in RULES:
         hint = nearest(name.partition("=")[0], RULES, "rules are")
+        if name.replace("-", "_") in LIMITS:
+            hint = "it is a limit on one report: write it in [limits] of a config file."
         raise InputError(f"There is no rule {visible(text)!r}; {hint}")
     if match[2] is None:
         return Rule(name)
