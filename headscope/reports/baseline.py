@@ -7,7 +7,7 @@ can stand under version control: numbers with seven digits, and a line for each 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import from_dict
-from headscope.reports.conditions import Condition, Conditions, conditions_of
+from headscope.reports.conditions import KINDS, Condition, Conditions, conditions_of
 from headscope.reports.reading import Results, load_json, read_results, results_of
 from headscope.reports.registry import REPORT
 from headscope.reports.rows import Row
@@ -140,14 +140,21 @@ def _measurements_in(document: dict[str, Any], path: Path) -> Measurements:
             raise ValueError(f"this headscope reads version {_VERSION}, not {version}")
         file = from_dict(_File, document)
         conditions = {
-            section: {(kind, name): Condition(value, text) for kind, name, value, text in stated}
-            for section, stated in file.conditions.items()
+            section: _conditions_in(stated) for section, stated in file.conditions.items()
         }
         rows = tuple(_rows_in(file))
     except (TypeError, ValueError) as error:
         hint = "" if version == _VERSION else " Another version of headscope wrote it."
         raise InputError(f"{visible(path)} is damaged: {visible(error)}.{hint}") from None
     return Measurements(str(path), rows, conditions, file.not_valid, file.metric)
+
+
+def _conditions_in(stated: Iterable[tuple[Any, ...]]) -> Conditions:
+    conditions = {(kind, name): Condition(value, text) for kind, name, value, text in stated}
+    for kind, _ in conditions:
+        if kind not in KINDS:
+            raise ValueError(f"no condition is called {kind!r}")
+    return conditions
 
 
 def _rows_in(file: _File) -> Iterator[Row]:

@@ -23,7 +23,8 @@ _LONGEST = 120  # Characters of a setting
 _NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
 #: Keys of a result's model that do not tell one model from another.
 _NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
-_KINDS = ("schema", "model", "data", "setting")  # What matters most first
+#: The kinds of conditions, what matters most first.
+KINDS = ("schema", "model", "data", "setting")
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
 
@@ -159,7 +160,7 @@ def unequal_conditions(
     unlike = [
         Unlike(kind, name, tuple(names), texts) for (kind, name, texts), names in concerned.items()
     ]
-    return sorted(unlike, key=lambda row: _KINDS.index(row.what))
+    return sorted(unlike, key=lambda row: KINDS.index(row.what))
 
 
 def _different_keys(stated: Sequence[Conditions]) -> list[tuple[str, str]]:
