@@ -13,6 +13,7 @@ from pathlib import Path
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.commands import SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_dict
@@ -20,7 +21,6 @@ from headscope.reports.baseline import measurements_of
 from headscope.reports.changes import TOLERANCE, changes_between
 from headscope.reports.conditions import conditions_of, size_of, unequal_conditions
 from headscope.reports.reading import Results, read_results, results_of
-from headscope.reports.registry import SECTIONS
 from headscope.reports.result import (
     Compared,
     ComparedCell,

@@ -18,7 +18,7 @@ VIEW = "headscope/analyses/reach/view.py"
 #: One process that has the copy's modules imported forks for each module to run as a program.
 DRIVER = """
 import json, os, runpy, sys
-import headscope.cli.commands, headscope.analyses.classify.run, headscope.reports.files
+import headscope.cli.command, headscope.analyses.classify.run, headscope.reports.files
 import matplotlib.figure, pandas, pytest, transformers.models.bert.modeling_bert
 for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
     sys.stdout.flush()

@@ -17,6 +17,7 @@ import torch
 from headscope import classify, prune
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.commands import COMMANDS
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
@@ -45,7 +46,6 @@ from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
-from headscope.reports.registry import section_of
 from headscope.reports.result import Insight, InsightsResult, KeptRoles
 from headscope.reports.run import Run, check_settings, run_sections, source_of
 from headscope.session.opening import Model, open_for_tasks
@@ -97,7 +97,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     data = options.data
     limit = options.limit
     seed = options.seed
-    names = [name for name in section_of("insights").uses if name != "prune"]
+    names = [name for name in COMMANDS["insights"].uses if name != "prune"]
     settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
     for name, table in settings.items():
         check_settings(name, table)
