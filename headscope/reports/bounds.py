@@ -62,21 +62,23 @@ def drop_guards_nothing(drop: AllowedDrop, metric: str, *, with_units: bool = Tr
 
     ``with_units`` says whether a share or points can be given in its place.
     """
-    scale = scale_of(metric)
     name = visible(metric)
-    limit = _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
-    if scale is None and drop.unit == "points":
-        return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
-    if scale is None and drop.unit:  # a loss can more than double
-        return ""
-    if drop.amount < (100 if drop.unit else limit):
-        return ""
-    goes = "has no end" if scale is None else f"goes up to {scale:g}"
-    if not with_units:
-        return f"{name} {goes}; give less than {limit:g}"
-    instead = f"points, such as 0.5points, or a number below {limit:g}"
+    scale = scale_of(metric)
     if scale is None:
+        # A loss has no scale that a point would be a hundredth of, and it may more than double.
+        if drop.unit == "points":
+            return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
+        most = math.inf if drop.unit else _TOO_MUCH_OF_A_LOSS
+        goes = "has no end"
         instead = "nats, such as 0.05"
+    else:
+        most = 100.0 if drop.unit else _TOO_MUCH * scale
+        goes = f"goes up to {scale:g}"
+        instead = f"points, such as 0.5points, or a number below {_TOO_MUCH * scale:g}"
+    if drop.amount < most:
+        return ""
+    if not with_units:
+        return f"{name} {goes}; give less than {most:g}"
     return f"{name} {goes}; give a share of its old value, such as 2%, or {instead}"
 
 

@@ -49,14 +49,15 @@ def changes_between(
     new_rows = _rows_of(new, sections)
     pairs = [(row, new_rows[key]) for key, row in old_rows.items() if key in new_rows]
 
-    # Numbers: all that moved, and of single ones those that count.
+    # Numbers: points of curves are summed up by curve, the metric of pruning is always named, and
+    # of all others those are that moved beyond doubt.
     moved = list(_moved_numbers(pairs, tolerance))
     single = [(row, change) for row, change in moved if not row.point]
     metrics = [change for row, change in single if row.of_pruning]
     scores = [change for row, change in single if change.beyond and not row.of_pruning]
     scores.sort(key=_relative_size, reverse=True)
 
-    # Labels, and the runs themselves.
+    # Labels, and the conditions of the runs.
     labels = list(_label_changes(old_rows, new_rows))
     unequal = unequal_conditions([old.conditions, new.conditions], sections, same_model=True)
     diff = DiffResult(
@@ -86,7 +87,7 @@ def changes_between(
 
 
 def _shared_sections(old: Measurements, new: Measurements) -> list[str]:
-    """List the sections that both have; InputError without any, or where they are of later days."""
+    """List the sections that both have; InputError if none, or if both are of a later schema."""
     sections = [name for name in old.conditions if name in new.conditions]
     if not sections:
         had = ", ".join(old.conditions)
@@ -154,7 +155,8 @@ def _is_beyond(row: Row, new_row: Row, tolerance: float) -> bool:
     if row.value is None or new_row.value is None:
         return True
     shift = abs(new_row.value - row.value)
-    intervals = [one for one in (row.interval, new_row.interval) if one is not None]
+    known_or_none = [row.interval, new_row.interval]
+    intervals = [interval for interval in known_or_none if interval is not None]
     if not intervals:
         return shift > tolerance * max(1.0, abs(row.value), abs(new_row.value))
     if len(intervals) == 1:
@@ -216,14 +218,13 @@ def _label_changes(old_rows: _Rows, new_rows: _Rows) -> Iterator[SetChange]:
         new_row = new_rows.get(key, _NO_HEAD)
         if row.labels is None or new_row.labels is None:
             continue
+        section, where, name, _ = key
         gained = sorted(set(new_row.labels) - set(row.labels))
         lost = sorted(set(row.labels) - set(new_row.labels))
-        if _NO_HEAD in (row, new_row):
-            differs = bool(gained or lost) and "roles" in (row.name, new_row.name)
-        else:
-            differs = bool(gained or lost) or row.primary != new_row.primary
-        if differs:
-            section, where, name, _ = key
+        is_in_both = key in old_rows and key in new_rows
+        has_new_primary = is_in_both and row.primary != new_row.primary
+        has_new_labels = (gained or lost) and (is_in_both or name == "roles")
+        if has_new_labels or has_new_primary:
             yield SetChange(
                 section=section,
                 where=where,
@@ -243,16 +244,16 @@ _NO_HEAD = Row("", "", "", labels=(), primary="no such head")
 
 
 def _only_in(
-    one: Measurements, other: Measurements, one_rows: _Rows, other_rows: _Rows
+    measurements: Measurements, other: Measurements, rows: _Rows, other_rows: _Rows
 ) -> Iterator[str]:
-    """List what one of two alone has: results, then heads, then measures and where they are."""
-    yield from (name for name in one.conditions if name not in other.conditions)
+    """List what the other does not have: results, then heads, then measures and where they are."""
+    yield from (section for section in measurements.conditions if section not in other.conditions)
     other_places = {(row.section, row.where) for row in other_rows.values()}
     other_measures = {row.measure for row in other_rows.values()}
     # Names of places by section, and by section and name of the measure; each once, in order.
     places: dict[str, dict[str, None]] = {}
     measures: dict[tuple[str, str], dict[str, None]] = {}
-    for row in one_rows.values():
+    for row in rows.values():
         if (row.section, row.where) not in other_places:
             places.setdefault(row.section, {})[row.where] = None
         elif row.measure not in other_measures:

@@ -67,7 +67,9 @@ def compare(
     """
     if isinstance(reports, str | Path):
         raise InputError("Comparing takes a list of two reports or more; give them in one list.")
-    return side_by_side([_read(one) for one in reports], parse_rules(fail_on), tolerance=tolerance)
+    return side_by_side(
+        [_read(report) for report in reports], parse_rules(fail_on), tolerance=tolerance
+    )
 
 
 def _read(report: str | Path | ReportResult) -> Results:
@@ -90,8 +92,10 @@ def side_by_side(
     for section in SECTIONS:
         rows += _rows_of_section(section, reports)
     if not any(_is_shared(row) for row in rows):
-        names = "; ".join(f"{visible(one.name)} has {', '.join(one.sections)}" for one in reports)
-        raise InputError(f"These reports have nothing in common to compare: {names}.")
+        contents = [
+            f"{visible(report.name)} has {', '.join(report.sections)}" for report in reports
+        ]
+        raise InputError(f"These reports have nothing in common to compare: {'; '.join(contents)}.")
     sections = [name for name in SECTIONS if any(name in report.sections for report in reports)]
     return CompareResult(
         reports=tuple(
@@ -106,7 +110,10 @@ def side_by_side(
 
 def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
     """List what is not the same in all reports that have a section, besides the model."""
-    runs = [{name: conditions_of(one, name) for name in one.sections} for one in reports]
+    runs = [
+        {section: conditions_of(report, section) for section in report.sections}
+        for report in reports
+    ]
     sections = [name for name in SECTIONS if any(name in run for run in runs)]
     return tuple(unequal_conditions(runs, sections, same_model=False))
 
@@ -115,9 +122,12 @@ def _changes(
     reports: Sequence[Results], rules: Sequence[Rule], tolerance: float
 ) -> tuple[DiffResult, ...]:
     """Return what changed from the first report to each other one, with the rules that fired."""
-    first, *others = [measurements_of(report) for report in reports]
-    changes = [changes_between(first, other, tolerance=tolerance) for other in others]
-    return tuple(with_fired(diff, rules) for diff in changes)
+    first = measurements_of(reports[0])
+    changes = []
+    for report in reports[1:]:
+        diff = changes_between(first, measurements_of(report), tolerance=tolerance)
+        changes.append(with_fired(diff, rules))
+    return tuple(changes)
 
 
 def _letters() -> Iterator[str]:
@@ -136,11 +146,13 @@ def _rows_of_section(section: str, reports: Sequence[Results]) -> list[ComparedR
     names: dict[str, None] = {}
     for column in columns:
         names |= dict.fromkeys(column)
-    return [ComparedRow(section, name, tuple(one.get(name) for one in columns)) for name in names]
+    return [
+        ComparedRow(section, name, tuple(column.get(name) for column in columns)) for name in names
+    ]
 
 
 def _is_shared(row: ComparedRow) -> bool:
-    return sum(cell is not None for cell in row.cells) >= 2
+    return len(row.cells) - row.cells.count(None) >= 2
 
 
 def _key_numbers(section: str, report: Results) -> dict[str, ComparedCell]:
@@ -157,7 +169,9 @@ def _key_numbers(section: str, report: Results) -> dict[str, ComparedCell]:
             f"{visible(report.name)} ({section}) is damaged: it lacks something that its key "
             "numbers are made of; measure it again."
         ) from None
-    return {one.what: ComparedCell(one.text, one.control, one.number) for one in numbers}
+    return {
+        number.what: ComparedCell(number.text, number.control, number.number) for number in numbers
+    }
 
 
 # --- the reports ---
@@ -192,13 +206,13 @@ def _model_of(report: Results) -> dict[str, object]:
 def _certificate(report: Results) -> str:
     """Say in words whether our attention equals the model's; a failure is said before all else."""
     certificates = report.certificates
-    failed = [name for name, one in certificates.items() if one.passed is False]
+    failed = [name for name, certificate in certificates.items() if certificate.passed is False]
     if failed:
         return f"validation FAILED ({', '.join(failed)})"
-    not_validated = [name for name, one in certificates.items() if one.passed is None]
-    if not_validated:
-        return f"not validated ({', '.join(not_validated)})"
-    errors = [one.max_abs_hidden for one in certificates.values()]
+    unknown = [name for name, certificate in certificates.items() if certificate.passed is None]
+    if unknown:
+        return f"not validated ({', '.join(unknown)})"
+    errors = [certificate.max_abs_hidden for certificate in certificates.values()]
     known = [error for error in errors if error is not None]
     if not known:
         return "no certificate"

@@ -48,9 +48,15 @@ def compare_html(result: CompareResult) -> str:
         data=page_json(_script_data(classified)),
         headline=_headline(result.reports),
         maps=[_map(report) for report in classified],
-        reports=[(r.label, visible(short_name(r)), visible(described(r))) for r in result.reports],
+        reports=[
+            (report.label, visible(short_name(report)), visible(described(report)))
+            for report in result.reports
+        ],
         alike=SAME,
-        unlike=[(visible(one.caption), visible(one.values)) for one in run_differences(result)],
+        unlike=[
+            (visible(difference.caption), visible(difference.values))
+            for difference in run_differences(result)
+        ],
         sections=_sections(result),
     )
 
@@ -76,7 +82,7 @@ def _script_data(classified: Sequence[Compared]) -> dict[str, Any]:
     ``differ`` names the heads whose role is not the same in all reports; the first of them is
     selected.
     """
-    models = [{head.name: _head_data(head) for head in one.heads} for one in classified]
+    models = [{head.name: _head_data(head) for head in report.heads} for report in classified]
     roles = [{head.name: head.primary for head in report.heads} for report in classified]
     names = list(roles[0]) if roles else [""]
     differ = [name for name in names if len({primary.get(name) for primary in roles}) > 1]

@@ -156,7 +156,7 @@ def compare_markdown(result: CompareResult, rules: Iterable[Rule] = ()) -> str:
     """Write the same as Markdown, all reports in one table; every string of a report is inert."""
     rules = tuple(rules)
     lines = [f"### headscope compare: {len(result.reports)} models\n"]
-    lines += [f"* **{one.label}** {markdown(described(one))}" for one in result.reports]
+    lines += [f"* **{report.label}** {markdown(described(report))}" for report in result.reports]
     lines.append("")
     lines += run_markdown(run_differences(result)) or [SAME]
     lines.append("")

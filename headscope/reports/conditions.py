@@ -144,30 +144,32 @@ def unequal_conditions(
     ``runs`` are the conditions of each by section. Where the model or the data differ, their
     names are part of that difference. ``same_model`` says whether the model should be the same.
     """
+    #: The sections that each difference concerns.
     concerned: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for section in sections:
-        stated = [run.get(section) for run in runs]
-        different = _different_keys([one for one in stated if one is not None])
+        of_runs = [run.get(section) for run in runs]  # None where a run lacks the section
+        different = _different_keys([stated for stated in of_runs if stated is not None])
         for kind, name in different:
             is_of_model = kind == "model" or name in _OF_THE_MODEL
             is_said_already = (name.partition(" ")[0], "") in different
             if is_said_already or (is_of_model and not same_model):
                 continue
-            texts = tuple(
-                "-" if one is None else one.get((kind, name), NOT_STATED).text for one in stated
-            )
-            concerned.setdefault((kind, name, texts), []).append(section)
+            texts = [
+                "-" if stated is None else stated.get((kind, name), NOT_STATED).text
+                for stated in of_runs
+            ]
+            concerned.setdefault((kind, name, tuple(texts)), []).append(section)
     unlike = [
         Unlike(kind, name, tuple(names), texts) for (kind, name, texts), names in concerned.items()
     ]
     return sorted(unlike, key=lambda row: KINDS.index(row.what))
 
 
-def _different_keys(stated: Sequence[Conditions]) -> list[tuple[str, str]]:
-    """List the keys whose value is not the first one's in all of them, in the order stated."""
+def _different_keys(of_runs: Sequence[Conditions]) -> list[tuple[str, str]]:
+    """List the conditions that are not the same in all runs, in the order in which they come."""
     different = []
-    for key in dict.fromkeys(chain.from_iterable(stated)):
-        first = stated[0].get(key, NOT_STATED).value
-        if any(one.get(key, NOT_STATED).value != first for one in stated[1:]):
+    for key in dict.fromkeys(chain.from_iterable(of_runs)):
+        values = [stated.get(key, NOT_STATED).value for stated in of_runs]
+        if any(value != values[0] for value in values):
             different.append(key)
     return different

@@ -22,7 +22,9 @@ _MOST_ROWS_MARKDOWN = 20
 
 
 @dataclass(frozen=True)
-class _Table:
+class _ChangeTable:
+    """Changes of one kind, as they are written in the terminal and in Markdown."""
+
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -47,14 +49,17 @@ class RunDifference:
 
 def run_lines(differences: Iterable[RunDifference]) -> Iterator[Text]:
     """Write differences between runs for the terminal, those first that matter most."""
-    for one in differences:
-        style = "bold red" if one.is_serious else ""
-        yield Text(visible(f"{one.caption}: {one.values}"), style=style)
+    for difference in differences:
+        style = "bold red" if difference.is_serious else ""
+        yield Text(visible(f"{difference.caption}: {difference.values}"), style=style)
 
 
 def run_markdown(differences: Iterable[RunDifference]) -> list[str]:
     """Write the same in Markdown."""
-    return [f"* **{markdown(one.caption)}**: {markdown(one.values)}" for one in differences]
+    return [
+        f"* **{markdown(difference.caption)}**: {markdown(difference.values)}"
+        for difference in differences
+    ]
 
 
 def _run_differences(diff: DiffResult) -> list[RunDifference]:
@@ -73,11 +78,11 @@ _CHANGED = ("where", "what", "old", "new")
 _RULES_FIRED = "Rules that fired"
 
 
-def _tables(diff: DiffResult) -> list[_Table]:
+def _tables(diff: DiffResult) -> list[_ChangeTable]:
     """Return every table that is not empty, what matters most first."""
     fired = [(outcome.rule, outcome.reason) for outcome in diff.fired]
     tables = [
-        _Table(_RULES_FIRED, ("rule", "reason"), fired),
+        _ChangeTable(_RULES_FIRED, ("rule", "reason"), fired),
         _verdicts_of_claims(diff),
         _other_findings(diff),
         _roles(diff),
@@ -89,52 +94,52 @@ def _tables(diff: DiffResult) -> list[_Table]:
     for section in diff.compared:
         title = f"{section.capitalize()}: numbers beyond interval or tolerance"
         rows = [_number_cells(change) for change in diff.scores if change.section == section]
-        tables.append(_Table(title, _CHANGED, rows))
-    return [one for one in tables if one.rows]
+        tables.append(_ChangeTable(title, _CHANGED, rows))
+    return [change_table for change_table in tables if change_table.rows]
 
 
-def _verdicts_of_claims(diff: DiffResult) -> _Table:
+def _verdicts_of_claims(diff: DiffResult) -> _ChangeTable:
     rows = [
         (change.where, change.name, change.old, change.new)
         for change in diff.verdicts
         if change.section == "insights"
     ]
-    return _Table("Claims: verdicts that changed", _CHANGED, rows)
+    return _ChangeTable("Claims: verdicts that changed", _CHANGED, rows)
 
 
-def _other_findings(diff: DiffResult) -> _Table:
+def _other_findings(diff: DiffResult) -> _ChangeTable:
     rows = [
         (f"{change.section} {change.where}".strip(), change.name, change.old, change.new)
         for change in diff.verdicts
         if change.section != "insights"
     ]
-    return _Table("Other findings that changed", _CHANGED, rows)
+    return _ChangeTable("Other findings that changed", _CHANGED, rows)
 
 
-def _roles(diff: DiffResult) -> _Table:
+def _roles(diff: DiffResult) -> _ChangeTable:
     heads = "1 head" if len(diff.roles) == 1 else f"{len(diff.roles)} heads"
     columns = ("head", "primary was", "is", "roles")
-    rows = [(one.where, one.old, one.new, _labels(one)) for one in diff.roles]
-    return _Table(f"{heads} changed role", columns, rows)
+    rows = [(change.where, change.old, change.new, _labels(change)) for change in diff.roles]
+    return _ChangeTable(f"{heads} changed role", columns, rows)
 
 
-def _relations(diff: DiffResult) -> _Table:
+def _relations(diff: DiffResult) -> _ChangeTable:
     rows = [(change.where, _labels(change)) for change in diff.relations]
-    return _Table("Syntactic labels gained (+) and lost (-)", ("head", "relations"), rows)
+    return _ChangeTable("Syntactic labels gained (+) and lost (-)", ("head", "relations"), rows)
 
 
-def _metrics(diff: DiffResult) -> _Table:
+def _metrics(diff: DiffResult) -> _ChangeTable:
     rows = [_number_cells(change) for change in diff.metrics if change.beyond]
-    return _Table("Pruning: values beyond their intervals", _CHANGED, rows)
+    return _ChangeTable("Pruning: values beyond their intervals", _CHANGED, rows)
 
 
-def _choices(diff: DiffResult) -> _Table:
+def _choices(diff: DiffResult) -> _ChangeTable:
     rows = [(change.where, str(len(change.gained)), _labels(change)) for change in diff.choices]
     title = "Pruning: heads removed now (+) and no longer (-)"
-    return _Table(title, ("where", "new", "heads"), rows)
+    return _ChangeTable(title, ("where", "new", "heads"), rows)
 
 
-def _curves(diff: DiffResult) -> _Table:
+def _curves(diff: DiffResult) -> _ChangeTable:
     """Name each curve that moved, how many of its points did, and the one that moved farthest."""
     rows = []
     for curve in diff.curves:
@@ -142,7 +147,9 @@ def _curves(diff: DiffResult) -> _Table:
         point = worst.where.removeprefix(f"{curve.where}, ")
         farthest = f"{_number(worst.old)} -> {_number(worst.new)} at {point}"
         rows.append((curve.where, curve.name, f"{curve.beyond} of {curve.points}", farthest))
-    return _Table("Curves beyond their intervals", ("curve", "what", "points", "farthest"), rows)
+    return _ChangeTable(
+        "Curves beyond their intervals", ("curve", "what", "points", "farthest"), rows
+    )
 
 
 def _labels(change: SetChange) -> str:
@@ -183,7 +190,11 @@ def _answer(diff: DiffResult) -> str:
         (len(diff.choices), "choice of heads changed", "choices of heads changed"),
         (len(beyond), "number moved beyond its interval", "numbers moved beyond their intervals"),
     )
-    said = [f"{n:,} {one if n == 1 else several}" for n, one, several in counts if n]
+    said = []
+    for count, singular, plural in counts:
+        if count:
+            noun = singular if count == 1 else plural
+            said.append(f"{count:,} {noun}")
     return f"{joined(said)}." if said else "No verdict, role or number changed clearly."
 
 
@@ -225,12 +236,12 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
     yield from run_lines(_run_differences(diff))
     tables = _tables(diff)
     most = max(3, _MOST_ROWS // max(1, len(tables)))
-    for one in tables:
-        yield Text(f"\n{visible(one.title)}", style="bold")
-        cells = [[Text(visible(cell)) for cell in row] for row in one.rows[:most]]
-        yield make_table(one.columns, cells, numbers=False)
-        if len(one.rows) > most:
-            hidden = len(one.rows) - most
+    for change_table in tables:
+        yield Text(f"\n{visible(change_table.title)}", style="bold")
+        cells = [[Text(visible(cell)) for cell in row] for row in change_table.rows[:most]]
+        yield make_table(change_table.columns, cells, numbers=False)
+        hidden = len(change_table.rows) - most
+        if hidden > 0:
             yield Text(f"... and {hidden:,} more (all with --format json)", style="dim")
     for sentence in _rest(diff):
         yield Text(f"\n{visible(sentence)}")
@@ -249,21 +260,23 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     if outcomes:
         lines += [*ticked(outcomes.values()), ""]
     lines += run_markdown(_run_differences(diff))
-    for one in _tables(diff):
-        if one.title != _RULES_FIRED:  # they are ticked above
-            lines += _folded_table(one)
+    for change_table in _tables(diff):
+        if change_table.title != _RULES_FIRED:  # they are ticked above
+            lines += _folded_table(change_table)
     lines += [f"\n{markdown(sentence)}" for sentence in _rest(diff)]
     return "\n".join(lines) + "\n"
 
 
-def _folded_table(one: _Table) -> Iterator[str]:
+def _folded_table(change_table: _ChangeTable) -> Iterator[str]:
     """Fold a table up under its title, with the number of its rows if the title has none."""
-    lines = list(table(one.columns, one.rows[:_MOST_ROWS_MARKDOWN]))
-    hidden = len(one.rows) - _MOST_ROWS_MARKDOWN
+    title = change_table.title
+    rows = change_table.rows
+    if not title[0].isdigit():
+        title = f"{title} ({len(rows):,})"
+    lines = list(table(change_table.columns, rows[:_MOST_ROWS_MARKDOWN]))
+    hidden = len(rows) - _MOST_ROWS_MARKDOWN
     if hidden > 0:
         lines += ["", f"... and {hidden:,} more"]
-    has_number = one.title[0].isdigit()
-    title = one.title if has_number else f"{one.title} ({len(one.rows):,})"
     yield from folded(title, lines)
 
 

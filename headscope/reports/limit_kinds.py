@@ -44,10 +44,9 @@ def _validation(required: float, new: Measurements) -> Decision:
             reasons.append(f"{section} is not validated")
     if reasons:
         return Decision(True, ", ".join(reasons))
-    n_results = len(new.conditions)
-    return Decision(
-        False, f"all {n_results} results passed" if n_results > 1 else "the only result passed"
-    )
+    if len(new.conditions) == 1:
+        return Decision(False, "the only result passed")
+    return Decision(False, f"all {len(new.conditions)} results passed")
 
 
 def _heads_with_role(least: float, new: Measurements, role: str) -> Decision:

@@ -1,6 +1,7 @@
 """Planted differences in real results are found, named and nothing else is; equal is silent."""
 
 import copy
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -208,7 +209,7 @@ def test_a_loss_that_rises_is_worse_and_random_heads_are_neither(documents):
 def test_a_head_that_pruning_chooses_in_place_of_another(documents):
     old = documents["prune"]
     removed = old["curves"][0]["points"][1]["heads_removed"]
-    heads = [[layer, head] for layer in range(2) for head in range(4)]
+    heads = [list(head) for head in itertools.product(range(2), range(4))]
     new_head = next(head for head in heads if head not in removed)
     path = ("curves", 0, "points", 1, "heads_removed")
     diff = diff_of(old, changed(old, *path, to=[new_head, *removed[1:]]))

@@ -369,13 +369,13 @@ def test_one_count_of_heads_without_a_role(drawn_results):
     result = drawn_results["classify"][0]
     roles = [("duplicate",), ("self", "duplicate"), ("broad", "self"), (), (), (), (), ()]
     heads = tuple(
-        dataclasses.replace(head, roles=has, labels=(), primary=(*has, "none")[0])
-        for head, has in zip(result.heads, roles, strict=True)
+        dataclasses.replace(head, roles=names, labels=(), primary=(*names, "none")[0])
+        for head, names in zip(result.heads, roles, strict=True)
     )
     changed = dataclasses.replace(result, heads=heads, untestable={}, causes=None, prefix=None)
     assert [head.primary for head in heads][:4] == ["duplicate", "self", "broad", "none"]
-    terminal = "".join(str(part) for part in VIEW.human(changed) if not hasattr(part, "columns"))
-    assert "5 have none" in " ".join(terminal.split())
+    sentences = [str(text) for text in VIEW.human(changed) if not hasattr(text, "columns")]
+    assert "5 have none" in " ".join("".join(sentences).split())
     assert [mark_of(head) for head in heads].count(NO_ROLE.mark) == 5
     assert role_counts(changed)[-1][2] == 5
     assert [card.mark for card in VIEW.facts(changed, ())].count(NO_ROLE.mark) == 5
