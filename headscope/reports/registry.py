@@ -26,29 +26,45 @@ if TYPE_CHECKING:
 REPORT = "report.json"  # The file that holds every section.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sections:
+class _Results:
     """One result for each section, in the order in which a report runs them; None where not run."""
-
-    validate: ValidationResult | None = None
-    explain: ExplainResult | None = None
-    classify: ClassifyResult | None = None
-    attribute: AttributeResult | None = None
-    rank: RankResult | None = None
-    spectrum: SpectrumResult | None = None
-    depth: DepthResult | None = None
-    flow: FlowResult | None = None
-    transfer: TransferResult | None = None
-    linear: LinearResult | None = None
-    symmetric: SymmetricResult | None = None
-    prune: PruneResult | None = None
-    insights: InsightsResult | None = None
 
     @property
     def sections(self) -> dict[str, Any]:
         """The results that there are, by section, in order."""
         results = {name: getattr(self, name) for name in SECTIONS}
         return {name: result for name, result in results.items() if result is not None}
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Sections(_Results):
+        """The fields that are made below, for editors and type checkers."""
+
+        validate: ValidationResult | None = None
+        explain: ExplainResult | None = None
+        classify: ClassifyResult | None = None
+        attribute: AttributeResult | None = None
+        rank: RankResult | None = None
+        spectrum: SpectrumResult | None = None
+        depth: DepthResult | None = None
+        flow: FlowResult | None = None
+        transfer: TransferResult | None = None
+        linear: LinearResult | None = None
+        symmetric: SymmetricResult | None = None
+        prune: PruneResult | None = None
+        insights: InsightsResult | None = None
+
+else:
+    Sections = dataclasses.make_dataclass(
+        "Sections",
+        [(name, f"{COMMANDS[name].result_class} | None", None) for name in SECTIONS],
+        bases=(_Results,),
+        namespace={"__doc__": _Results.__doc__, "__module__": __name__},
+        frozen=True,
+        kw_only=True,
+    )
 
 
 def marks_of(name: str) -> set[str]:

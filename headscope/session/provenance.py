@@ -69,7 +69,7 @@ def _model(loaded: LoadedModel) -> dict[str, Any]:
         weights = "in memory"
     else:
         weights = "in memory, changed since loading"
-    described = {
+    described: dict[str, Any] = {
         "id": loaded.name,
         "revision": loaded.revision,
         "weights_sha256": loaded.weights_sha256,
@@ -95,9 +95,9 @@ def _removed_heads(loaded: LoadedModel) -> list[list[str | int]]:
     several = loaded.stacks != ("encoder",)
     removed: list[list[str | int]] = []
     for site in loaded.sites:
-        for head in range(site.heads_before):
-            if head not in site.head_ids:
-                removed.append([site.stack, site.layer, head] if several else [site.layer, head])
+        stack = [site.stack] if several else []
+        gone = sorted(set(range(site.heads_before)) - set(site.head_ids))
+        removed += [[*stack, site.layer, head] for head in gone]
     return removed
 
 

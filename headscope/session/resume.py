@@ -59,8 +59,8 @@ class RunState(Generic[S]):
         if differing:
             raise ResumeError(
                 f"The saved state {self.path} belongs to another run: "
-                f"{visible(listed(differing, 12))} differ. Repeat the original command, or delete the "
-                "file and start again."
+                f"{visible(listed(differing, 12))} differ. Repeat the original command, or delete "
+                "the file and start again."
             )
         if meta.get("sha256") != _digest(meta, arrays):
             raise self._damaged("it is not as it was written")

@@ -16,7 +16,8 @@ from headscope.cli.app import app, click_command
 from headscope.cli.settings import options_by_command
 from headscope.commands import COMMANDS, SECTIONS
 from headscope.pruning.options import METHODS, Repair
-from headscope.reports.registry import Sections, marks_of
+from headscope.reports import registry
+from headscope.reports.registry import marks_of
 from headscope.reports.rules import RULES
 from headscope.show.view import View, view_of
 from headscope.stats.compared import Compare, marked
@@ -42,16 +43,27 @@ def test_a_section_has_all_that_its_name_promises(name):
     assert "model" in options[name], f"{name}: its table in a config file has no options"
 
 
-def test_the_table_of_commands_and_the_names_for_editors_agree():
-    """Type checkers read what ``headscope/__init__.py`` imports for them, and a report's fields."""
-    assert tuple(field.name for field in dataclasses.fields(Sections)) == SECTIONS
-    source = ast.parse(Path(headscope.__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in source.body if isinstance(node, ast.If))
-    imported = {alias.asname for node in block.body for alias in node.names}
-    assert imported == set(headscope.__all__)
-    for command in COMMANDS.values():
-        if command.measures:
-            assert {command.name, command.result.__name__} <= imported
+def _typed(path: Path) -> list[ast.stmt]:
+    """What a module has for type checkers alone."""
+    source = ast.parse(path.read_text(encoding="utf-8"))
+    blocks = [node.body for node in source.body if isinstance(node, ast.If)]
+    return [statement for block in blocks for statement in block]
+
+
+def test_what_editors_read_is_what_the_table_says():
+    """The package's names, and the fields of a report, are made of the table; editors read these."""
+    imported = {alias.asname for node in _typed(Path(headscope.__file__)) for alias in node.names}
+    assert imported <= set(headscope.__all__), "a name that the package does not have"
+    assert set(headscope.__all__) - imported <= set(COMMANDS), "only a new command may be missing"
+    (typed,) = (node for node in _typed(Path(registry.__file__)) if isinstance(node, ast.ClassDef))
+    hints = {
+        field.target.id: ast.unparse(field.annotation)
+        for field in typed.body
+        if isinstance(field, ast.AnnAssign)
+    }
+    made = {field.name: field.type for field in dataclasses.fields(registry.Sections)}
+    assert tuple(made) == SECTIONS
+    assert hints.items() <= made.items()
 
 
 def _classes(kind, seen):
