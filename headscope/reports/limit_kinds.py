@@ -105,6 +105,7 @@ def _drop_when_pruned(most: float, new: Measurements, percent: int) -> Decision:
 
 
 def _judged_minimum(least: float, row: Row, new: Measurements, words: str) -> Decision:
+    """Decide whether a row of the metric is at least this; of a loss, at most."""
     why = minimum_guards_nothing(least, new.metric)
     if why:
         return Decision(True, f"{least:g} would guard nothing here: {why}")
@@ -160,36 +161,37 @@ def _pruned_words(row: Row, new: Measurements) -> str:
 # --- the vocabulary ---
 
 
-class Bound(NamedTuple):
-    """What the value of a limit may be."""
+class ValueKind(NamedTuple):
+    """What the value of a limit may be: in words, of exactly which types, and the smallest."""
 
     words: str
-    types: tuple[type, ...]  # Exactly these
+    types: tuple[type, ...]
     least: float
 
 
 class LimitKind(NamedTuple):
-    """What the value of a limit may be, and when it passes."""
+    """A kind of limit."""
 
-    bound: Bound
+    value: ValueKind
     section: str  # The result that it needs; it fails without
-    words: str
-    decide: Callable[..., Decision]  # Of the value and the new results
+    words: str  # When it passes
+    decide: Callable[..., Decision]  # Takes the value and the new results
 
 
-_FLAG = Bound("true or false", (bool,), -math.inf)
-_COUNT = Bound("a whole number of 0 or more", (int,), 0)
-_NUMBER = Bound("a number", (int, float), -math.inf)
-SHARE = Bound("a number of 0 or more", (int, float), 0)
+_FLAG = ValueKind("true or false", (bool,), -math.inf)
+_COUNT = ValueKind("a whole number of 0 or more", (int,), 0)
+_NUMBER = ValueKind("a number", (int, float), -math.inf)
+SHARE = ValueKind("a number of 0 or more", (int, float), 0)
 
 _PRUNED = "with that share of the heads removed (any whole number for 50) the metric is "
 _FALSE = "at most so many heads with random weights earn a syntactic or rare-word label"
 _LEAST = "at least this; of a loss: at most"
+#: Every limit with one value, by its key in the table.
 LIMIT_KINDS = {
     "validation": LimitKind(_FLAG, "", "every result was validated and passed", _validation),
     **{
         f"min_{role.key}": LimitKind(
-            bound=_COUNT,
+            value=_COUNT,
             section="classify",
             words=f"at least so many heads are {role.name}",
             decide=partial(_heads_with_role, role=role.key),
@@ -218,4 +220,4 @@ OTHER_KEYS = {
     "tolerance": (SHARE.words, "that of 'headscope diff', for fail_on"),
 }
 #: Every key of [limits]: what its value may be, and when it passes.
-LIMITS = {name: (kind.bound.words, kind.words) for name, kind in LIMIT_KINDS.items()} | OTHER_KEYS
+LIMITS = {name: (kind.value.words, kind.words) for name, kind in LIMIT_KINDS.items()} | OTHER_KEYS

@@ -25,8 +25,8 @@ from headscope.reports.limit_kinds import (
     OTHER_KEYS,
     SHARE,
     WHEN_PRUNED,
-    Bound,
     Decision,
+    ValueKind,
     claim_has_verdict,
 )
 from headscope.reports.result import VERDICTS, DiffResult, Outcome
@@ -92,18 +92,18 @@ def _parse_limit(where: str, name: str, value: Any) -> Limit:
         if rule in RULES:
             hint = f'it is a rule for changes: write baseline and fail_on = ["{rule}"].'
         raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
-    number = _parse_number(f"{where} {name}", kind.bound, value)
+    number = _parse_number(f"{where} {name}", kind.value, value)
     decide = partial(kind.decide, number)
     if match:
         decide = partial(decide, percent=int(match[1]))
     return Limit(f"{name} = {_shown(number)}", kind.section, decide)
 
 
-def _parse_number(where: str, bound: Bound, value: Any) -> float:
-    """Return a value of exactly one of the types of a bound, as a float if it may be one."""
-    if type(value) not in bound.types or not bound.least <= value < math.inf or value == -math.inf:
-        raise InputError(f"{where} must be {bound.words}, not {_shown(value)}.")
-    return float(value) if float in bound.types else value
+def _parse_number(where: str, kind: ValueKind, value: Any) -> float:
+    """Return a finite value of exactly one of the types of a kind, as a float if it may be one."""
+    if type(value) not in kind.types or not math.isfinite(value) or value < kind.least:
+        raise InputError(f"{where} must be {kind.words}, not {_shown(value)}.")
+    return float(value) if float in kind.types else value
 
 
 def _shown(value: object) -> str:
