@@ -114,6 +114,7 @@ def _shown(value: object) -> str:
 
 
 def _parse_insights(where: str, table: object) -> Iterator[Limit]:
+    """Read the table of claims by number, each with its verdict or some verdicts."""
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
     numbers = [claim.number for claim in claims().values()]

@@ -144,6 +144,7 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def _parse_rule(text: str) -> Rule:
+    """Read one rule; a sentence says which name or bound was probably meant."""
     match = _WRITTEN.fullmatch(text)
     name = match[1].replace("_", "-").lower() if match else text.strip()
     if match is None or name not in RULES:

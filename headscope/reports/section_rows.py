@@ -64,14 +64,15 @@ _DETAILED_ROLES = ("positional", "special")
 
 
 def _classify_rows(result: ClassifyResult) -> Iterator[Row]:
+    """Yield what each head does, then how many labels the controls have: swapped and random."""
     for head in result.heads:
         yield from _head_rows(head)
     control = result.control
     if control is None:
         return
     if control.swapped is not None:
-        swapped = Estimate(control.swapped.labels)
-        yield number_row("classify", "swapped trees", "syntactic labels", swapped)
+        n_labels = control.swapped.labels
+        yield Row("classify", "swapped trees", "syntactic labels", value=n_labels)
     if control.random_weights:
         random_labels = tuple(control.false_positives)
         where = "random weights"
@@ -187,6 +188,7 @@ def _explain_rows(result: ExplainResult) -> Iterator[Row]:
 
 
 def _prune_rows(result: PruneResult) -> Iterator[Row]:
+    """Yield the metric unpruned, along curves, and of what is measured beside them."""
     unpruned = "unpruned model"
     yield Row("prune", unpruned, "heads", value=result.n_heads, compared=False)
     yield _metric_row(result, unpruned, result.baseline.value, better=result.sign)

@@ -86,11 +86,13 @@ def view(
     """
 
     def human(result: R) -> Iterable[RenderableType]:
+        """Draw the blocks in the terminal."""
         from headscope.show.terminal import terminal
 
         return terminal([*blocks(result), *more(result)])
 
     def files(result: R) -> Mapping[str, bytes]:
+        """Write the tables, the figures, and the page if there is one."""
         from headscope.show.figures import figures_of
 
         tables = {}
