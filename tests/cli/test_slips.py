@@ -93,7 +93,7 @@ def test_slips(command, words, says, code, run, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, data in FILES.items():
         Path(name).write_bytes(data)
-    given = words if isinstance(words, list) else shlex.split(words)
-    refused(run(command, model, "-o", "made/out", *given), says, code=code)
+    arguments = words if isinstance(words, list) else shlex.split(words)
+    refused(run(command, model, "-o", "made/out", *arguments), says, code=code)
     assert not Path("made").exists()
     assert not Path("out").exists()

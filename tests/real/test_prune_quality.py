@@ -19,18 +19,22 @@ def test_each_repair_helps(demo):
 def test_the_repaired_choice_beats_random_heads_is_kept_and_its_card_runs(demo, tmp_path):
     """``headscope prune demo --fraction 0.5 --save DIR`` on less text, and without the repair."""
     pytest.importorskip("sentence_transformers")
-    both = {"methods": ["surgeon", "random"], "repairs": ["none", "surgeon"], "fractions": [0.5]}
-    found = headscope.prune(demo, **both, **FEW, save=tmp_path / "small")
-    assert (found.kept.method, found.kept.repair) == ("surgeon", "surgeon")
-    chosen = found.curve("surgeon", "surgeon").points[1]
-    random = found.curve("random").points[1]
-    assert found.curve("surgeon").points[1].value.value > random.value.high + 0.05
+    settings = {
+        "methods": ["surgeon", "random"],
+        "repairs": ["none", "surgeon"],
+        "fractions": [0.5],
+    }
+    pruned = headscope.prune(demo, **settings, **FEW, save=tmp_path / "small")
+    assert (pruned.kept.method, pruned.kept.repair) == ("surgeon", "surgeon")
+    chosen = pruned.curve("surgeon", "surgeon").points[1]
+    random = pruned.curve("random").points[1]
+    assert pruned.curve("surgeon").points[1].value.value > random.value.high + 0.05
     small = headscope.load(str(tmp_path / "small"))
-    left = {(site.layer, head) for site in small.sites for head in site.head_ids}
-    assert len(left) == 36
-    assert not left & set(chosen.heads_removed)
-    assert found.saved.measured == pytest.approx(chosen.value.value, abs=1e-4)
-    assert found.saved.measured > random.value.high + 0.05
+    remaining = {(site.layer, head) for site in small.sites for head in site.head_ids}
+    assert len(remaining) == 36
+    assert not remaining & set(chosen.heads_removed)
+    assert pruned.saved.measured == pytest.approx(chosen.value.value, abs=1e-4)
+    assert pruned.saved.measured > random.value.high + 0.05
     card = (tmp_path / "small" / "README.md").read_text("utf-8")
     assert str(tmp_path) not in card
     assert "library_name: sentence-transformers" in card
