@@ -114,14 +114,14 @@ def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
         raise InputError(f"There is no figure {name!r}; this result has {', '.join(figures)}.")
     if not figures:
         return None
-    block = figures[name or next(iter(figures))]
+    file = name or next(iter(figures))
+    block = figures[file]
     if ax is None:
-        drawn = dict(figures_of([block]))
-        return drawn[block.file]
+        return dict(figures_of([block]))[file]
     if not isinstance(block, Chart):
         charts = [file for file, other in figures.items() if isinstance(other, Chart)]
         raise InputError(
-            f"The figure {block.file!r} takes no ax; those that do: {', '.join(charts) or 'none'}."
+            f"The figure {file!r} takes no ax; those that do: {', '.join(charts) or 'none'}."
         )
     chart_on(ax, block)
     return ax.get_figure(root=True)
