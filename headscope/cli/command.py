@@ -39,7 +39,7 @@ from headscope.core.errors import (
 from headscope.core.options import OptionError, options_of
 from headscope.data.examples import TASK_FILES
 from headscope.session.options import ModelOptions
-from headscope.show.style import FigureStyle, styled
+from headscope.show.style import showing
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
@@ -118,8 +118,8 @@ class CommandRun:
         """Show results as the flags ask for; name flags in errors about options."""
         options_class = self.command.options
         try:
-            style = FigureStyle(figure_formats(self.values.get("figures", "png,svg")))
-            with styled(style, verbose=self.values["verbose"]):
+            formats = figure_formats(self.values.get("figures", "png,svg"))
+            with showing(formats, verbose=self.values["verbose"]):
                 yield
         except OptionError as error:
             raise WrongOptionError(

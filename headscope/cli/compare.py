@@ -72,7 +72,8 @@ def compare(
         raise typer.BadParameter("give two reports or more", param_hint="'REPORT'")
 
     from headscope.reports.compare import side_by_side
-    from headscope.reports.compare_view import compare_files, compare_report
+    from headscope.reports.compare_page import compare_files
+    from headscope.reports.compare_view import compare_report
     from headscope.reports.reading import read_results
     from headscope.reports.rules import parse_rules
     from headscope.show.folders import ready_folder, write_files
@@ -121,16 +122,17 @@ def diff(
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
     from headscope.core.serialise import to_json
-    from headscope.reports.baseline import read_side
-    from headscope.reports.compare import changes_between
-    from headscope.reports.compare_view import diff_files, diff_markdown, diff_report
+    from headscope.reports.baseline import read_measurements
+    from headscope.reports.changes import changes_between
+    from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
     from headscope.reports.rules import parse_rules, with_fired
     from headscope.show.folders import ready_folder, write_files
 
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        changes = changes_between(read_side(old), read_side(new), tolerance=tolerance)
-        result = with_fired(changes, rules)
+        before = read_measurements(old)
+        after = read_measurements(new)
+        result = with_fired(changes_between(before, after, tolerance=tolerance), rules)
         if output is not None:
             write_files(output, diff_files(result, rules))
     if format == "human":

@@ -33,6 +33,7 @@ def report_command(command: Command) -> Callable[..., None]:
     def callback(context: typer.Context, **values: Any) -> None:
         from headscope.core.progress import silent
         from headscope.core.serialise import to_dict
+        from headscope.reports.baseline import measurements_of
         from headscope.reports.files import write_report
         from headscope.reports.limits import judged, require
         from headscope.reports.reading import results_of
@@ -46,7 +47,7 @@ def report_command(command: Command) -> Callable[..., None]:
             with run.ready(options):
                 result = command.function(run.model, options=options)
                 measured = results_of(to_dict(result), REPORT, result.sections)
-                outcomes, changes = judged(measured, limits, baseline)
+                outcomes, changes = judged(measurements_of(measured), limits, baseline)
                 listener = run.progress.listener or silent
                 document = write_report(result, values["output"], outcomes, changes, listener)
             _add_step_summary(values["output"] / "report.md")
@@ -69,13 +70,13 @@ def _folder_name(model: str) -> str:
 
 def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
     """Read the limits, and the results that they compare with; wrong rules are refused at once."""
-    from headscope.reports.baseline import read_side
+    from headscope.reports.baseline import read_measurements
     from headscope.reports.rules import check_rules
 
     limits = limits_of(context)
     if not limits.baseline:
         return limits, None
-    baseline = read_side(Path(limits.baseline))
+    baseline = read_measurements(Path(limits.baseline))
     check_rules(limits.fail_on, baseline.metric)
     return limits, baseline
 

@@ -16,7 +16,7 @@ from headscope.commands import SECTIONS
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
-from headscope.reports.baseline import BASELINE, baseline_json
+from headscope.reports.baseline import BASELINE, baseline_json, measurements_of
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
@@ -84,7 +84,7 @@ def write_report(
     gone = [name for name in _of_earlier_report(folder) if name not in content]
     content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     results = results_of(document, REPORT, report.sections)
-    content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
+    content[BASELINE] = baseline_json(measurements_of(results)).encode("utf-8", "replace")
     content["report.html"] = report_html(report).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)

@@ -50,7 +50,7 @@ def _entries(kind: str) -> Iterator[Entry]:
         for name, reason in REFUSED.items():
             yield Entry(name, f"refused: {reason}", "", page)
     else:
-        from headscope.reports.limits import LIMITS
+        from headscope.reports.limit_kinds import LIMITS
 
         for name, (value, words) in LIMITS.items():
             yield Entry(name, f"{value}: {words}", "", page)

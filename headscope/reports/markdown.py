@@ -9,9 +9,9 @@ from typing import Any
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.baseline import size_of
 from headscope.reports.claims.view import bar_of
-from headscope.reports.compare_view import diff_markdown, ticked
+from headscope.reports.conditions import size_of
+from headscope.reports.diff_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
 from headscope.show.cells import folded, head_rows, table, tidy, tiny

@@ -122,14 +122,14 @@ ratio-of-times | removal/times.py | times are multiplied
     spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)
-alike-models | reports/compare.py | models differ by nature
-    if not models and (what == "model" or name in => if not models and (name in
-drop-percent | reports/rules.py | a share of the new value
-    abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
-worse-or-better | reports/compare.py | old and new are swapped
-    mine.better * (mine.value - other.value) => mine.better * (other.value - mine.value)
-limit-of-loss | reports/limits.py | a limit of a loss is upside down
-    bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
+alike-models | reports/conditions.py | models differ by nature
+    is_of_model = kind == "model" or name in => is_of_model = name in
+drop-percent | reports/bounds.py | a share of 1, not of the old value
+    allowed *= abs(old or 0.0) / 100 => allowed *= 1.0 / 100
+worse-or-better | reports/changes.py | old and new are swapped
+    row.better * (row.value - new_row.value) => row.better * (new_row.value - row.value)
+limit-of-loss | reports/limit_kinds.py | a limit of a loss is upside down
+    row.better * (_value(row) - least) < 0 => _value(row) - least < 0
 interference-random | reports/claims/routing_claims.py | no random weights
 "random", control.over_random, ** => "random", stored.difference, **
 at-least-mean | reports/claims/rule.py | the mean, not its interval

@@ -20,8 +20,8 @@ from headscope.core.serialise import from_dict
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.sources import open_sources
-from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
+from headscope.reports.section_rows import rows_of
 from headscope.stats.estimate import Estimate
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
@@ -129,9 +129,9 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
         change.interval and pytest.approx(change.interval, abs=5.1e-5)
     )
     assert result["kept"]["value"] == point["value"]["value"]
-    facts = facts_of(Results("x", prune=from_dict(PruneResult, result)), ["prune"])
-    named = facts["prune", "confirmed to cost at most 0.5", "heads removed"]
-    assert named.value == len(IDLE)
+    rows = rows_of(Results("x", prune=from_dict(PruneResult, result)))
+    (confirmed,) = (row for row in rows if row.where == "confirmed to cost at most 0.5")
+    assert (confirmed.name, confirmed.value) == ("heads removed", len(IDLE))
     # Of those that are left none can go.
     busy = ("prune", saved["folder"], *PLAIN[2:], "--repair", "none")
     refused(run(*busy, "--max-drop", "0", "--save", "none"), "No head can go for a loss of at")
