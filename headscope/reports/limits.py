@@ -15,7 +15,7 @@ from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
 from headscope.removal.metric_words import scale_of
 from headscope.reports.baseline import Side
-from headscope.reports.claims.rule import claims
+from headscope.reports.claims.registry import claims
 from headscope.reports.compare import TOLERANCE, changes_between
 from headscope.reports.reading import Results
 from headscope.reports.result import VERDICTS, DiffResult, Outcome
