@@ -16,12 +16,12 @@ import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
-from headscope.reports.claims.run import decide, measure_kept_roles
+from headscope.reports.claims.kept_roles import measure_kept_roles
+from headscope.reports.claims.registry import decide
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.survivors import judge_survivors
 from headscope.reports.result import Insight
 
-T = InsightThresholds()
 YES = "holds"
 NO = "does not hold"
 
@@ -230,7 +230,7 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
     )
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
-    assert judge_survivors(Rule("labelled_heads"), pruned)[0].verdict == last
+    assert judge_survivors(pruned).outcome == last
 
 
 SHARED = "layers need fewer dimensions than the control"

@@ -19,8 +19,8 @@ from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.run import not_measured
 from headscope.models.run.loaded import LoadedModel
+from headscope.reports.claims.registry import decide
 from headscope.reports.claims.rule import Evidence
-from headscope.reports.claims.run import decide
 
 YES = "holds"
 NO = "does not hold"

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import headscope
+from headscope.reports.claims.kept_roles import measure_kept_roles
+from headscope.reports.claims.registry import claims, decide
 from headscope.reports.claims.rule import Evidence
-from headscope.reports.claims.run import JUDGES, decide, measure_kept_roles
 
 #: What is measured, each on as little as shows every kind of decision.
 MEASURED = {
@@ -108,7 +109,7 @@ def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
         elsewhere = dataclasses.replace(classified, corpus=corpus)
         kept = measure_kept_roles(model, elsewhere, draws=19, limit=8)
         evidence = Evidence(**results, kept_roles=kept, stacks=model.stacks)
-        found = [decide(name, evidence) for name in JUDGES]
+        found = [decide(name, evidence) for name in claims()]
         verdicts.append(
             [
                 (each.number, each.verdict, [(p.name, p.verdict) for p in each.parts])

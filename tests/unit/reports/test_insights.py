@@ -16,20 +16,18 @@ from headscope.core.serialise import from_dict
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning.curves import Swept, areas_of
 from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
-from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import (
-    Evidence,
-    InsightThresholds,
-    Rule,
+from headscope.reports.claims.intervals import (
     above,
     below,
-    claims,
     common,
     every,
     mean_estimate,
     within,
 )
-from headscope.reports.claims.run import JUDGES, decide
+from headscope.reports.claims.registry import claims, decide
+from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.survivors import judge_survivors
+from headscope.reports.claims.thresholds import BOUNDS, InsightThresholds
 from headscope.reports.claims.view import bar_of
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
@@ -163,7 +161,7 @@ def test_parts_make_a_verdict():
         ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
     }.items():
         made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-        rule = Rule("asymmetry")
+        rule = Rule(claims()["asymmetry"])
         assert rule.concluded(made, "", "", {}).verdict == verdict, parts
         refuted = rule.concluded(made, "", "", {}, refuted=True)
         assert refuted.verdict == "does not hold"
@@ -172,22 +170,28 @@ def test_parts_make_a_verdict():
         assert (shown.verdict, shown.parts) == (verdict, (*made, *beside))
 
 
-def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
-    found = [decide(name, Evidence()) for name in JUDGES]
-    assert [insight.number for insight in found] == list(range(11))
-    assert list(JUDGES) == list(claims())
-    assert [insight.claim for insight in found] == [claim.text for claim in claims().values()]
-    assert {insight.verdict for insight in found} == {"not measured yet"}
+def test_every_claim_is_listed_once_in_order_whatever_was_measured():
+    insights = [decide(name, Evidence()) for name in claims()]
+    assert [insight.number for insight in insights] == list(range(11))
+    assert [insight.claim for insight in insights] == [claim.text for claim in claims().values()]
+    assert {insight.verdict for insight in insights} == {"not measured yet"}
+
+
+def test_every_bound_of_a_claim_is_a_threshold():
+    bounds = {name: value for table in BOUNDS.values() for name, value in table.items()}
+    assert dataclasses.asdict(T) == bounds
 
 
 def test_what_decides_a_part_is_what_is_written_of_it():
-    usual, other = (Rule("collapse", dataclasses.replace(T, collapsed=c)) for c in (0.01, 0.3))
+    usual, other = (
+        Rule(claims()["collapse"], dataclasses.replace(T, collapsed=c)) for c in (0.01, 0.3)
+    )
     assert "what is left of its start after attention alone is below 1%;" in usual.sentence
     assert "what is left of its start after attention alone is below 30%;" in other.sentence
     left = Estimate(0.1, 0.05, 0.2)
     assert usual.part("falls", left, "").verdict == "does not hold"
     assert other.part("falls", left, "").verdict == "holds"
-    shared = Rule("shared_projections", dataclasses.replace(T, layer_below=0.25))
+    shared = Rule(claims()["shared_projections"], dataclasses.replace(T, layer_below=0.25))
     ratios = [Estimate(0.6, 0.5, 0.7), Estimate(0.8, 0.78, 0.9)]
     assert shared.part("fewer", ratios, "").verdict == "mixed"
     assert shared.part("fewer", ratios[:1], "").verdict == "holds"
@@ -409,7 +413,7 @@ SURVIVING = "cross-attention survives in the last decoder layers"
     ],
 )
 def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
-    assert judge_survivors(Rule("labelled_heads"), joint(left, of))[0].verdict == verdict
+    assert judge_survivors(joint(left, of)).outcome == verdict
     found = decide("labelled_heads", Evidence(prune=joint(left, of), stacks=STACKS))
     assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
     assert found.verdict == "not measured yet"  # nothing was classified
@@ -421,4 +425,4 @@ def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads()
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)
         assert judged(found).verdict == verdict
-        assert judge_survivors(Rule("labelled_heads"), found)[0].verdict == verdict
+        assert judge_survivors(found).outcome == verdict

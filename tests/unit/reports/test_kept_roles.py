@@ -10,8 +10,8 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
-from headscope.reports.claims import run as claims_run
-from headscope.reports.claims.run import _halves, measure_kept_roles
+from headscope.reports.claims import kept_roles
+from headscope.reports.claims.kept_roles import halves, measure_kept_roles
 from headscope.tasks.making import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -36,20 +36,20 @@ def classified(tiny: Any) -> headscope.ClassifyResult:
 
 
 def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, monkeypatch):
-    learnt, rest = _halves(sample_corpus(), sample_texts())
+    learnt, rest = halves(sample_corpus(), sample_texts())
     seen = {" ".join(sentence.words) for sentence in learnt}
     assert len(seen) > 200
     assert len(rest.first) > 200
     assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
     drawn = []
-    outputs_of = claims_run._outputs_of
+    outputs_of = kept_roles.outputs_with_only
 
     def recorded(task: Any, loaded: Any, kept: Any) -> Any:
         drawn.append([(layer, head) for layer, head in kept])
         return outputs_of(task, loaded, kept)
 
-    monkeypatch.setattr(claims_run, "_outputs_of", recorded)
+    monkeypatch.setattr(kept_roles, "outputs_with_only", recorded)
     found = measure_kept_roles(tiny, classified, limit=12)
     assert set(found.kept) == set(LABELLED)
     others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]

@@ -20,8 +20,9 @@ from headscope.analyses.transfer.result import (
 )
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.rule import Evidence, InsightThresholds
-from headscope.reports.claims.run import decide
+from headscope.reports.claims.registry import decide
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
