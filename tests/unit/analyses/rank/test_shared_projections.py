@@ -49,7 +49,7 @@ def test_score_error_is_the_dense_one(width):
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
     B = products(factors)
-    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.left, mixed.right, strict=True)])
+    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.query, mixed.key, strict=True)])
     expected = np.linalg.norm(gap) / np.linalg.norm(B)
     assert score_error(factors, mixed) == pytest.approx(expected, rel=1e-10)
 
@@ -66,12 +66,12 @@ def test_truncating_a_head_is_its_best_approximation(shape):
 
 def test_every_head_uses_the_same_projections_and_full_width_is_exact():
     mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
-    assert torch.equal(mixed.left, again.left)
-    assert torch.equal(mixed.right, again.right)
-    assert mixed.left.shape == mixed.right.shape == (4, 20, 7)
+    assert torch.equal(mixed.query, again.query)
+    assert torch.equal(mixed.key, again.key)
+    assert mixed.query.shape == mixed.key.shape == (4, 20, 7)
     for column in range(7):  # left columns are multiples of one vector, right ones are equal
-        assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
-    assert bool((mixed.right == mixed.right[:1]).all())
+        assert int(torch.linalg.matrix_rank(mixed.query[:, :, column], rtol=1e-5)) == 1
+    assert bool((mixed.key == mixed.key[:1]).all())
     factors = random_layer(3, 20, 4)
     errors = [score_error(factors, share_projections(factors, w)) for w in (1, 3, 6, 9, 12)]
     assert errors[-1] < 1e-10
