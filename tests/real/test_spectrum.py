@@ -9,7 +9,7 @@ from scipy import stats
 
 import headscope
 from headscope.analyses.spectrum import efficient
-from headscope.analyses.spectrum.run import MINIMUM
+from headscope.analyses.spectrum.passes import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence
 from headscope.data.corpus import as_plain
 from headscope.data.packing import pack

@@ -10,7 +10,7 @@ from hand_made import activations
 from scipy.special import softmax
 
 from headscope.analyses.classify.rows import OFFSETS
-from headscope.analyses.spectrum.efficient import DRAWS, FORMS, RANDOM, CheapForms, low_rank
+from headscope.analyses.spectrum.forms import DRAWS, FORMS, RANDOM, CheapForms, low_rank
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
