@@ -27,7 +27,8 @@ from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
 from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
-from headscope.show.page.template import answered, body, proof, rendered, role_colours, versions
+from headscope.show.page.html_blocks import answered, body
+from headscope.show.page.template import proof, rendered, role_colours, versions
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
