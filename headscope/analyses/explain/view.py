@@ -180,7 +180,8 @@ def _square(result: ExplainResult, matrix: Matrix, tokens: list[str]) -> b.Matri
     """Show a matrix of tokens by tokens."""
     title = matrix.name
     if title == "other direction":
-        title = f"If the future were {'seen' if result.causal else 'hidden'}"
+        seen = "seen" if result.causal else "hidden"
+        title = f"If the future were {seen}"
     weights = matrix.name in ("pattern", "other direction")
     return b.Matrix(title, matrix.values, tokens, tokens, matrix.shape, weights)
 
