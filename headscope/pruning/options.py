@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, nearest
 from headscope.core.options import Option, Usual, names
-from headscope.session.options import POOLING, STACK, TASKS, RunOptions
+from headscope.session.options import POOLING, STACK, TASKS, Held, RunOptions
 from headscope.stats.estimate import FEWEST_TESTED
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class PruneOptions(RunOptions):
     ('manual', 13)
     """
 
-    held: ClassVar[tuple[float, float]] = (5.0, 500.0)
+    held: ClassVar[Held] = Held(5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",

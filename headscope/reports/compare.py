@@ -11,13 +11,13 @@ from pathlib import Path
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.commands import SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
 from headscope.core.serialise import SCHEMA, to_dict
 from headscope.reports.baseline import Condition, Conditions, Side, conditions, side_of, size_of
 from headscope.reports.facts import Facts, Key, Labels, Number
 from headscope.reports.reading import Results, read_results, results_of
-from headscope.reports.registry import SECTIONS
 from headscope.reports.result import (
     Change,
     Compared,

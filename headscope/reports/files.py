@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headscope.commands import SECTIONS
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
@@ -19,7 +20,7 @@ from headscope.reports.baseline import BASELINE, baseline_json
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
-from headscope.reports.registry import REPORT, SECTIONS
+from headscope.reports.registry import REPORT
 from headscope.reports.result import DiffResult, Outcome, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of

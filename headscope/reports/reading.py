@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
@@ -16,7 +17,7 @@ from headscope.models.certificate.validation import (
     ValidationSummary,
     certificate_of,
 )
-from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
+from headscope.reports.registry import REPORT, Sections, marks_of
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
     """Return the sections of a document, as written."""
     if isinstance(document, Mapping):
         for name in SECTIONS:
-            marks = section_of(name).marks
+            marks = marks_of(name)
             if len(marks & document.keys()) > len(marks) / 2:
                 return {name: dict(document)}
         parts = {name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)}
@@ -115,7 +116,7 @@ def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
     sections: dict[str, Any] = {}
     for section in (section for section in SECTIONS if section in raw):
         try:
-            sections[section] = from_dict(section_of(section).kind, raw[section])
+            sections[section] = from_dict(COMMANDS[section].result, raw[section])
         except TypeError as error:
             schema = raw[section].get("schema")
             later = f" It has schema {visible(schema)}; this headscope reads {SCHEMA}."

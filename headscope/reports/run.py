@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analyses.explain.run import read_sentence
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.heads import head_name
 from headscope.core.memory import give_back
@@ -32,7 +33,7 @@ from headscope.models.run.loaded import LoadedModel, unchanging
 from headscope.models.run.recording import Probe, run_ours
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
-from headscope.reports.registry import SECTIONS, Sections, function_of
+from headscope.reports.registry import Sections
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import ModelOptions
@@ -134,7 +135,7 @@ def run_sections(names: Iterable[str], run: Run) -> SectionResults:
             arguments = {**shared, **run.arguments(name), "command": run.command}
             try:
                 with _model_in(arguments.get("dtype"), run) as (model, loading):
-                    results[name] = function_of(name)(model, **loading, **arguments)
+                    results[name] = COMMANDS[name].function(model, **loading, **arguments)
             except (UnsupportedModelError, CheckFailedError) as error:
                 left_out[name] = str(error)
                 failed += [name] * isinstance(error, CheckFailedError)
@@ -179,13 +180,13 @@ def _model_in(dtype: str | None, run: Run) -> Iterator[tuple[Model, Mapping[str,
 
 def _options(name: str) -> type[ModelOptions]:
     """Return a section's class of options."""
-    kind: type[ModelOptions] = function_of(name).options
+    kind: type[ModelOptions] = COMMANDS[name].options
     return kind
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a section's function, but for those of loading."""
-    every = inspect.signature(function_of(name)).parameters
+    every = inspect.signature(COMMANDS[name].function).parameters
     declared = options_of(_options(name))
     return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headscope.commands import COMMANDS
 from headscope.core.safe_text import visible
 from headscope.show.blocks import TERMINAL, Text
 from headscope.show.cells import frame_csv, to_csv
@@ -112,16 +112,7 @@ def next_step(result: Any, why: str, command: str) -> Text:
     return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
 
 
-#: Modules of the views of those commands that are no analysis.
-_HOMES = {
-    "prune": "pruning.view",
-    "shrink": "shrinking.view",
-    "insights": "reports.claims.view",
-}
-
-
 def view_of(section: str) -> View[Any]:
     """Return the view of a command: ``VIEW`` in the module ``view`` of its package."""
-    home = _HOMES.get(section, f"analyses.{section}.view")
-    view: View[Any] = importlib.import_module(f"headscope.{home}").VIEW
+    view: View[Any] = COMMANDS[section].view
     return view

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.core.errors import InputError, WrongOptionError
 from headscope.core.options import Option, Usual
 from headscope.core.saved_config import MANIFEST
-from headscope.session.options import POOLING, TASKS, RunOptions
+from headscope.session.options import POOLING, TASKS, Held, RunOptions
 from headscope.shrinking.result import Target
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ShrinkOptions(RunOptions):
     """
 
     default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
-    held: ClassVar[tuple[float, float]] = (6.0, 900.0)
+    held: ClassVar[Held] = Held(6.0, 900.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope shrink demo",
         "headscope shrink demo --data dev.txt --text train.txt --speed 6 --save small",

@@ -193,6 +193,13 @@ class ShrinkResult:
         return self.models[0]
 
     @property
+    def complaint(self) -> str | None:
+        """Why the command fails: a folder that was checked falls short; None where it does not."""
+        if not self.checked or self.reached:
+            return None
+        return f"{self.checked} falls short: {self.stopped}"
+
+    @property
     def best(self) -> MeasuredModel | None:
         """The model that was chosen."""
         return None if self.chosen is None else self.models[self.chosen]

@@ -22,18 +22,18 @@ from processes import Run, cold
 from result_files import changed, read, write
 
 from headscope import __version__
-from headscope.cli.app import COMMANDS, app
+from headscope.cli.app import app, click_command
 from headscope.cli.settings import options_by_command
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.list import KINDS, entries_of
-from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.schemas import COMMANDS as WITH_SCHEMA
 from headscope.show.view import view_of
 
 PAINTS = True
 ROOT = Path(__file__).parents[2]
 GROUP = typer.main.get_command(app)
 OPTIONS = options_by_command(typer.Context(GROUP))
+WITH_SCHEMA = [row.name for row in COMMANDS.values() if row.result_class]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _toml(value: Any) -> str:
 @each
 def test_json_is_strict_complete_and_reads_back(name, outcome, model):
     data = outcome(name).ended.json
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     result = from_dict(kind, data)
     assert strict_json(to_json(result)) == data
     assert from_dict(kind, to_dict(result)) == result
@@ -271,7 +271,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 
 def test_every_command_has_a_row():
-    assert {*ROWS, *OTHERS} == {*COMMANDS, "config"}
+    assert {*ROWS, *OTHERS} == {*COMMANDS}
     assert set(ROWS) == set(SECTIONS)
 
 
@@ -292,7 +292,7 @@ def others(
 def test_the_root(run):
     shown = run("--help")
     assert (shown.code, shown.stderr) == (0, "")
-    assert all(re.search(rf"^│ {name} ", shown.stdout, re.M) for name in (*COMMANDS, "config"))
+    assert all(re.search(rf"^│ {name} ", shown.stdout, re.M) for name in COMMANDS)
     assert "headscope classify demo" in shown.stdout
     assert run("--version") == Ended(0, f"headscope {__version__}\n", "")
     nothing = run()
@@ -313,7 +313,7 @@ def test_every_format_of_commands_that_measure_nothing(name, others, run, tmp_pa
     paths = (*others["diff"], str(out))
     fits("\n".join(line for line in lines if not any(path in line for path in paths)))
     (tmp_path / "own.toml").write_text(f'[{name}]\nformat = "human"\n')
-    for form in map(str, OPTIONS[name]["format"].kind):
+    for form in OPTIONS[name]["format"].choices:
         shown = run(*words, "--format", form, "--config", tmp_path / "own.toml")
         assert (shown.code, shown.stderr) == (0, ""), form
         if form == "json":
@@ -330,7 +330,7 @@ def options_in(shown: str) -> set[str]:
     return {name.removeprefix("--") for row in rows for name in row.split(",")[:1]} - {"help"}
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monkeypatch):
     monkeypatch.chdir(ROOT)  # where the config files are that examples name
     for variable in ("COLUMNS", "TERMINAL_WIDTH"):
@@ -352,11 +352,11 @@ def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monke
         assert not set(bare) & set("<>|&;()$`*?[]#~!{}"), f"a shell reads more than words: {line}"
         _, command, *rest = shlex.split(line)
         assert command == name
-        GROUP.commands[name].make_context(name, rest, parent=typer.Context(GROUP))
-    every = {"config"} | {
-        (flag.marker.flags or (f"--{key.replace('_', '-')}",))[0].removeprefix("--")
-        for key, flag in GROUP.commands[name].callback.flags.items()
-        if not flag.marker.argument
+        click_command(name).make_context(name, rest, parent=typer.Context(GROUP))
+    every = {
+        param.opts[0].removeprefix("--")
+        for param in click_command(name).params
+        if param.opts[0].startswith("--")
     }
     shown = options_in(short.stdout)
     assert len(shown) <= 10
@@ -365,7 +365,7 @@ def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monke
     assert shown == every or left in " ".join(short.stdout.replace("│", "").split())
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_slips(name, others, model, run, tmp_path):
     out = tmp_path / "out"
     options = OPTIONS.get(name, {})
@@ -410,7 +410,7 @@ def test_nobody_reads_the_output_or_there_is_no_room_for_it(words, model):
 
 
 def test_help_and_what_reads_results_import_nothing_heavy(others):
-    helps = [(name, "--help") for name in (*COMMANDS, "config")]
+    helps = [(name, "--help") for name in COMMANDS]
     light = [("--version",), ("--help",), ("config", "show", "--help"), ("spectrum", "-h")]
     found = cold(*light, *helps, ("config", "show"), ("diff", *others["diff"]))
     for ended in found:

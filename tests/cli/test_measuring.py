@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from outcomes import refused, strict_json
 from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
@@ -121,15 +120,3 @@ def test_one_budget_for_all_of_it_of_which_the_last_section_has_what_is_left(run
     assert done.code == 0, done.stderr
     verdicts = {i["number"]: i["verdict"] for i in strict_json(done.stdout)["insights"]}
     assert {verdicts[n] for n in (8, 9, 10)} == {"not measured"}
-
-
-@pytest.mark.parametrize("name", ["classify", "report"])
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(name, run, model, tmp_path):
-    done = run(name, model, "-o", tmp_path / "out", "--dry-run")
-    assert (done.code, done.stderr) == (0, "")
-    assert f"{name} would measure {model}." in done.flat
-    assert ("Its steps: model" in done.flat) == (name == "classify")
-    assert ("Its steps: validate; explain; classify" in done.flat) == (name == "report")
-    assert f"It writes {tmp_path / 'out'}." in done.flat
-    assert not (tmp_path / "out").exists()
-    assert ("It writes reports/" in run(name, model, "--dry-run").flat) == (name == "report")

@@ -9,7 +9,7 @@ from tiny_models import SPECIAL, VOCABULARY, tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError
-from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_warnings
+from headscope.session.tokenizer_fit import FEWEST_PIECES, MOST_UNKNOWN, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces
 SNOWMAN = "\N{SNOWMAN}"  # no piece of the tiny vocabulary

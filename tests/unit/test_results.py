@@ -9,19 +9,19 @@ from result_files import changed, write
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.heads import Head, head_name, parse_head, place_name
 from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.reading import read_results, results_of
-from headscope.reports.registry import SECTIONS, section_of
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_result_comes_back_from_json_as_it_was(name, documents):
     """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
     document = documents[name]
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     result = from_dict(kind, document)
     again = json.loads(to_json(result))
     assert json.dumps(again, sort_keys=True) == json.dumps(document, sort_keys=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.linear.result import LinearResult
 from headscope.core.options import Usual
 from headscope.session.entry import entry
-from headscope.session.options import EffectOptions
+from headscope.session.options import EffectOptions, Held
 
 __all__ = ["LinearOptions", "LinearResult", "linear"]
 
@@ -27,7 +27,7 @@ class LinearOptions(EffectOptions):
     True
     """
 
-    held: ClassVar[tuple[float, float]] = (0.6, 450.0)
+    held: ClassVar[Held] = Held(0.6, 450.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.rank.result import RankResult
 from headscope.core.options import Option, Usual, numbers
 from headscope.session.entry import entry
-from headscope.session.options import POOLING, STACK, RunOptions, Text
+from headscope.session.options import POOLING, STACK, Held, RunOptions, Text
 
 __all__ = ["RankOptions", "RankResult", "rank"]
 
@@ -28,7 +28,7 @@ class RankOptions(RunOptions):
     (True, True)
     """
 
-    held: ClassVar[tuple[float, float]] = (0.65, 80.0)
+    held: ClassVar[Held] = Held(0.65, 80.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",

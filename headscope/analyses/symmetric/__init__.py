@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.symmetric.result import SymmetricResult
 from headscope.core.options import Usual
 from headscope.session.entry import entry
-from headscope.session.options import EffectOptions
+from headscope.session.options import EffectOptions, Held
 
 __all__ = ["SymmetricOptions", "SymmetricResult", "symmetric"]
 
@@ -27,7 +27,7 @@ class SymmetricOptions(EffectOptions):
     True
     """
 
-    held: ClassVar[tuple[float, float]] = (0.6, 300.0)
+    held: ClassVar[Held] = Held(0.6, 300.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope symmetric demo",
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",

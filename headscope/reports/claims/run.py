@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headscope import prune
+from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.progress import Progress, part_of
 from headscope.core.serialise import SCHEMA, warnings_of
@@ -21,7 +22,7 @@ from headscope.reports.claims.registry import claims, decide
 from headscope.reports.claims.rule import Evidence
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import InsightsOptions
-from headscope.reports.registry import Sections, section_of
+from headscope.reports.registry import Sections
 from headscope.reports.result import InsightsResult, KeptRoles
 from headscope.reports.run import Run, check_settings, run_sections, source_of
 from headscope.session.opening import Model, open_for_tasks
@@ -110,7 +111,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
 
 def _section_names() -> list[str]:
     """Name the sections that are run for the claims; pruning is run by itself."""
-    return [name for name in section_of("insights").uses if name != "prune"]
+    return [name for name in COMMANDS["insights"].uses if name != "prune"]
 
 
 # --- a translator's pairs of texts ----------------------------------------------------------------

@@ -15,11 +15,11 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.analyses.transfer.result import TransferResult
 from headscope.analyses.transfer.view import blocks
+from headscope.commands import COMMANDS
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.annotated import reversed_phrases
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.registry import section_of
 from headscope.show.blocks import Table
 
 Files = tuple[Path, Path]
@@ -90,7 +90,7 @@ def test_each_variant_trains_what_it_says(bert, tune):
         "all": sum(whole.values()),
     }
     assert found.schema == SCHEMA
-    assert from_dict(section_of("transfer").kind, to_dict(found)) == found
+    assert from_dict(COMMANDS["transfer"].result, to_dict(found)) == found
     assert len(found.to_frame()) == len(found.cells) + len(found.baselines)
     assert len(found.curves_frame()) == sum(len(run.curve) for run in found.runs)
 

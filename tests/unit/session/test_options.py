@@ -5,13 +5,12 @@ import inspect
 
 import pytest
 import torch
-import typer.main
 from families import tiny
 from tiny_models import tiny_bert
 
 import headscope
 from headscope import prune
-from headscope.cli.app import app
+from headscope.cli.app import click_command
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
@@ -81,7 +80,7 @@ def test_function_and_command_have_the_defaults_of_the_options():
     of_function = inspect.signature(prune).parameters
     assert {"model", *of_value} == set(of_function)
     assert all(of_function[name].default == default for name, default in of_value.items())
-    command = typer.main.get_command(app).commands["prune"]
+    command = click_command("prune")
     for param in command.params:
         if param.name in ("step", "draws", "seed", "labels", "calibration_limit"):
             assert param.default == of_value[param.name], param.name

@@ -19,9 +19,9 @@ from headscope.analyses.classify.result import Confirmation
 from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
 from headscope.cli.flags import style_of
+from headscope.commands import COMMANDS
 from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
-from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
 from headscope.show.figures import figure_files, figures_of
@@ -299,7 +299,7 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
     as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
     as_they_are += ("rank", "spectrum")
-    known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
+    known = {name: [from_dict(COMMANDS[name].result, documents[name])] for name in as_they_are}
     return {**found, **known}
 
 
