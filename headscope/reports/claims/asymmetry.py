@@ -77,94 +77,104 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None) -> Insight:
+    """Decide by W_Q W_K^T of every head, exactly, and by its pattern on a text."""
     weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
     if not weights:
         return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
-
-    # The heads' weights, and random weights of the same shape.
-    limit = rule.thresholds.asymmetry
-    symmetric_heads = [value <= limit for value in weights.values()]
-    least_head = min(weights, key=lambda name: weights[name])
-    least = weights[least_head]
-    middle = median(weights.values())
-    most = max(weights.values())
-    gaussian = _random_asymmetry(rank, "gaussian")
-    fresh = _random_asymmetry(rank, "fresh")
-    below_gaussian = 1 - middle / gaussian if gaussian else None
-
-    # Their patterns on a text.
     patterns: dict[str, Estimate] = {}
     for head in rank.heads:
         if head.pattern_asymmetry is not None:
             patterns[head.name] = head.pattern_asymmetry
-    pattern_means = [pattern.value for pattern in patterns.values() if pattern.value is not None]
 
-    undefined = len(rank.heads) - len(weights)
-    measured = (
-        f"Asymmetry of W_Q W_K^T over {len(weights)} heads: least {least:.2f} ({least_head}), "
-        f"median {middle:.2f}, most {most:.2f}"
-    )
-    if undefined:
-        measured += f" ({undefined} more have W_Q W_K^T = 0)"
-    if pattern_means:
-        pattern_least = min(pattern_means)
-        pattern_median = median(pattern_means)
-        measured += f"; of the patterns: least {pattern_least:.2f}, median {pattern_median:.2f}."
-    else:
-        measured += "; of the patterns: not measured (no text)."
-
-    random = ""
-    if gaussian is not None:
-        random += f", {gaussian:.2f} for independent random factors"
-    if fresh is not None:
-        random += f", {fresh:.2f} freshly initialised"
-    if below_gaussian is not None:
-        side = "below" if below_gaussian >= 0 else "above"
-        random += f"; the median head lies {abs(below_gaussian):.0%} {side} random"
-    control = (
-        f"0 where W_Q = W_K{random}: asymmetry alone is no sign of learning."
-        f"{_other_changes(symmetric)}"
-    )
-
-    exact = f"least {least:.2f} ({least_head}), no sampling"
+    values = _weight_values(rank, weights, patterns)
+    symmetric_heads = [value <= rule.thresholds.asymmetry for value in weights.values()]
     return rule.concluded(
         parts=(
-            rule.decided("weights", FAILS if any(symmetric_heads) else HOLDS, exact),
+            rule.decided(
+                "weights",
+                FAILS if any(symmetric_heads) else HOLDS,
+                f"least {values['least']:.2f} ({values['least_head']}), no sampling",
+            ),
             _every_head_part(rule, "patterns", patterns),
             _output_part(rule, symmetric),
         ),
-        measured=measured,
-        control=control,
-        values={
-            **_output_values(symmetric),
-            "heads": len(weights),
-            "undefined": undefined,
-            "least": least,
-            "least_head": least_head,
-            "median": middle,
-            "most": most,
-            "pattern_least": min(pattern_means, default=None),
-            "pattern_median": median(pattern_means) if pattern_means else None,
-            "gaussian": gaussian,
-            "fresh": fresh,
-            "below_gaussian": below_gaussian,
-        },
+        measured=_weights_in_words(values),
+        control=(
+            f"0 where W_Q = W_K{_random_in_words(values)}: asymmetry alone is no sign of learning."
+            f"{_other_changes(symmetric)}"
+        ),
+        values={**_output_values(symmetric), **values},
         refuted=all(symmetric_heads),
     )
 
 
+def _weight_values(
+    rank: RankResult, weights: Mapping[str, float], patterns: Mapping[str, Estimate]
+) -> dict[str, Any]:
+    """Return the least, the median and the largest asymmetry of heads, and of random weights."""
+    least_head = min(weights, key=lambda name: weights[name])
+    middle = median(weights.values())
+    pattern_means = [pattern.value for pattern in patterns.values() if pattern.value is not None]
+    gaussian = _random_asymmetry(rank, "gaussian")
+    return {
+        "heads": len(weights),
+        "undefined": len(rank.heads) - len(weights),
+        "least": weights[least_head],
+        "least_head": least_head,
+        "median": middle,
+        "most": max(weights.values()),
+        "pattern_least": min(pattern_means, default=None),
+        "pattern_median": median(pattern_means) if pattern_means else None,
+        "gaussian": gaussian,
+        "fresh": _random_asymmetry(rank, "fresh"),
+        "below_gaussian": 1 - middle / gaussian if gaussian else None,
+    }
+
+
+def _weights_in_words(values: Mapping[str, Any]) -> str:
+    """Say how asymmetric the heads' weights are, and their patterns."""
+    text = (
+        f"Asymmetry of W_Q W_K^T over {values['heads']} heads: least {values['least']:.2f} "
+        f"({values['least_head']}), median {values['median']:.2f}, most {values['most']:.2f}"
+    )
+    if values["undefined"]:
+        text += f" ({values['undefined']} more have W_Q W_K^T = 0)"
+    if values["pattern_least"] is None:
+        return f"{text}; of the patterns: not measured (no text)."
+    return (
+        f"{text}; of the patterns: least {values['pattern_least']:.2f}, median "
+        f"{values['pattern_median']:.2f}."
+    )
+
+
+def _random_in_words(values: Mapping[str, Any]) -> str:
+    """Say how asymmetric random weights are, where that is known."""
+    text = ""
+    if values["gaussian"] is not None:
+        text += f", {values['gaussian']:.2f} for independent random factors"
+    if values["fresh"] is not None:
+        text += f", {values['fresh']:.2f} freshly initialised"
+    below_gaussian = values["below_gaussian"]
+    if below_gaussian is not None:
+        direction = "below" if below_gaussian >= 0 else "above"
+        text += f"; the median head lies {abs(below_gaussian):.0%} {direction} random"
+    return text
+
+
 def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
+    """Decide by the scores of every head on a text."""
     limit = rule.thresholds.asymmetry
     scores = {
         head.name: head.asymmetry for head in symmetric.heads if head.asymmetry.value is not None
     }
     means = [score.value or 0.0 for score in scores.values()]
-    part = _every_head_part(rule, "scores", scores)
+    middle = median(means or [math.nan])
+    scores_part = _every_head_part(rule, "scores", scores)
     return rule.concluded(
-        parts=(part, _output_part(rule, symmetric)),
+        parts=(scores_part, _output_part(rule, symmetric)),
         measured=(
             "W_Q W_K^T was not measured, or is not the score. Asymmetry of the scores over "
-            f"{len(scores)} heads: {part.measured}, median {median(means or [math.nan]):.2f}."
+            f"{len(scores)} heads: {scores_part.measured}, median {middle:.2f}."
         ),
         control=(
             f"0 for symmetric scores, 1.41 for independent directions.{_other_changes(symmetric)}"
@@ -181,10 +191,10 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
 def _random_asymmetry(rank: RankResult, name: str) -> float | None:
     """Return the asymmetry of a control of random weights; None where it was not measured."""
     control = rank.controls.get(name)
-    for geometry in control.geometries if control is not None else []:
-        if geometry.asymmetry is not None:
-            return geometry.asymmetry
-    return None
+    if control is None:
+        return None
+    known = [g.asymmetry for g in control.geometries if g.asymmetry is not None]
+    return known[0] if known else None
 
 
 def _every_head_part(rule: Rule, key: str, heads: Mapping[str, Estimate]) -> InsightPart:
@@ -260,7 +270,7 @@ def _other_changes(symmetric: SymmetricResult | None) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the median head's weights."""
     return Bar(
-        what="asymmetry, median head",
+        caption="asymmetry, median head",
         value=values["median"],
         control=values["gaussian"],
         control_is="random",

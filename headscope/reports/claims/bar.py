@@ -15,7 +15,7 @@ from headscope.show.cells import tidy
 class Bar:
     """A number, its 95% interval and its control."""
 
-    what: str
+    caption: str
     value: float
     control: float | None
     control_is: str
@@ -29,11 +29,11 @@ class Bar:
         interval = ""
         if self.low is not None and self.high is not None:
             interval = f" [{self.low:.2g}, {self.high:.2g}]"
-        text = f"{self.what} {self.value:.2g}{interval}"
+        text = f"{self.caption} {self.value:.2g}{interval}"
         return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
 
     @property
-    def ends(self) -> list[float]:
+    def shares(self) -> list[float]:
         """Return all that the bar has to show, as shares of what counts as 1."""
         numbers = (self.value, self.control, self.low, self.high)
         return [self._share(number) for number in numbers if number is not None]
@@ -46,9 +46,9 @@ class Bar:
             share = (self._share(value) - least) / (most - least)
             return f"{100 * min(1.0, max(0.0, share)):.1f}"
 
-        start, end = sorted((float(x(0.0)), float(x(self.value))))
+        start, stop = sorted((float(x(0.0)), float(x(self.value))))
         bar = Markup('<rect class="bar" x="{}" y="2" width="{:.1f}" height="10"/>')
-        shapes = [bar.format(start, max(end - start, 0.4))]
+        shapes = [bar.format(start, max(stop - start, 0.4))]
         if self.low is not None and self.high is not None:
             interval = Markup('<path class="ends" d="M{} 7H{}"/>')
             shapes.append(interval.format(x(self.low), x(self.high)))
@@ -67,15 +67,15 @@ class Bar:
 
 def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
     """Draw bars on one scale, and its legend; where there is no bar nothing is drawn."""
-    ends: list[float] = []
+    numbers: list[float] = []
     for bar in bars:
         if bar is not None:
-            ends += bar.ends
-    if not ends:
+            numbers += bar.shares
+    if not numbers:
         return [Markup("")] * len(bars), Markup("")
     # The scale goes in steps of a half; what lies further out ends at the edge.
-    least = max(-1.0, math.floor(2 * min(0.0, *ends)) / 2)
-    most = min(2.0, math.ceil(2 * max(1.0, *ends)) / 2)
+    least = max(-1.0, math.floor(2 * min(0.0, *numbers)) / 2)
+    most = min(2.0, math.ceil(2 * max(1.0, *numbers)) / 2)
     drawn = [Markup("") if bar is None else bar.markup(least, most) for bar in bars]
     return drawn, _legend(least, most)
 

@@ -83,22 +83,20 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         why = "One window was measured, which has no interval; give more."
         return rule.insight(NOT_MEASURED, why)
 
-    end = depth.trends["attention_of_start"]
-    falls = Estimate(end.mean[-1], end.low[-1], end.high[-1])
+    alone = depth.trends["attention_of_start"]
+    falls = Estimate(alone.mean[-1], alone.low[-1], alone.high[-1])
     falls_part = rule.part("falls", falls, f"{_digits(falls)} of its start after the last layer")
-    parts = (
-        falls_part,
-        _exponential_part(rule, depth),
-        _skip_part(rule, depth),
-        _ffn_part(rule, depth),
-        _layernorm_part(rule, depth),
-    )
-
     after = depth.collapsed_after["attention"]
     collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
     last = _last_values(depth)
     return rule.concluded(
-        parts=parts,
+        parts=(
+            falls_part,
+            _exponential_part(rule, depth),
+            _skip_part(rule, depth),
+            _ffn_part(rule, depth),
+            _layernorm_part(rule, depth),
+        ),
         measured=(
             f"Residual after {len(depth.variants['full']) - 1} layers ({depth.sequences} windows): "
             f"attention alone {last['attention']} ({collapse}), with feed-forward "
@@ -149,11 +147,11 @@ def _ffn_part(rule: Rule, depth: DepthResult) -> InsightPart:
     gains = _points(depth, "ffn_gain", _above_rounding(rule, depth))
     if not gains:
         return rule.part("ffn", [], "both curves are at rounding from the first layer on")
-    sides = {HOLDS: "above", FAILS: "below"}
+    words = {HOLDS: "above", FAILS: "below"}
     layers: dict[str, list[str]] = {"above": [], "below": [], "not apart": []}
     for layer, gain in gains.items():
-        layers[sides.get(above(gain, 0.0), "not apart")].append(f"L{layer}")
-    where = ", ".join(f"{side} at {', '.join(names)}" for side, names in layers.items() if names)
+        layers[words.get(above(gain, 0.0), "not apart")].append(f"L{layer}")
+    where = ", ".join(f"{word} at {', '.join(names)}" for word, names in layers.items() if names)
     first = min(gains)
     text = f"{where}; ln of the ratio {_digits(gains[first])} at L{first}"
     return rule.part("ffn", gains.values(), text)
@@ -166,11 +164,11 @@ def _layernorm_part(rule: Rule, depth: DepthResult) -> InsightPart:
     if changes:
         layer = max(changes, key=lambda layer: abs(_value(changes[layer])))
         text = f"largest change of the curve, of its start {_digits(changes[layer])} (L{layer})"
-    part = rule.part("layernorm", changes.values(), text)
+    layernorm = rule.part("layernorm", changes.values(), text)
     overflow = len(changes) < len(depth.trends["layernorm_change"].mean) - 1
-    if overflow and part.verdict != FAILS:
+    if overflow and layernorm.verdict != FAILS:
         return rule.decided("layernorm", NOT_MEASURED, text)
-    return part
+    return layernorm
 
 
 def _points(depth: DepthResult, name: str, fewest_windows: float = 2.0) -> Points:
@@ -234,7 +232,7 @@ def _control(random: DepthCurves | None) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with what the skip connection leaves of the difference between tokens."""
     return Bar(
-        what="difference between tokens left, with skip",
+        caption="difference between tokens left, with skip",
         value=values["attention_with_skip"],
         control=values["attention"],
         control_is="attention alone",

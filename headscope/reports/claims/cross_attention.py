@@ -54,10 +54,6 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         for gap in pruned.gaps
         if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair)
     }
-    parts = [
-        _stack_part(rule, pruned, areas, stack, gaps.get(stack)) for stack in ("encoder", "decoder")
-    ]
-
     repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
     measured = (
         f"Area under the curve of {pruned.metric} with heads removed by {cross.method}{repaired}, "
@@ -72,7 +68,10 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         "without cross-attention a decoder knows nothing of the source."
     )
     return rule.concluded(
-        parts=parts,
+        parts=(
+            _stack_part(rule, pruned, areas, "encoder", gaps.get("encoder")),
+            _stack_part(rule, pruned, areas, "decoder", gaps.get("decoder")),
+        ),
         measured=measured,
         control=control,
         values={

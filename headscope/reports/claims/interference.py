@@ -137,7 +137,7 @@ def _defined(number: Estimate) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the correlation of key coherence and error."""
     return Bar(
-        what="rank correlation of coherence and error",
+        caption="rank correlation of coherence and error",
         value=values["spearman"],
         control=values["random_spearman"],
         control_is="random weights",

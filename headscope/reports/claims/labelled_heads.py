@@ -73,12 +73,12 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
     against_random = _against_random(labelled, labelled.value, rule.thresholds.random_p)
     lost = _lost_share(labelled, labelled.value)
-    parts = [
-        rule.decided("beats", against_random.outcome, against_random.measured),
-        rule.part("little", lost, shown(lost, ".1%")),
-    ]
     return rule.concluded(
-        parts=[*parts, *survivor_parts],
+        parts=(
+            rule.decided("beats", against_random.outcome, against_random.measured),
+            rule.part("little", lost, shown(lost, ".1%")),
+            *survivor_parts,
+        ),
         measured=(
             f"With only the {len(labelled.kept)} of {labelled.n_heads} heads that are "
             f"{_kinds(labelled)} on {labelled.classified_on}, {labelled.metric} on "
@@ -202,7 +202,7 @@ def _kinds(labelled: KeptRoles) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the metric that labelled heads keep, as a share of the whole model's."""
     return Bar(
-        what=f"with only the {values['kept']} labelled heads",
+        caption=f"with only the {values['kept']} labelled heads",
         value=values["value"],
         low=values["value_interval"]["low"],
         high=values["value_interval"]["high"],

@@ -122,7 +122,7 @@ def _control(spectrum: SpectrumResult) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the mean share of the largest singular values."""
     return Bar(
-        what=f"share of sigma in {values['k']} of {values['length']}",
+        caption=f"share of sigma in {values['k']} of {values['length']}",
         value=values["mean_share"],
         control=values["random_weights"],
         control_is="random weights",

@@ -74,27 +74,6 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
     recovery = flow.recovery
     r2 = {name: number.value for name, number in vars(recovery).items()}
-    recovered = _with_reason(flow, recovery.value, "value")
-    parts = [
-        rule.decided(
-            "wide",
-            HOLDS if most_are_wide else FAILS,
-            f"{wide_heads} of {len(widths)} heads above {rule.thresholds.value_width:g}, mean "
-            f"{mean_width:.2f}, no sampling",
-        ),
-        _random_part(rule, flow),
-        _less_part(rule, flow, "gaussian", flow.over_gaussian, ("value", "gaussian")),
-        _less_part(rule, flow, "token", flow.token_over_directions, ("token", "token_directions")),
-        rule.part(
-            "recovers",
-            recovery.value,
-            f'R^2 {recovered}; "most" is {rule.thresholds.recovered:g}, "nearly all" would be 0.8',
-        ),
-    ]
-    not_counted = _less_part(
-        rule, flow, "not_counted_whole", flow.over_directions, ("whole", "directions")
-    )
-
     if recovery.value.value is None:
         why = flow.not_measured.get("value", "no numbers")
         measured = f"What z recovers was not measured: {why}."
@@ -104,9 +83,22 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             f"word's state in the space that W_V reads, and {or_dash(r2['whole'], '.0%')} of all "
             f"that is read (held out, mean of {len(flow.heads)} heads)."
         )
-    random = flow.control.recovery if flow.control is not None else None
+    random = None if flow.control is None else flow.control.recovery
     return rule.concluded(
-        parts=parts,
+        parts=(
+            rule.decided(
+                "wide",
+                HOLDS if most_are_wide else FAILS,
+                f"{wide_heads} of {len(widths)} heads above {rule.thresholds.value_width:g}, mean "
+                f"{mean_width:.2f}, no sampling",
+            ),
+            _random_part(rule, flow),
+            _less_part(rule, flow, "gaussian", flow.over_gaussian, ("value", "gaussian")),
+            _less_part(
+                rule, flow, "token", flow.token_over_directions, ("token", "token_directions")
+            ),
+            _recovers_part(rule, flow),
+        ),
         measured=measured,
         control=_control(flow),
         values={
@@ -114,11 +106,18 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "wide": wide_heads,
             "mean_width": mean_width,
             **{f"r2_{name}": value for name, value in r2.items()},
-            "r2_value_random_weights": random and random.value.value,
-            "r2_whole_random_weights": random and random.whole.value,
+            "r2_value_random_weights": None if random is None else random.value.value,
+            "r2_whole_random_weights": None if random is None else random.whole.value,
         },
-        not_counted=[not_counted],
+        not_counted=[
+            _less_part(
+                rule, flow, "not_counted_whole", flow.over_directions, ("whole", "directions")
+            )
+        ],
     )
+
+
+# --- the parts ------------------------------------------------------------------------------------
 
 
 def _random_part(rule: Rule, flow: FlowResult) -> InsightPart:
@@ -129,13 +128,25 @@ def _random_part(rule: Rule, flow: FlowResult) -> InsightPart:
     return rule.part("random", gain, f"R^2 minus theirs {_with_reason(flow, gain, 'value')}")
 
 
+def _recovers_part(rule: Rule, flow: FlowResult) -> InsightPart:
+    """Decide whether z holds most of the word attended to most."""
+    recovered = flow.recovery.value
+    text = (
+        f'R^2 {_with_reason(flow, recovered, "value")}; "most" is {rule.thresholds.recovered:g}, '
+        '"nearly all" would be 0.8'
+    )
+    return rule.part("recovers", recovered, text)
+
+
 def _less_part(
     rule: Rule, flow: FlowResult, key: str, difference: Estimate, names: tuple[str, str]
 ) -> InsightPart:
     """Decide whether one R^2 exceeds another: ``names`` are their fields in the recovery."""
-    first, second = (or_dash(getattr(flow.recovery, name).value) for name in names)
-    text = f"R^2 {first} against {second}, difference {_with_reason(flow, difference, *names)}"
-    return rule.part(key, difference, text)
+    first, second = names
+    r2 = or_dash(getattr(flow.recovery, first).value)
+    other_r2 = or_dash(getattr(flow.recovery, second).value)
+    reason = _with_reason(flow, difference, first, second)
+    return rule.part(key, difference, f"R^2 {r2} against {other_r2}, difference {reason}")
 
 
 def _with_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
@@ -144,6 +155,9 @@ def _with_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
         if name in flow.not_measured:
             return f"not measured: {flow.not_measured[name]}"
     return shown(number)
+
+
+# --- what is written ------------------------------------------------------------------------------
 
 
 def _control(flow: FlowResult) -> str:
@@ -177,7 +191,7 @@ def _control(flow: FlowResult) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with what z recovers of the word attended to most."""
     return Bar(
-        what="share recovered",
+        caption="share recovered",
         value=values["r2_value"],
         control=values["r2_value_random_weights"],
         control_is="random weights",

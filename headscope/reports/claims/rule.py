@@ -114,14 +114,14 @@ class Rule:
 
     def part(self, key: str, number: Estimate | Iterable[Estimate], measured: str) -> InsightPart:
         """Decide a part by where its estimate lies, or all of its estimates."""
-        part = self.claim.parts[key]
-        assert part.lies is not None, f"{key} has no bound: use decided"
-        bound = part.lies(self.thresholds)
+        row = self.claim.parts[key]
+        assert row.lies is not None, f"{key} has no bound: use decided"
+        bound = row.lies(self.thresholds)
         if isinstance(number, Estimate):
-            return InsightPart(part.name, bound.outcome(number), measured)
-        assert part.among is not None, f"{key} does not say how estimates are joined"
+            return InsightPart(row.name, bound.outcome(number), measured)
+        assert row.among is not None, f"{key} does not say how estimates are joined"
         outcomes = [bound.outcome(estimate) for estimate in number]
-        return InsightPart(part.name, part.among(outcomes), measured)
+        return InsightPart(row.name, row.among(outcomes), measured)
 
     def decided(self, key: str, outcome: str, measured: str) -> InsightPart:
         """Give a part the outcome of a test of the judge's own."""
@@ -196,12 +196,12 @@ class Rule:
         fields = dataclasses.asdict(self.thresholds)
         fields["rest"] = 1 - self.thresholds.most
         rows = []
-        for part in self.claim.parts.values():
-            if not part.rule:
+        for row in self.claim.parts.values():
+            if not row.rule:
                 continue
             bound = ""
-            if part.lies is not None:
-                bound = part.lies(self.thresholds).written(".0%" if part.percent else "g")
-            rows.append(part.rule.format(bound=bound, **fields))
+            if row.lies is not None:
+                bound = row.lies(self.thresholds).written(".0%" if row.percent else "g")
+            rows.append(row.rule.format(bound=bound, **fields))
         closing = self.claim.closing.format(**fields)
         return f"{self.claim.opening} {'; '.join(rows)}. {closing}"

@@ -128,7 +128,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the layers' dimensions as a share of what Gaussian weights need."""
     ratio = values["gaussian"]["layer_ratio"]
     return Bar(
-        what="dimensions of a layer's W_Q W_K^T, share of random ones",
+        caption="dimensions of a layer's W_Q W_K^T, share of random ones",
         value=ratio["mean"],
         low=ratio["low"],
         high=ratio["high"],

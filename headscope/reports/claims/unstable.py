@@ -74,10 +74,10 @@ def _spread_part(rule: Rule, spread: TransferSpread) -> InsightPart:
     text = f"ratio {shown(spread.ratio)}"
     if spread.learned:
         return rule.part("spread", spread.ratio, text)
-    part = rule.part("spread", spread.ratio, f"{text}, at chance")
-    if part.verdict == FAILS:
-        return part
-    return rule.decided("spread", NOT_MEASURED, part.measured)
+    at_chance = rule.part("spread", spread.ratio, f"{text}, at chance")
+    if at_chance.verdict == FAILS:
+        return at_chance
+    return rule.decided("spread", NOT_MEASURED, at_chance.measured)
 
 
 def _verdict(diverge: InsightPart, wider: InsightPart, spread: TransferSpread) -> str:

@@ -85,7 +85,7 @@ def _all_that_decided(insight: Insight) -> Iterator[RenderableType]:
     yield Text.assemble(f"{insight.number:>2} ", _verdict(insight), f"  {insight.claim}")
     lines = [Text(insight.measured)]
     if len(insight.parts) > 1:
-        lines += [Text(f"- {part.name}: {part.verdict}; {part.measured}") for part in insight.parts]
+        lines += [Text(f"- {p.name}: {p.verdict}; {p.measured}") for p in insight.parts]
     if insight.control:
         lines.append(Text(f"Control: {insight.control}"))
     lines.append(Text(insight.rule, "dim"))

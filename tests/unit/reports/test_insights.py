@@ -209,7 +209,7 @@ def test_bars_of_claims():
     bar = bar_of(roles_judged(found))
     assert bar.text == "with only the 2 labelled heads 79 [76, 81]; as many random heads 71"
     assert (bar.low, bar.high) == pytest.approx((76.2, 81.2))
-    assert bar.ends[0] == pytest.approx(78.7 / 90.1)  # drawn as a share of the whole model's
+    assert bar.shares[0] == pytest.approx(78.7 / 90.1)  # drawn as a share of the whole model's
 
 
 # --- claim 7 from planted curves: each part comes out every way
