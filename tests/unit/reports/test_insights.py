@@ -249,7 +249,7 @@ ALONE = "attention alone collapses"
 def depth_result(
     documents: Any, *, windows: int = 16, spread: float = 0.01, **curves: list[float]
 ) -> DepthResult:
-    """Windows that scatter about mean_curves curves, summed as depth sums them."""
+    """Windows that scatter about these curves, summed as depth sums them."""
     alone = curves.get("attention", [1, 0.1, 0.01, 0.001])
     n = len(alone)
     measured = from_dict(DepthResult, documents["depth"])
