@@ -124,8 +124,6 @@ def settings_of(result: Any) -> dict[str, object]:
         corpus = result.corpus
         settings["pairs" if corpus.pairs else "sentences"] = corpus.sentences
         settings["stacks"] = ", ".join(result.stacks)
-        if result.norms is not None:
-            settings["norm-weighted"] = True
         settings |= {f"threshold {name}": value for name, value in result.thresholds.items()}
     if isinstance(result, PruneResult):
         settings |= {"examples": result.data.examples, "evaluation data": result.data.name}
@@ -259,11 +257,6 @@ def _prune(result: PruneResult) -> Iterator[Found]:
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
         yield where, "heads removed", Number(drop.count, better=1)
-    for row in result.ablation:
-        yield f"without {row.name}", metric, number(row.value.value, row.value.interval)
-    for alone in result.kept_alone:
-        where = f"layer {alone.layer} with one head"
-        yield where, metric, number(alone.value.value, alone.value.interval)
 
 
 def _pruned(value: Estimate, better: int) -> Number:

@@ -53,12 +53,13 @@ def marked(kind: type, marker: type[M]) -> Iterator[tuple[str, M]]:
 
 @cache
 def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
+    """List what is annotated to the fields of a dataclass, by the field's name."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple(
-        (field.name, mark)
-        for field in dataclasses.fields(kind)
-        for mark in getattr(hints[field.name], "__metadata__", ())
-    )
+    marks: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(kind):
+        metadata = getattr(hints[field.name], "__metadata__", ())
+        marks += [(field.name, mark) for mark in metadata]
+    return tuple(marks)
 
 
 def is_plain(row: Any, name: str) -> bool:

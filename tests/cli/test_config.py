@@ -164,7 +164,6 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
             {"method": ["fisher"], "repair": ["none"], "keep_roles": "a, b,"},
             {"methods": ["fisher"], "repairs": ["none"], "keep_roles": ["a", "b"]},
         ),
-        ("prune", {"no_roles": True, "fraction": [0.5]}, {"roles": False, "fractions": [0.5]}),
         ("report", {"only": "rank,", "text": Path("t"), "limit": 3}, {"only": ["rank"]}),
         (
             "classify",
@@ -205,21 +204,21 @@ def test_sections_take_their_table_and_the_flags(tmp_path):
         f"[classify]\ntext = '{text}'\nlanguage = 'en'\noutput = 'o'\ndtype = 'float64'\n"
         "[depth]\ndtype = 'float32'\nlog = true\n[prune]\nlimit = 3\nsave = 'x'\n"
     )
-    here = typer.Context(GROUP)
+    context = typer.Context(GROUP)
     names = ("validate", "classify", "rank", "depth", "prune")
-    settings.read_settings(path, here)
-    found = section_settings(here, names, {"treebank": None, "text": None, "limit": None})
-    assert found["classify"].pop("corpus").name == str(text)
-    assert found == {
+    settings.read_settings(path, context)
+    arguments = section_settings(context, names, {"treebank": None, "text": None, "limit": None})
+    assert arguments["classify"].pop("corpus").name == str(text)
+    assert arguments == {
         "validate": {},
         "rank": {},
         "classify": {"language": "en"},
         "depth": {"dtype": "float32"},
         "prune": {"limit": 3},
     }
-    found = section_settings(here, names, {"treebank": trees, "text": text, "limit": 9})
-    assert found["classify"].pop("corpus").name == str(trees)
-    assert found["classify"] == {"language": "en", "limit": 9}
-    assert found["rank"] == {"text": text, "limit": 9}
-    assert found["depth"] == {"text": text, "dtype": "float32"}
-    assert found["prune"] == {"limit": 3}
+    arguments = section_settings(context, names, {"treebank": trees, "text": text, "limit": 9})
+    assert arguments["classify"].pop("corpus").name == str(trees)
+    assert arguments["classify"] == {"language": "en", "limit": 9}
+    assert arguments["rank"] == {"text": text, "limit": 9}
+    assert arguments["depth"] == {"text": text, "dtype": "float32"}
+    assert arguments["prune"] == {"limit": 3}

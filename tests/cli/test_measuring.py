@@ -17,18 +17,18 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
     call = ("depth", model, "--text", lines, "--length", 32, "--log", "-o", tmp_path)
     done = run(*call)
     assert (done.code, done.stderr) == (0, "")
-    found = strict_json((tmp_path / "depth.json").read_text())
-    assert "--log" not in found["provenance"]["command"]
-    for curves in (found, found["control"]):
+    result = strict_json((tmp_path / "depth.json").read_text())
+    assert "--log" not in result["provenance"]["command"]
+    for curves in (result, result["control"]):
         assert set(curves["variants"]) == set(curves["std"]) == VARIANTS
         assert len({curves["variants"][name][0] for name in VARIANTS}) == 1  # the embeddings
         assert all(p["mean"][0] == 0 for p in curves["protected"])
-    assert (found["layer_norm"], found["length"]) == ("post", 32)
-    assert 10 <= found["sequences"] == found["available"] <= 20
+    assert (result["layer_norm"], result["length"]) == ("post", 32)
+    assert 10 <= result["sequences"] == result["available"] <= 20
     # Another seed is another control of the same model.
     other = run(*call, "--seed", 1, "--format", "csv").rows
     assert len(other) == 2 * 6 * 3  # model and control, variants, points
-    for weights, curves in (("model", found), ("control", found["control"])):
+    for weights, curves in (("model", result), ("control", result["control"])):
         rows = (r for r in other if (r["weights"], r["variant"]) == (weights, "full"))
         full = [float(row["ratio"]) for row in rows]
         assert (full == curves["variants"]["full"]) is (weights == "model")
@@ -68,8 +68,8 @@ def test_long_sentences_odd_tokens_and_markup(run, model, tmp_path):
 
 
 def test_removed_heads_and_long_models(run, tmp_path):
-    whole = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
-    cut = headscope.remove_heads(whole, [(0, 1), *((1, h) for h in range(4))])
+    encoder = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
+    cut = headscope.remove_heads(encoder, [(0, 1), *((1, h) for h in range(4))])
     folder = headscope.save(cut, tmp_path / "cut")
     refused(run("explain", folder, "a cat", "--layer", 0, "--head", 1), "has no head 1")
     refused(run("explain", folder, "a cat", "--layer", 1), "Every head of layer 1")

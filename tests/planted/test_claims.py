@@ -229,7 +229,6 @@ def test_cross_attention_is_judged_by_what_it_does(make, step, expected, last, t
         methods=["surgeon"],
         repairs=["none"],
         validate=False,
-        ablation=False,
     )
     insight = decide(
         "cross_attention", Evidence(prune=pruned, stacks=("encoder", "decoder", "cross"))

@@ -95,11 +95,11 @@ def _plain(value: Any) -> Any:
     """What an oracle says as JSON: keys like "0 2" and "obj dep->head", floats of nine digits."""
     if isinstance(value, dict):
         return {
-            " ".join(map(str, key)) if isinstance(key, tuple) else str(key): _plain(part)
-            for key, part in value.items()
+            " ".join(map(str, key)) if isinstance(key, tuple) else str(key): _plain(item)
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
@@ -121,21 +121,21 @@ def test_every_number_is_the_oracles(demo):
     assert len(fast.heads) == len(slow["heads"]) == 72
     near = 1.5 / slow["queries"]  # of thousands of rows one has two keys as near as rounding
     for head in fast.heads:
-        theirs = slow["heads"][f"{head.layer} {head.head}"]
-        positional = theirs["positional"]
+        slow_head = slow["heads"][f"{head.layer} {head.head}"]
+        positional = slow_head["positional"]
         assert head.positional.rates == pytest.approx(positional["rates"], abs=near)
         assert head.positional.mass == pytest.approx(positional["mass"], abs=TOLERANCE)
         assert head.positional.score.value == pytest.approx(positional["score"], abs=near)
         assert head.positional.offset == positional["offset"]
         for ours, other, tolerance in (
-            (head.self_rate, theirs["self_rate"], near),
-            (head.duplicate_rate, theirs["duplicate"], near),
-            (head.confidence, theirs["confidence"], TOLERANCE),
-            (head.entropy, theirs["entropy"], TOLERANCE),
-            (head.special_mass, theirs["special_mass"], TOLERANCE),
-            (head.first_special_mass, theirs["cls_mass"], TOLERANCE),
-            (head.last_special_mass, theirs["sep_mass"], TOLERANCE),
-            (head.punctuation_mass, theirs["punctuation_mass"], TOLERANCE),
+            (head.self_rate, slow_head["self_rate"], near),
+            (head.duplicate_rate, slow_head["duplicate"], near),
+            (head.confidence, slow_head["confidence"], TOLERANCE),
+            (head.entropy, slow_head["entropy"], TOLERANCE),
+            (head.special_mass, slow_head["special_mass"], TOLERANCE),
+            (head.first_special_mass, slow_head["cls_mass"], TOLERANCE),
+            (head.last_special_mass, slow_head["sep_mass"], TOLERANCE),
+            (head.punctuation_mass, slow_head["punctuation_mass"], TOLERANCE),
         ):
             assert ours == pytest.approx(other, abs=tolerance), head.name
 
@@ -152,8 +152,8 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
     swapped = [entry for head in result["swapped"].values() for entry in head.values()]
     heads = {}
     shared = ("offset", "first", "last", "uniform")
-    for place, entries in result["syntactic"].items():
-        heads[place] = {
+    for place_name, entries in result["syntactic"].items():
+        heads[place_name] = {
             key: [
                 *(round(e[name], 7) for name in ("accuracy", "accuracy_mean")),
                 round(e["baselines"]["kernel"], 7),
@@ -168,8 +168,8 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
         "trials": {key: [e["trials"], e["offset"]] for key, e in first.items()},
         "baselines": {key: {n: e["baselines"][n] for n in shared} for key, e in first.items()},
         "confirmed": {
-            f"{place} {key}": {name: e["confirmed"][name] for name in names}
-            for place, entries in result["syntactic"].items()
+            f"{place_name} {key}": {name: e["confirmed"][name] for name in names}
+            for place_name, entries in result["syntactic"].items()
             for key, e in entries.items()
             if e["confirmed"] is not None
         },
@@ -190,10 +190,10 @@ def test_labels_agree_with_the_oracle(parallel, shared):
     )
     labels = 0
     for head in parallel.heads:
-        place = f"{head.layer} {head.head}"
+        name = f"{head.layer} {head.head}"
         for score in head.syntactic:
             key = f"{score.relation} {score.direction}"
-            accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][place][key]
+            accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][name][key]
             near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
             assert [score.trials, score.baseline_offset] == slow["trials"][key], key
             assert score.accuracy.value == pytest.approx(accuracy, abs=near), key
@@ -202,9 +202,9 @@ def test_labels_agree_with_the_oracle(parallel, shared):
             assert score.baselines == pytest.approx(baselines, abs=near), key
             assert [score.selected, score.labelled] == decided, key
             if score.confirmed is not None:
-                _compare_confirmed(score.confirmed, slow["confirmed"][f"{place} {key}"])
+                _compare_confirmed(score.confirmed, slow["confirmed"][f"{name} {key}"])
             labels += score.labelled
-        _compare_roles(head, slow["rare"][place], slow["broad"][place])
+        _compare_roles(head, slow["rare"][name], slow["broad"][name])
     assert labels > 20
     assert parallel.control is not None
     assert parallel.control.swapped is not None

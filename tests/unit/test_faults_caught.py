@@ -35,13 +35,13 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     sums = CrossHeads(1, 1)
     for counted in (sums.units, sums.sampled, sums.queries, sums.queries_squared):
         counted += pairs
-    at = CrossHeads.quantities.index("alignment")
-    sums.sums[..., at] = sums.products[..., at] = pairs * mean
-    sums.squares[..., at] = (pairs - 1) * deviation**2 + pairs * mean**2
-    found = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
-    assert found is not None
+    column = CrossHeads.quantities.index("alignment")
+    sums.sums[..., column] = sums.products[..., column] = pairs * mean
+    sums.squares[..., column] = (pairs - 1) * deviation**2 + pairs * mean**2
+    judged = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
+    assert judged is not None
     expected = 2 * stats.t.sf(abs(mean) / (deviation / np.sqrt(pairs)), pairs - 1)
-    assert found.p_adjusted == pytest.approx(expected)
+    assert judged.p_adjusted == pytest.approx(expected)
 
 
 def test_a_bias_is_added_to_the_numbers_of_a_mask():
@@ -49,9 +49,9 @@ def test_a_bias_is_added_to_the_numbers_of_a_mask():
     mask = torch.tensor([[0.0, -1.5, -torch.inf], [2.0, torch.finfo(torch.float32).min, 0.25]])
     bias = torch.tensor([[0.5, 3.0, 1.0], [-1.0, 4.0, 0.0]])
     expected = torch.softmax(mask + bias, dim=-1)
-    found = masked_softmax(torch.zeros(2, 3), with_bias(mask, bias))
-    torch.testing.assert_close(found, expected)
-    assert bool((found[0, 2] == 0) & (found[1, 1] == 0))
+    pattern = masked_softmax(torch.zeros(2, 3), with_bias(mask, bias))
+    torch.testing.assert_close(pattern, expected)
+    assert bool((pattern[0, 2] == 0) & (pattern[1, 1] == 0))
 
 
 def test_an_interval_over_sequences_and_draws_allows_for_both():
@@ -92,14 +92,18 @@ def _halves() -> Syntactic:
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
     tests = judge_syntactic(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
-    (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
-    return found
+    (offset_test,) = (
+        test for test in tests if (test.relation, test.direction) == ("obj", "dep->head")
+    )
+    return offset_test
 
 
 def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
-    found = _judged(_halves())
-    assert found.offset == 1
-    rates = [part.rates["offset"].item() for part in (found.overall, found.chosen, found.held_out)]
+    judged = _judged(_halves())
+    assert judged.offset == 1
+    rates = [
+        half.rates["offset"].item() for half in (judged.overall, judged.chosen, judged.held_out)
+    ]
     assert rates == pytest.approx([80 / 120, 1.0, 0.0])
 
 
@@ -108,12 +112,12 @@ def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
     sums = _halves()
     name = (0, "obj", "dep->head")
-    at = list(sums.relations.names).index(name)
-    sums.wordless[at] = 0
-    sums.hits[at] = hits
-    for place, key in enumerate(sums.offsets.names):
+    index = list(sums.relations.names).index(name)
+    sums.wordless[index] = 0
+    sums.hits[index] = hits
+    for column, key in enumerate(sums.offsets.names):
         if key[:3] == name:
-            sums.offset_trials[place] = 14 if key[3] == -1 else 0
+            sums.offset_trials[column] = 14 if key[3] == -1 else 0
     assert bool(_judged(sums).selected[0, 0]) is selected
 
 
@@ -123,15 +127,15 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums.positional.hits[0, 0, 4] = 20
     sums.positional.content += 400
     sums.positional.chance += 120.0
-    found = judge(sums, Thresholds(), [[0]])[0].positional
-    assert found is not None
-    assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
+    positional = judge(sums, Thresholds(), [[0]])[0].positional
+    assert positional is not None
+    assert positional.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
 def test_where_no_query_has_a_target_no_offset_is_the_best():
-    found = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
-    assert found is not None
-    assert (found.score.value, found.offset, found.chance) == (None, None, None)
+    positional = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
+    assert positional is not None
+    assert (positional.score.value, positional.offset, positional.chance) == (None, None, None)
 
 
 @pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])
@@ -193,8 +197,8 @@ def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():
     ids = torch.arange(12).view(2, 6)
     mask = torch.ones_like(ids)
     types = (torch.arange(6) >= 3).long().expand(2, 6)
-    for given, name in zip((ids, mask, types), INPUTS, strict=True):
-        np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], given)
+    for tensor, name in zip((ids, mask, types), INPUTS, strict=True):
+        np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], tensor)
     assert not graph.feed(ids, mask)["token_type_ids"].any()
 
 
@@ -208,5 +212,5 @@ def test_the_gates_made_permanent_are_those_of_the_heads_that_are_left():
     with gated(full, gates) as run, torch.no_grad():
         expected = run(ids, torch.ones_like(ids))[0]
     with torch.no_grad():
-        found = compact.run(ids, torch.ones_like(ids))[0]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        output = compact.run(ids, torch.ones_like(ids))[0]
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)

@@ -51,7 +51,7 @@ def _typed(path: Path) -> list[ast.stmt]:
 
 
 def test_what_editors_read_is_what_the_table_says():
-    """The package's names, and the fields of a report, are made of the table; editors read these."""
+    """Names of the package and fields of a report are made of the table; editors read these."""
     imported = {alias.asname for node in _typed(Path(headscope.__file__)) for alias in node.names}
     assert imported <= set(headscope.__all__), "a name that the package does not have"
     assert set(headscope.__all__) - imported <= set(COMMANDS), "only a new command may be missing"
@@ -61,9 +61,9 @@ def test_what_editors_read_is_what_the_table_says():
         for field in typed.body
         if isinstance(field, ast.AnnAssign)
     }
-    made = {field.name: field.type for field in dataclasses.fields(registry.Sections)}
-    assert tuple(made) == SECTIONS
-    assert hints.items() <= made.items()
+    fields = {field.name: field.type for field in dataclasses.fields(registry.Sections)}
+    assert tuple(fields) == SECTIONS
+    assert hints.items() <= fields.items()
 
 
 def _classes(kind, seen):
@@ -72,8 +72,8 @@ def _classes(kind, seen):
         seen.add(kind)
         for hint in typing.get_type_hints(kind).values():
             _classes(hint, seen)
-    for part in typing.get_args(kind):
-        _classes(part, seen)
+    for argument in typing.get_args(kind):
+        _classes(argument, seen)
     return seen
 
 
@@ -82,11 +82,13 @@ def test_what_diff_compares_is_there(name):
     """A marker names fields that exist; a field that is left out is left out on purpose."""
     kind = COMMANDS[name].result
     numbers = 0
-    for part in _classes(kind, set()):
-        for field, mark in marked(part, Compare):
+    for result_class in _classes(kind, set()):
+        for field, mark in marked(result_class, Compare):
             numbers += 1
             named = [*mark.interval.split(), *re.findall(r"\{0\.(\w+)", mark.words)]
-            assert all(hasattr(part, n) or n in part.__dataclass_fields__ for n in named), field
+            assert all(
+                hasattr(result_class, n) or n in result_class.__dataclass_fields__ for n in named
+            ), field
     assert numbers or name in ("validate", "depth", "prune"), f"{name}: diff compares nothing of it"
 
 

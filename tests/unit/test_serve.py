@@ -44,9 +44,9 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
 
     tokenizer = AutoTokenizer.from_pretrained(demo.folder)
     off = [(2, head) for head in range(8)] + [(0, 5), (5, 11)]
-    found = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
-    said = found["answers"][0]
-    shown = found["texts"][0]
+    answer = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
+    said = answer["answers"][0]
+    shown = answer["texts"][0]
     assert said["name"] == "similarity of the two sentences"
     for removed, which in (([], "full"), (off, "off")):
         model = AutoModel.from_pretrained(demo.folder, attn_implementation="eager")
@@ -69,8 +69,8 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
     for name in ("L0H0", "L3H7", "L5H11"):
         layer, head = map(int, name[1:].split("H"))
         ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
-        own = 100 * runs[0].attentions[layer][0, head].numpy()
-        assert np.abs(ours.reshape(n, n) - own).max() <= 0.51
+        pattern = 100 * runs[0].attentions[layer][0, head].numpy()
+        assert np.abs(ours.reshape(n, n) - pattern).max() <= 0.51
 
 
 def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
@@ -159,9 +159,9 @@ def without_heads(folder, removed):
     options = {"attn_implementation": "eager", "dtype": torch.float32}
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).eval()
     for stack, layer, head in removed:
-        side = model.model.encoder if stack == "encoder" else model.model.decoder
+        stack_layers = model.model.encoder if stack == "encoder" else model.model.decoder
         module = "encoder_attn" if stack == "cross" else "self_attn"
-        out = getattr(side.layers[layer], module).out_proj
+        out = getattr(stack_layers.layers[layer], module).out_proj
         out.weight.data[:, 4 * head : 4 * (head + 1)] = 0
     return model
 
@@ -181,14 +181,14 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
     assert len(transliteration.heads) == said["heads"] == 3 * 48
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(text, return_tensors="pt")
-    own = {"num_beams": 1, "do_sample": False, "max_new_tokens": 60}
+    greedy = {"num_beams": 1, "do_sample": False, "max_new_tokens": 60}
     models = {"full": without_heads(folder, []), "off": without_heads(folder, off)}
-    ids = {which: model.generate(**inputs, **own)[0] for which, model in models.items()}
+    ids = {which: model.generate(**inputs, **greedy)[0] for which, model in models.items()}
     for which, model in models.items():
         assert written[which] == tokenizer.decode(ids[which], skip_special_tokens=True)
-        whole = ids["full"]
-        logs = model(**inputs, decoder_input_ids=whole[None, :-1]).logits[0].log_softmax(-1)
-        logs = logs.gather(1, whole[1:, None])
+        full_ids = ids["full"]
+        logs = model(**inputs, decoder_input_ids=full_ids[None, :-1]).logits[0].log_softmax(-1)
+        logs = logs.gather(1, full_ids[1:, None])
         assert float(likely[which]) == pytest.approx(float(logs.mean().exp()), abs=6e-4)
     assert written["full"] != written["off"]
     # Patterns of the decoder are those of what the model without the heads wrote.
@@ -196,13 +196,13 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
     shown = said["texts"][0]
     source = len(shown["tokens"])
     target = len(shown["target"]["tokens"])
-    for name, theirs, shape in (
+    for name, expected, shape in (
         ("L3H1", out.encoder_attentions[3][0, 1], (source, source)),
         ("decoder:L1H4", out.decoder_attentions[1][0, 4], (target, target)),
         ("cross:L4H7", out.cross_attentions[4][0, 7], (target, source)),
     ):
         ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
-        assert np.abs(ours.reshape(shape) - 100 * theirs.numpy()).max() <= 0.51
+        assert np.abs(ours.reshape(shape) - 100 * expected.numpy()).max() <= 0.51
 
 
 def test_an_encoder_decoder_that_writes_nothing_is_asked_for_its_encoders_embeddings():
@@ -278,20 +278,20 @@ def test_a_request_that_never_ends_is_given_up(monkeypatch):
             (b"host", f"127.0.0.1:{PORT}".encode()),
         ],
     }
-    told = []
-    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+    messages = []
+    requests = [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def receive():
-        if not parts:
+        if not requests:
             await asyncio.sleep(60)
-        return parts.pop()
+        return requests.pop()
 
     async def send(message):
-        told.append(message)
+        messages.append(message)
 
     asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
-    assert told[0]["status"] == 408
-    assert json.loads(told[1]["body"])["error"].endswith(".")
+    assert messages[0]["status"] == 408
+    assert json.loads(messages[1]["body"])["error"].endswith(".")
 
 
 def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
@@ -309,15 +309,15 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
     worker = server.Worker(slow)
 
     async def many():
-        asked = [worker.answer(["a"], [])]
+        replies = [worker.answer(["a"], [])]
         while not now[0]:  # the first one is taken off the queue
             await asyncio.sleep(0.01)
-        asked += [worker.answer(["a"], []) for _ in range(server.WAITING)]
+        replies += [worker.answer(["a"], []) for _ in range(server.WAITING)]
         with pytest.raises(server.queue.Full):
             worker.answer(["a"], [])
-        asked[1].cancel()  # its browser was closed
+        replies[1].cancel()  # its browser was closed
         going.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*replies, return_exceptions=True)
 
     results = asyncio.run(many())
     assert most[0] == 1

@@ -74,8 +74,8 @@ def compute(run: SentenceRun) -> Computed:
 
     # Queries, keys and values, and the positions in them or beside them.
     heads = site.canonical(run.inputs, weights)
-    placed = site.layout.place(site, heads, run.inputs)
-    bias = site.layout.bias(site, placed, run.inputs)
+    placed = site.as_scored(heads, run.inputs)
+    bias = site.bias(placed, run.inputs)
     if bias is not None:
         bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
     heads = _of_one_example(heads)

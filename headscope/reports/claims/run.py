@@ -24,7 +24,7 @@ from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import Sections
 from headscope.reports.result import InsightsResult, KeptRoles
-from headscope.reports.run import Run, check_settings, run_sections, source_of
+from headscope.reports.sections import SectionRun, check_settings, run_sections, source_of
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -61,12 +61,12 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     tell: Progress = options.tell
     sections = options.sections
     left_out: dict[str, str] = {}
-    tuning: Run | None = None
+    tuning: SectionRun | None = None
     pairs = _pairs_of(loaded, options)
     if sections is None:
         if pairs is not None:
             settings = _with_sources(settings, pairs)
-        shared = Run(
+        shared = SectionRun(
             loaded=loaded,
             settings=settings,
             seed=options.seed,
@@ -153,8 +153,6 @@ def _prune_each_stack(
         repairs=("none",),
         stack="all",
         limit=options.limit,
-        ablation=False,
-        roles=False,
         validate=False,
         seed=options.seed,
         progress=tell,
@@ -189,7 +187,7 @@ def _kept_roles(
     return None
 
 
-def _within(tuning: Run, remaining: float) -> Run:
+def _within(tuning: SectionRun, remaining: float) -> SectionRun:
     """Limit fine-tuning to the seconds that remain, or to its own budget if that is less."""
     remaining = max(remaining, 1.0)
     table = tuning.settings.get("transfer", {})

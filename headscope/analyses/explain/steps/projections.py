@@ -86,9 +86,7 @@ def _measure_weights(trace: Trace) -> Measured:
 def _stored_parameters(run: SentenceRun) -> int:
     """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
     maps = run.site.projections
-    return sum(
-        part.module.weight.numel() // part.parts for part in (maps.q, maps.k, maps.v, maps.out)
-    )
+    return sum(stored.stored_entries for stored in (maps.q, maps.k, maps.v, maps.out))
 
 
 def _words_of_weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
