@@ -132,20 +132,20 @@ def _against_random(labelled: KeptRoles, value: float, limit: float) -> _Against
 
     measured = f"{as_well} of {len(random)} random sets do as well, p {p:.3f}"
 
-    # With few possible sets, of which the labelled heads are one, no p could be small enough.
-    if labelled.sets is not None and 1 / labelled.sets > limit:
-        measured += f"; only {labelled.sets} sets have as many heads per layer"
-        words = "cannot be told from"
-        return _AgainstRandom(NOT_MEASURED, words, False, as_well, p, measured)
+    outcome = HOLDS if p <= limit else FAILS
+    words = "do better than" if p <= limit else "do no better than"
     worse = p_worse <= limit
     if worse:
         words = "do worse than"
-    elif p <= limit:
-        words = "do better than"
-    else:
-        words = "do no better than"
-    outcome = HOLDS if p <= limit else FAILS
-    return _AgainstRandom(outcome, words, worse, as_well, p, measured)
+    # With few possible sets, of which the labelled heads are one, no p could be small enough.
+    if labelled.sets is not None and 1 / labelled.sets > limit:
+        outcome = NOT_MEASURED
+        words = "cannot be told from"
+        worse = False
+        measured += f"; only {labelled.sets} sets have as many heads per layer"
+    return _AgainstRandom(
+        outcome=outcome, words=words, worse=worse, as_well=as_well, p=p, measured=measured
+    )
 
 
 def _control(labelled: KeptRoles) -> str:

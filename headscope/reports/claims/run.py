@@ -88,7 +88,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     kept_roles = _kept_roles(loaded, sections, settings, options, tell)
     if tuning is not None:
         remaining = options.budget - (time.monotonic() - started)
-        tuned = run_sections(["transfer"], _within(tuning, remaining))
+        tuned = run_sections(["transfer"], _within_budget(tuning, remaining))
         sections = dataclasses.replace(sections, transfer=tuned.sections.transfer)
         left_out |= tuned.left_out
 
@@ -187,7 +187,7 @@ def _kept_roles(
     return None
 
 
-def _within(tuning: SectionRun, remaining: float) -> SectionRun:
+def _within_budget(tuning: SectionRun, remaining: float) -> SectionRun:
     """Limit fine-tuning to the seconds that remain, or to its own budget if that is less."""
     remaining = max(remaining, 1.0)
     table = tuning.settings.get("transfer", {})

@@ -62,19 +62,11 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     layer_sum = sum(layer * count for layer, count in remaining.items())
     order = np.random.default_rng(0).random((_DRAWS, n_heads)).argsort(axis=1)
     random_sums = layers[order[:, :n_remaining]].sum(axis=1)
+    p = _p_of(layer_sum, random_sums, layers, n_remaining)
+    outcome = _outcome(layer_sum, random_sums, layers, n_remaining)
 
     mean_layer = layer_sum / n_remaining
     random_mean = float(layers.mean())
-    p = _p_of(layer_sum, random_sums, layers, n_remaining)
-    earliest_p = _p_of(int(layers[:n_remaining].sum()), random_sums, layers, n_remaining)
-    latest_p = _p_of(int(layers[-n_remaining:].sum()), random_sums, layers, n_remaining)
-    if min(earliest_p, latest_p) > _TAIL:
-        outcome = NOT_MEASURED  # too few heads for any choice of them to be told from chance
-    elif p > _TAIL:
-        outcome = OPEN
-    else:
-        outcome = HOLDS if mean_layer > random_mean else FAILS
-
     low, high = np.quantile(random_sums, (0.025, 0.975), method="closest_observation") / n_remaining
     shares = ", ".join(f"L{layer} {count}/{heads[layer]}" for layer, count in remaining.items())
     measured = (
@@ -99,6 +91,22 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
 def _cross_heads(removed: tuple[tuple[Any, ...], ...]) -> Counter[int]:
     """Count the removed heads of cross-attention by layer."""
     return Counter(int(head[1]) for head in removed if len(head) == 3 and head[0] == "cross")
+
+
+def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> str:
+    """Decide whether the survivors' layers add up to more than random ones', two-sided at 5%.
+
+    ``layers`` are those of all cross-attention heads, ascending.
+    """
+    earliest = int(layers[:n_remaining].sum())
+    latest = int(layers[-n_remaining:].sum())
+    earliest_p = _p_of(earliest, random_sums, layers, n_remaining)
+    latest_p = _p_of(latest, random_sums, layers, n_remaining)
+    if min(earliest_p, latest_p) > _TAIL:
+        return NOT_MEASURED  # too few heads for any choice of them to be told from chance
+    if _p_of(layer_sum, random_sums, layers, n_remaining) > _TAIL:
+        return OPEN
+    return HOLDS if layer_sum / n_remaining > layers.mean() else FAILS
 
 
 def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> float:
