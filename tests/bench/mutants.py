@@ -130,13 +130,13 @@ worse-or-better | reports/changes.py | old and new are swapped
     row.better * (row.value - new_row.value) => row.better * (new_row.value - row.value)
 limit-of-loss | reports/limit_kinds.py | a limit of a loss is upside down
     row.better * (_value(row) - least) < 0 => _value(row) - least < 0
-interference-random | reports/claims/routing_claims.py | no random weights
-"random", control.over_random, ** => "random", stored.difference, **
-at-least-mean | reports/claims/rule.py | the mean, not its interval
+interference-random | reports/claims/interference.py | no random weights
+"random", random.over_random, text => "random", linear.stored.difference, text
+at-least-mean | reports/claims/intervals.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
-roles-tail | reports/claims/head_claims.py | p of doing worse
-    random >= value - ROUNDING => random <= value + ROUNDING
-low-rank-none | reports/claims/matrix_claims.py | open counts as low rank
+roles-tail | reports/claims/labelled_heads.py | p of doing worse
+    random >= labelled_score - ROUNDING => random <= labelled_score + ROUNDING
+low-rank-none | reports/claims/low_rank.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """
 
