@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headscope.analyses.attribute import attribute as attribute
     from headscope.analyses.classify import ClassifyResult as ClassifyResult
     from headscope.analyses.classify import classify as classify
+    from headscope.analyses.classify import roles as roles
     from headscope.analyses.depth import DepthResult as DepthResult
     from headscope.analyses.depth import depth as depth
     from headscope.analyses.explain import ExplainResult as ExplainResult
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
-    from headscope.core import roles as roles
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
@@ -97,7 +97,7 @@ _MODULES = {
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PUBLIC_MODULES = {"plot": "plot", "roles": "core.roles"}
+_PUBLIC_MODULES = {"plot": "plot", "roles": "analyses.classify.roles"}
 
 __all__ = [*_HOME, *_PUBLIC_MODULES]
 

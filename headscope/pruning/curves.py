@@ -19,9 +19,9 @@ from scipy.interpolate import make_interp_spline
 
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.roles import ROLES
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
-from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import Name, Pruner, original_names

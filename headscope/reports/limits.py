@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headscope.analyses.classify.roles import ROLES
 from headscope.core.errors import CheckFailedError, InputError, nearest
-from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
 from headscope.removal.metric_words import scale_of
 from headscope.reports.baseline import Side

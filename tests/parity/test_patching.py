@@ -17,8 +17,14 @@ from tiny_models import SOURCES, VOCABULARY, framed_tokenizer
 from transformers import BertModel
 
 import headscope
-from headscope.analyses.classify.minimal_pairs import positional_pairs, syntactic_pairs
-from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, patch, verdict
+from headscope.analyses.classify.optional.minimal_pairs import positional_pairs, syntactic_pairs
+from headscope.analyses.classify.optional.patching import (
+    SMALLEST,
+    evidence,
+    p_above,
+    patch,
+    verdict,
+)
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
 from headscope.data.files import Sentence

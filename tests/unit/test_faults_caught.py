@@ -5,16 +5,17 @@ import pytest
 import torch
 from families import tiny
 from hand_made import encode
+from judging import judged
 from result_files import INSIGHTS, changed
 from scipy import stats
 from tiny_models import tiny_tokenizer
 
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.syntactic import Syntactic, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import Syntactic
+from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.artefacts.onnx_graph import INPUTS, Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
@@ -38,7 +39,7 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     at = CrossHeads.quantities.index("alignment")
     sums.sums[..., at] = sums.products[..., at] = pairs * mean
     sums.squares[..., at] = (pairs - 1) * deviation**2 + pairs * mean**2
-    found = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
+    found = judged(sums, "cross")[0].alignment
     assert found is not None
     expected = 2 * stats.t.sf(abs(mean) / (deviation / np.sqrt(pairs)), pairs - 1)
     assert found.p_adjusted == pytest.approx(expected)
@@ -91,7 +92,7 @@ def _halves() -> Syntactic:
 
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
-    tests = judge_syntactic(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
+    tests = judge_relations(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
     (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
     return found
 
@@ -123,13 +124,13 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums.positional.hits[0, 0, 4] = 20
     sums.positional.content += 400
     sums.positional.chance += 120.0
-    found = judge(sums, Thresholds(), [[0]])[0].positional
+    found = judged(sums)[0].positional
     assert found is not None
     assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
 def test_where_no_query_has_a_target_no_offset_is_the_best():
-    found = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
+    found = judged(HeadMeasures(1, 1))[0].positional
     assert found is not None
     assert (found.score.value, found.offset, found.chance) == (None, None, None)
 
@@ -148,7 +149,7 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
         rare.sums[..., i] += gain.sum()
         rare.squares[..., i] += (gain**2).sum()
         rare.products[..., i] += 2 * gain.sum()
-    head = judge(sums, Thresholds(), [[0]])[0]
+    head = judged(sums)[0]
     assert head.roles == roles
     assert head.rare is not None
     assert head.rare.p_adjusted < 0.01

@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from headscope.analyses.classify.roles import Thresholds
 from headscope.core.errors import UnusedOptionError
 from headscope.core.options import Option, Usual
-from headscope.core.roles import Thresholds
 from headscope.session.options import (
     POOLING,
     STACK,

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.roles import roles_with_keys
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.errors import InputError
-from headscope.core.roles import registered_roles
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
 from headscope.data.batches import Batch, Source
@@ -103,7 +103,7 @@ def registered_keys(batch: Batch) -> list[Tensor]:
     real = batch.attention_mask.bool()[:, None]
     shape = (batch.size[0], batch.size[1], batch.size[1])
     masks = []
-    for role in registered_roles():
+    for role in roles_with_keys():
         assert role.keys is not None
         mask = role.keys(batch)
         try:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
+from headscope.analyses.classify.roles import roles_with_keys
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
@@ -23,7 +24,6 @@ from headscope.analyses.classify.rows import (
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
 from headscope.core.accumulator import Parts, numpy, zeros
-from headscope.core.roles import registered_roles
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
 
@@ -107,7 +107,7 @@ class Profile(QueryMeans, RowMeasure):
     )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        registered = [role.key for role in registered_roles()]  # mean mass on the keys of each
+        registered = [role.key for role in roles_with_keys()]  # mean mass on the keys of each
         self.quantities = (*Profile.quantities, *registered)
         self.baselines = (*Profile.baselines, *registered)
         super().__init__(n_layers, n_heads)

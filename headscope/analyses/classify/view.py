@@ -9,16 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.cards import head_cards, mark_of, offset_text
-from headscope.analyses.classify.optional_parts import ends, more, patch_sentences
+from headscope.analyses.classify.optional.view import ends, more, patch_sentences
 from headscope.analyses.classify.result import (
     ClassifyResult,
-    Confirmation,
     ControlResult,
     HeadResult,
-    Label,
-    SyntacticScore,
 )
-from headscope.core.roles import NO_ROLE, PAIR, role_class, role_in, role_name, role_of
+from headscope.analyses.classify.roles import NO_ROLE, PAIR, role_class, role_in, role_name, role_of
+from headscope.analyses.classify.scores import Confirmation, Label, SyntacticScore
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import (

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from hand_made import activations
+from judging import judged
 
-from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, collate
 from headscope.data.files import Sentence
 from headscope.data.pieces import EncodedSentence
@@ -127,7 +126,7 @@ RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 def test_numbers_equal_a_loop_over_rows(begins_special):
     lines = make_lines(begins_special, (1, 2, 5, 9, 21, 24, 30))
     sums = measured(lines)
-    for head in judge(sums, Thresholds(), [range(N_HEADS)], "decoder"):
+    for head in judged(sums, "decoder", [range(N_HEADS)]):
         expected = slow(lines, head.head)
         for name in MEANS + RATES:
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
@@ -156,7 +155,7 @@ def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_s
         before[:2] = np.eye(n)[:2]
         first[:] = first[0]
         line.pattern = np.stack([even, before, first, first])
-    heads = judge(measured(lines), Thresholds(), [range(N_HEADS)], "decoder")
+    heads = judged(measured(lines), "decoder", [range(N_HEADS)])
     assert [head.roles for head in heads[:3]] == [("broad",), ("positional",), ("special",)]
     assert (heads[0].relative_entropy, heads[0].long_entropy) == pytest.approx((1.0, 1.0))
     assert (heads[0].name, heads[0].syntactic, heads[0].rare) == ("decoder:L0H0", (), None)

@@ -13,13 +13,13 @@ import torch
 from hand_made import activations
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import evidence_of, judged
 from scipy import stats
 
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import judge, untestable
+from headscope.analyses.classify.labels import untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
-from headscope.core.roles import Thresholds
 from headscope.data.batches import Source
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
@@ -241,7 +241,7 @@ def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> I
 
 def heads_of(lengths: Sequence[int]) -> dict[str, HeadResult]:
     sums = measured(list(planted(HEADS, lengths)), per_batch=16, rows_at_once=16)
-    found = judge(sums, Thresholds(), [range(len(HABITS))], "cross")
+    found = judged(sums, "cross", [range(len(HABITS))])
     return dict(zip(HABITS, found, strict=True))
 
 
@@ -278,7 +278,7 @@ def test_what_cannot_be_shown():
     # A handful of short pairs is in order by luck now and then.
     found = heads_of([5] * 49)
     assert {role for head in found.values() for role in head.roles} == {"special"}
-    reasons = untestable(measured(list(planted(HEADS, [5] * 49))), Thresholds(), stack="cross")
+    reasons = untestable(evidence_of(measured(list(planted(HEADS, [5] * 49))), "cross"))
     assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
     # Sources without special tokens cannot show a sink.
     pairs = list(planted([HABITS["along"]], [6] * 60))
@@ -287,11 +287,9 @@ def test_what_cannot_be_shown():
         pair.pattern = content / content.sum(-1, keepdims=True).clip(1e-9)
         pair.key = pair.key[:-1]
     sums = measured(pairs)
-    assert (
-        untestable(sums, Thresholds(), stack="cross")["special"] == "no source has a special token"
-    )
+    assert untestable(evidence_of(sums, "cross"))["special"] == "no source has a special token"
     # Nothing measured is unknown, and never zero.
-    (head,) = judge(CrossHeads(1, 1), Thresholds(), [[0]], "cross")
+    (head,) = judged(CrossHeads(1, 1), "cross")
     assert (head.roles, head.confidence) == ((), None)
     assert head.alignment.score == Estimate(None)
     assert head.sharpness.confidence == Estimate(None)

@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from families import tiny
+from judging import evidence_of, judged
 from tiny_models import VOCABULARY, tiny_tokenizer
 
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import judge, untestable
+from headscope.analyses.classify.labels import untestable
 from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.roles import roles_of
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.view import no_relation_sentence
-from headscope.core.roles import Thresholds, roles_of
+from headscope.core.roles import Thresholds
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
 from headscope.data.frequencies import find_frequencies
@@ -39,10 +41,10 @@ def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
     return sums
 
 
-def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
+def heads_of_demo(sums: HeadMeasures) -> tuple[HeadResult, ...]:
     edges = sums.syntactic
     kernel = np.zeros_like(edges.hits)
-    return judge(sums, Thresholds(), [range(12)] * 6, kernel=kernel, edges=edges)
+    return judged(sums, head_ids=[range(12)] * 6, kernel_hits=kernel, edges=edges)
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
@@ -54,7 +56,7 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
     for name in ("positional", "kernel", "rare", "profile"):
         for key, array in getattr(whole, name).state().items():
             np.testing.assert_allclose(getattr(merged, name).state()[key], array, rtol=1e-5)
-    ours, theirs = (judged(sums) for sums in (merged, whole))
+    ours, theirs = (heads_of_demo(sums) for sums in (merged, whole))
     for a, b in zip(ours, theirs, strict=True):
         assert a.roles == b.roles
         for x, y in zip(a.syntactic, b.syntactic, strict=True):
@@ -66,17 +68,17 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
             assert x.uniform == pytest.approx(y.uniform)
     copy = HeadMeasures(6, 12)
     copy.load_state(whole.state())
-    assert judged(copy) == theirs
+    assert heads_of_demo(copy) == theirs
 
 
 def test_without_sentences_no_role_can_be_shown():
     """What cannot apply to a stack is left out of the reasons."""
     for stack in ("encoder", "decoder"):
         applying = [role.key for role in roles_of(stack)]
-        reasons = untestable(HeadMeasures(1, 1), Thresholds(), stack=stack)
+        reasons = untestable(evidence_of(HeadMeasures(1, 1), stack))
         assert list(reasons) == applying
         assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
-    assert list(untestable(CrossHeads(1, 1), Thresholds(), stack="cross")) == [
+    assert list(untestable(evidence_of(CrossHeads(1, 1), "cross"))) == [
         role.key for role in roles_of("cross")
     ]
 

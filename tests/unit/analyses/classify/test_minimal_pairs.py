@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from headscope.analyses.classify.minimal_pairs import (
+from headscope.analyses.classify.optional.minimal_pairs import (
     LONGEST,
     extents,
     positional_pairs,

@@ -13,11 +13,10 @@ from headscope.analyses.classify.rows import WORD_OFFSETS, RowReducer, RowSummar
 from headscope.analyses.classify.syntactic import (
     Kernel,
     Syntactic,
-    SyntacticTest,
-    judge_syntactic,
     kernel_argmax,
     kernel_hits,
 )
+from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
 from headscope.data.files import Sentence
@@ -150,7 +149,7 @@ def judged(
     sums.update(RowSummary(*[nothing] * 5, argmax, mean), batch)
     by_offset = np.array(kernel or [0.0] * len(WORD_OFFSETS)).reshape(1, 1, -1)
     (hits,) = kernel_hits(by_offset, [sums], [batch] if kernel is not None else [])
-    found = judge_syntactic(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
+    found = judge_relations(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
     return {(test.relation, test.direction): test for test in found}
 
 

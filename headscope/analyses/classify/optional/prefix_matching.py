@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from headscope.analyses.classify.optional_results import Match, PrefixMatching, PrefixScore
+from headscope.analyses.classify.optional.results import Match, PrefixMatching, PrefixScore
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations

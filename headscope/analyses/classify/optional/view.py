@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
-from headscope.analyses.classify.optional_results import CauseTest, HeadPatch, PatchEffect
+from headscope.analyses.classify.optional.results import CauseTest, HeadPatch, PatchEffect
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
-from headscope.core.roles import NO_ROLE, role_name
+from headscope.analyses.classify.roles import NO_ROLE, role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text

@@ -22,7 +22,7 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.analyses.classify.known_roles import places
-from headscope.analyses.classify.optional_results import (
+from headscope.analyses.classify.optional.results import (
     Causes,
     CauseTest,
     EstimateFit,

@@ -30,12 +30,12 @@ from scipy.special import stdtr
 from torch import Tensor
 
 from headscope.analyses.classify.known_roles import places
-from headscope.analyses.classify.minimal_pairs import (
+from headscope.analyses.classify.optional.minimal_pairs import (
     MinimalPair,
     positional_pairs,
     syntactic_pairs,
 )
-from headscope.analyses.classify.optional_results import HeadPatch, PatchEffect, Patching
+from headscope.analyses.classify.optional.results import HeadPatch, PatchEffect, Patching
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.attention import Mask, attention_pattern, stream_attention
 from headscope.core.accumulator import Array, numpy
