@@ -9,7 +9,12 @@ from itertools import groupby
 from typing import Any
 
 from headscope.analyses.classify.cards import head_cards
-from headscope.analyses.classify.view import STACK_NAMES, legend, parts_of, role_counts
+from headscope.analyses.classify.stack_words import (
+    STACK_NAMES,
+    legend,
+    results_by_stack,
+    role_counts,
+)
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -95,7 +100,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         )
         for card in cards
     ]
-    classes = parts_of(classified)[: None if live else 1] if classified is not None else []
+    classes = results_by_stack(classified)[: None if live else 1] if classified is not None else []
     counts = Counter[tuple[str, str]]()
     for part in classes:
         counts.update({role[:2]: role[2] for role in role_counts(part)})

@@ -161,9 +161,11 @@ class ClassifyOptions(ResumableOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the passes: one, a second with controls, and with causes one for each head."""
-        wanted = {
-            "control": self.control,
-            "patching heads": self.patch,
-            "removing heads": self.ablate,
-        }
-        return ("model", *(name for name, asked in wanted.items() if asked))
+        names = ["model"]
+        if self.control:
+            names.append("control")
+        if self.patch:
+            names.append("patching heads")
+        if self.ablate:
+            names.append("removing heads")
+        return tuple(names)

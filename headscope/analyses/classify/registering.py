@@ -98,8 +98,8 @@ def register(
         mark=mark or key[:5],
         colour=colour,
         style=colour,
-        light="#" + "".join(f"{255 - (255 - part) // 4:02x}" for part in red_green_blue),
-        dark="#" + "".join(f"{part // 2:02x}" for part in red_green_blue),
+        light="#" + "".join(f"{255 - (255 - value) // 4:02x}" for value in red_green_blue),
+        dark="#" + "".join(f"{value // 2:02x}" for value in red_green_blue),
         stacks=tuple(stacks),
         words=words or key,
         source=source,
@@ -132,15 +132,14 @@ def unregister(key: str) -> None:
 
 def _check_names(role: Role) -> None:
     """Refuse a key that results use already, and a name that another role is shown as."""
-    others = primary_roles()
     taken = {*_OTHER_NAMES, *(field.name for field in dataclasses.fields(Thresholds))}
-    for other in others:
+    for other in primary_roles():
         taken |= {other.key, other.quantity}
     if not re.fullmatch("[a-z][a-z0-9_]*", role.key):
         raise InputError(f"The role {role.key!r} needs a name of lower-case letters, digits and _.")
     if role.key in taken:
         raise InputError(f"Results call something else {role.key!r} already; choose another name.")
-    if role.name in [other.name for other in others]:
+    if role.name in [other.name for other in primary_roles()]:
         raise InputError(f"Another role is shown as {role.name!r} already; choose another name.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from headscope.analyses.classify.batches_read import stacks_for
@@ -84,7 +85,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         validation=validation,
         corpus=_corpus_info(text, by_stack, words, options),
         thresholds=_least_scores(thresholds),
-        heads=tuple(head for stack in by_stack for head in stack.heads),
+        heads=tuple(chain.from_iterable(stack.heads for stack in by_stack)),
         control=_swapped_control(by_stack),
         pairs=next((UserPairs(stack, names) for stack, names in labels.items() if names), None),
         untestable=_untestable(by_stack),

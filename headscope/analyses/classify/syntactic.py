@@ -90,8 +90,9 @@ class Syntactic(RowMeasure):
         np.add.at(self.trials, relation, 1)
         row_of_trial = np.zeros(len(relation), dtype=np.int64)
         row_of_trial[numpy(edges.trial)] = numpy(edges.row)
-        asked = np.unique(np.stack([relation, row_of_trial]), axis=1)
-        np.add.at(self.texts, asked[0], 1)
+        # A text counts once for each relation of which it has a trial.
+        relations_of_texts = np.unique(np.stack([relation, row_of_trial]), axis=1)[0]
+        np.add.at(self.texts, relations_of_texts, 1)
         np.add.at(self.wordless, relation, numpy(wordless))
         np.add.at(self.uniform_squared, relation, numpy(edges.uniform) ** 2)
         np.add.at(self.offset_trials, offset, 1)
@@ -127,9 +128,9 @@ class Syntactic(RowMeasure):
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
         for name, array in super().state().items():
-            wanted = len(self.offsets if name in _BY_OFFSET else self.relations)
-            if wanted > len(array):
-                more = np.zeros((wanted - len(array), *array.shape[1:]), dtype=array.dtype)
+            n_names = len(self.offsets if name in _BY_OFFSET else self.relations)
+            if n_names > len(array):
+                more = np.zeros((n_names - len(array), *array.shape[1:]), dtype=array.dtype)
                 setattr(self, name, np.concatenate([array, more]))
 
 
@@ -172,7 +173,8 @@ class Kernel(RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        for n_words in batch.first_piece[batch.half == 0].sum(dim=1).tolist():
+        is_first_half = batch.half == 0
+        for n_words in batch.first_piece[is_first_half].sum(dim=1).tolist():
             distance = np.arange(1, n_words)
             near = np.minimum(distance, FARTHEST)
             counts = np.bincount(near, weights=n_words - distance, minlength=FARTHEST + 1)
@@ -211,8 +213,8 @@ def kernel_argmax(kernel: Tensor, batch: Batch | CrossWords) -> Tensor:
         scores = kernel[heads][:, index] * pieces  # (batch, heads, query, key)
         scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
         looks_at = scores.masked_fill_(pieces == 0, -1.0).max(dim=-1).indices
-        at = first[:, None].expand_as(looks_at)
-        result[:, heads] = result[:, heads].scatter(2, at, at.gather(2, looks_at))
+        queries = first[:, None].expand_as(looks_at)
+        result[:, heads] = result[:, heads].scatter(2, queries, queries.gather(2, looks_at))
     return result
 
 
@@ -225,14 +227,16 @@ def kernel_hits(
     n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
     known only then: this second pass needs words and trees, not the model.
     """
-    hits = [np.zeros_like(part.hits) for part in counted]
+    hits = [np.zeros_like(sums.hits) for sums in counted]
     by_head = torch.from_numpy(kernel).flatten(0, 1)
     for read in batches:
         batch = read if read.words is None else read.words
         looks_at = kernel_argmax(by_head, batch)
-        for part, part_hits in zip(counted, hits, strict=True):
-            if (edges := part.edges_of(batch)) is not None:
-                relation = part.relations.indices(edges.relation_names)
+        for sums, hits_of_sums in zip(counted, hits, strict=True):
+            edges = sums.edges_of(batch)
+            if edges is not None:
+                relation = sums.relations.indices(edges.relation_names)
                 group = relation[numpy(edges.relation_key)]
-                _add_grouped(part_hits, _trial_hits(looks_at, edges), group)
-    return [numpy(part) for part in summed("what kernels hit", *map(torch.from_numpy, hits))]
+                _add_grouped(hits_of_sums, _trial_hits(looks_at, edges), group)
+    over_processes = summed("what kernels hit", *map(torch.from_numpy, hits))
+    return [numpy(total) for total in over_processes]

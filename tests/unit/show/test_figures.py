@@ -16,7 +16,8 @@ import headscope
 from headscope.analyses.classify.cards import mark_of
 from headscope.analyses.classify.figures import role_map
 from headscope.analyses.classify.scores import Confirmation
-from headscope.analyses.classify.view import VIEW, legend, role_counts
+from headscope.analyses.classify.stack_words import legend, role_counts
+from headscope.analyses.classify.view import VIEW
 from headscope.analyses.depth.result import DepthResult
 from headscope.cli.flags import style_of
 from headscope.core.roles import NO_ROLE

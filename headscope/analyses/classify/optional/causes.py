@@ -28,7 +28,7 @@ from headscope.analyses.classify.optional.results import (
     EstimateFit,
     HeadCause,
 )
-from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
@@ -80,52 +80,56 @@ class CauseSource:
                 f"{examples.name} holds {len(examples)} examples; removing heads is measured on "
                 "one half of them with the means of the other, so give four different ones or more."
             )
-        first, second = (pick(examples.pick(half), limit, task, seed) for half in halves)
-        return cls(task, examples.name, first, second, limit, seed)
+        measured, calibration = halves
+        return cls(
+            task=task,
+            data=examples.name,
+            measured=pick(examples.pick(measured), limit, task, seed),
+            calibration=pick(examples.pick(calibration), limit, task, seed),
+            limit=limit,
+            seed=seed,
+        )
 
 
 def with_causes(
     result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
 ) -> ClassifyResult:
     """Remove every head alone, in three ways, and compare the losses with the heads' roles."""
+    # Open the tasks on both halves of the examples.
     stacks = result.stacks
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
-    task, calibration = (
-        make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
-        for i, examples in enumerate((source.measured, source.calibration))
-    )
+    seed = source.seed
+    limit = source.limit
+    task = make_task(source.task, source.measured, view, seed=seed, limit=limit)
+    calibration = make_task(source.task, source.calibration, view, seed=seed + 1, limit=limit)
     units = units_of(view)
+
+    # Estimate losses from gradients, and measure them.
     means = mean_z(view, calibration)
-    estimates = [
-        _estimate(view, calibration, units, left, source.seed).tolist() for left in (None, means)
-    ]
+    zero_estimates = _estimate(view, calibration, units, None, seed).tolist()
+    mean_estimates = _estimate(view, calibration, units, means, seed).tolist()
     full = task.outputs(view)
-    losses = _remove_each(view, task, units, means, full, source.seed, progress)
+    losses = _remove_each(view, task, units, means, full, seed, progress)
     by_unit = [
-        HeadCause(**of_unit, zero_estimate=zero, mean_estimate=mean)
-        for of_unit, zero, mean in zip(losses, *estimates, strict=True)
-    ]
-    place_of = places(view)
-    measured = [h for h in result.heads if (h.stack, h.layer, h.head) in place_of]
-    at = [place_of[h.stack, h.layer, h.head] for h in measured]
-    by_head = [by_unit[units.unit(position)] for position in at]
-    notes = [note for note in task.notes if note not in task.data.notes]
-    tests: tuple[CauseTest, ...] = ()
-    if units.shared:
-        notes.insert(
-            0,
-            "Layers of this model share one module, so a head goes from all of them at once; "
-            "roles, which differ from layer to layer, are not tested.",
+        HeadCause(**loss, zero_estimate=zero_estimate, mean_estimate=mean_estimate)
+        for loss, zero_estimate, mean_estimate in zip(
+            losses, zero_estimates, mean_estimates, strict=True
         )
-    else:
-        has_role = {"any": np.array([bool(head.roles) for head in measured])} | {
-            role.key: np.array([role.key in head.roles for head in measured])
-            for role in result.possible_roles
-        }
-        layers = np.array([row for row, _ in at])
-        tests = role_tests(_losses(by_head), has_role, layers, size=abs(task.value(full)), seed=0)
-    if problem := task.degenerate(full):
-        notes.insert(0, f"The whole model {problem}, so these losses mean nothing.")
+    ]
+
+    # Compare the losses of heads with a role and of heads without.
+    place_of = places(view)
+    removed = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
+    removed_places = [place_of[head.stack, head.layer, head.head] for head in removed]
+    by_head = [by_unit[units.unit(place)] for place in removed_places]
+    tests: tuple[CauseTest, ...] = ()
+    if not units.shared:
+        layers = np.array([row for row, _ in removed_places])
+        tests = role_tests(
+            _losses(by_head), _has_role(result, removed), layers, size=abs(task.value(full)), seed=0
+        )
+
+    # Result.
     causes = Causes(
         task=source.task,
         metric=task.metric,
@@ -135,16 +139,39 @@ def with_causes(
         value=task.value(full),
         estimate="first-order" if calibration.has_labels else "squared",
         tests=tests,
-        fits=tuple(_fits(by_unit, source.seed)) if len(by_unit) > 1 else (),
-        seed=source.seed,
-        notes=tuple(notes),
+        fits=tuple(_fits(by_unit, seed)) if len(by_unit) > 1 else (),
+        seed=seed,
+        notes=tuple(_notes(task, full, units)),
         rotations=ROTATIONS,
     )
-    cause_of = {h.name: cause for h, cause in zip(measured, by_head, strict=True)}
+    cause_of = {head.name: cause for head, cause in zip(removed, by_head, strict=True)}
     heads = tuple(replace(head, cause=cause_of.get(head.name)) for head in result.heads)
     warnings = [*result.provenance["warnings"], *task.data.notes, *task.doubts(full)]
     origin = {**result.provenance, "warnings": list(dict.fromkeys(warnings))}
     return replace(result, provenance=origin, heads=heads, causes=causes)
+
+
+def _has_role(result: ClassifyResult, heads: Sequence[HeadResult]) -> dict[str, Array]:
+    """Return which heads have each role, and any role."""
+    has_role = {"any": np.array([bool(head.roles) for head in heads])}
+    for role in result.possible_roles:
+        has_role[role.key] = np.array([role.key in head.roles for head in heads])
+    return has_role
+
+
+def _notes(task: Task, full: Outputs, units: Units) -> list[str]:
+    """Say what makes the losses doubtful, the worst first."""
+    notes = [note for note in task.notes if note not in task.data.notes]
+    if units.shared:
+        notes.insert(
+            0,
+            "Layers of this model share one module, so a head goes from all of them at once; "
+            "roles, which differ from layer to layer, are not tested.",
+        )
+    problem = task.degenerate(full)
+    if problem:
+        notes.insert(0, f"The whole model {problem}, so these losses mean nothing.")
+    return notes
 
 
 def _remove_each(
@@ -157,45 +184,55 @@ def _remove_each(
     progress: Progress,
 ) -> Iterator[dict[str, JointEstimate]]:
     """Remove each unit in each way, and yield its losses relative to the full model."""
-    metric = task.table[task.metric]
-    better = task.higher_is_better
     generator = torch.Generator().manual_seed(seed)
     versions = HeadByHead(task, loaded)
 
     def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
-        """Measure the mean loss over pairs of a baseline and what is compared with it."""
-        losses = []
-        downs = []
-        ups = []
-        for baseline, changed in pairs:
-            change = paired_change(metric, baseline, changed, seed=seed)
-            sides = change.difference - change.low, change.high - change.difference
-            # No minus zero where nothing changed.
-            losses.append(0.0 - change.difference if better else change.difference)
-            downs.append(sides[better])
-            ups.append(sides[not better])
-        return joint_mean(losses, downs, ups, of=len(units.members), n=task.n_examples)
+        return _mean_loss(pairs, task, seed=seed, n_units=len(units.members))
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):
         versions.start_at(row)
-        for unit in (unit for unit, at in enumerate(rows) if at == row):
+        for unit in [unit for unit, row_of_unit in enumerate(rows) if row_of_unit == row]:
             gates = units.expand(units.gates([unit]))
-            zero, mean = (versions.outputs(gates=gates, means=left) for left in (None, means))
+            zero = versions.outputs(gates=gates, means=None)
+            mean = versions.outputs(gates=gates, means=means)
             # Layers that share a module share its output map: the first stands for all.
             site, head = units.members[unit][0]
-            noise = []
+            with_noise = []
             for _ in range(ROTATIONS):
                 other = less_random_write(loaded.sites[site], head, generator)
                 with replaced_outputs(loaded, {site: other}):
-                    noise.append(versions.outputs())
+                    with_noise.append(versions.outputs())
             yield {
                 "zero": loss((full, zero)),
                 "mean": loss((full, mean)),
-                "noise": loss(*((full, one) for one in noise)),
-                "beyond_noise": loss(*((one, zero) for one in noise)),
+                "noise": loss(*((full, noise) for noise in with_noise)),
+                "beyond_noise": loss(*((noise, zero) for noise in with_noise)),
             }
             progress("removing heads", unit + 1, len(rows))
+
+
+def _mean_loss(
+    pairs: Sequence[tuple[Outputs, Outputs]], task: Task, *, seed: int, n_units: int
+) -> JointEstimate:
+    """Measure the mean loss over pairs of a baseline and what is compared with it."""
+    losses = []
+    downs = []
+    ups = []
+    for baseline, changed in pairs:
+        change = paired_change(task.table[task.metric], baseline, changed, seed=seed)
+        below = change.difference - change.low
+        above = change.high - change.difference
+        if task.higher_is_better:
+            losses.append(0.0 - change.difference)  # no minus zero where nothing changed
+            downs.append(above)
+            ups.append(below)
+        else:
+            losses.append(change.difference)
+            downs.append(below)
+            ups.append(above)
+    return joint_mean(losses, downs, ups, of=n_units, n=task.n_examples)
 
 
 def _estimate(
@@ -227,8 +264,8 @@ def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     for removal in ("zero", "mean"):
         estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
         fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
-        ends = (end / 100 for end in fit.interval or ())
-        yield EstimateFit(removal, len(causes), Estimate(float(fit) / 100, *ends))
+        interval = [bound / 100 for bound in fit.interval or ()]
+        yield EstimateFit(removal, len(causes), Estimate(float(fit) / 100, *interval))
 
 
 def role_tests(
@@ -239,76 +276,117 @@ def role_tests(
     size: float = 1.0,
     seed: int = 0,
 ) -> tuple[CauseTest, ...]:
-    """Compare the losses of labelled heads with those of the others."""
-    sides = {role: (int(has.sum()), int((~has).sum())) for role, has in labels.items()}
-    compared = {role: has for role, has in labels.items() if min(sides[role]) >= FEWEST}
+    """Compare the losses of labelled heads with those of the others.
+
+    ``losses`` by removal, ``labels`` by role: whether each head has it; all (heads,). ``size`` is
+    that of the values whose differences losses are: differences within its rounding are ties.
+    """
+    compared = {
+        role: has_role
+        for role, has_role in labels.items()
+        if min(has_role.sum(), (~has_role).sum()) >= FEWEST
+    }
     everywhere = np.zeros_like(layers)
     tests = []
-    for removal in losses:
+    for removal, losses_of_heads in losses.items():
         # Heads whose removal changes nothing are tied, though rounding tells their losses apart.
-        values = tied(losses[removal], size=size)
+        values = tied(losses_of_heads, size=size)
         rng = np.random.default_rng(seed)
         within = {role: dealt(values, has, layers, rng) for role, has in compared.items()}
         anywhere = {role: dealt(values, has, everywhere, rng) for role, has in compared.items()}
-        within_p = _p_values(within)
-        p = _p_values(anywhere)
-        for role, has in compared.items():
-            inside = within[role]
+        p_within = _p_values(within)
+        p_anywhere = _p_values(anywhere)
+        for role, has_role in compared.items():
             overall = anywhere[role]
             assert overall is not None  # there are heads with the role and without
-            inside_p, inside_adjusted = within_p.get(role, (None, None))
-            verdict = "not measured"
-            if inside is not None and inside_adjusted is not None:
-                verdict = "costs more" if inside[0] > 0.5 else "costs less"
-                verdict = "not told apart" if inside_adjusted >= LEVEL else verdict
-            ends: tuple[float, ...] = ()
-            if min(sides[role]) >= FEWEST_FOR_INTERVAL:
-                ends = _bootstrapped(values[has], values[~has], rng)
             tests.append(
-                CauseTest(
-                    role=role,
-                    removal=removal,
-                    heads=sides[role][0],
-                    others=sides[role][1],
-                    superiority=Estimate(overall[0], *ends),
-                    p_value=p[role][0],
-                    p_adjusted=p[role][1],
-                    placebo=_middle(overall[1]),
-                    within=inside[0] if inside else None,
-                    within_placebo=_middle(inside[1]) if inside else (),
-                    within_p=inside_p,
-                    within_p_adjusted=inside_adjusted,
-                    verdict=verdict,
+                _cause_test(
+                    role,
+                    removal,
+                    with_role=values[has_role],
+                    without_role=values[~has_role],
+                    overall=overall,
+                    p_overall=p_anywhere[role],
+                    within=within[role],
+                    p_within=p_within.get(role),
+                    rng=rng,
                 )
             )
     return tuple(tests)
 
 
-def _p_values(
-    compared: Mapping[str, tuple[float, Array] | None],
-) -> dict[str, tuple[float, float]]:
+Superiority = tuple[float, Array]  # Of the labels, and of labels dealt at random
+
+
+def _cause_test(
+    role: str,
+    removal: str,
+    *,
+    with_role: Array,
+    without_role: Array,
+    overall: Superiority,
+    p_overall: tuple[float, float],
+    within: Superiority | None,
+    p_within: tuple[float, float] | None,
+    rng: np.random.Generator,
+) -> CauseTest:
+    """Gather the numbers of one role and removal, and decide by the test within layers."""
+    interval: tuple[float, ...] = ()
+    if min(len(with_role), len(without_role)) >= FEWEST_FOR_INTERVAL:
+        interval = _bootstrapped(with_role, without_role, rng)
+    verdict = "not measured"
+    if within is not None and p_within is not None:
+        _, p_adjusted = p_within
+        verdict = "costs more" if within[0] > 0.5 else "costs less"
+        if p_adjusted >= LEVEL:
+            verdict = "not told apart"
+    return CauseTest(
+        role=role,
+        removal=removal,
+        heads=len(with_role),
+        others=len(without_role),
+        superiority=Estimate(overall[0], *interval),
+        p_value=p_overall[0],
+        p_adjusted=p_overall[1],
+        placebo=_middle(overall[1]),
+        within=within[0] if within else None,
+        within_placebo=_middle(within[1]) if within else (),
+        within_p=p_within[0] if p_within else None,
+        within_p_adjusted=p_within[1] if p_within else None,
+        verdict=verdict,
+    )
+
+
+def _p_values(compared: Mapping[str, Superiority | None]) -> dict[str, tuple[float, float]]:
     """Return two-sided p and adjusted p of one removal's roles, where they could be compared."""
-    p = {}
-    for role, result in compared.items():
-        if result is not None:
+    p_values = {}
+    for role, superiority in compared.items():
+        if superiority is not None:
+            observed, random = superiority
             # Permutations at least as far from one half; the observed labels count as one of them.
-            beyond = np.abs(result[1] - 0.5) >= abs(result[0] - 0.5) - 1e-12
-            p[role] = float((1 + beyond.sum()) / (1 + DEALS))
-    adjusted = adjust(np.array(list(p.values()))).tolist()
-    return dict(zip(p, zip(p.values(), adjusted, strict=True), strict=True))
+            beyond = np.abs(random - 0.5) >= abs(observed - 0.5) - 1e-12
+            p_values[role] = float((1 + beyond.sum()) / (1 + DEALS))
+    adjusted = adjust(np.array(list(p_values.values()))).tolist()
+    return {
+        role: (p, p_adjusted)
+        for (role, p), p_adjusted in zip(p_values.items(), adjusted, strict=True)
+    }
 
 
 def dealt(
-    values: Array, has: Array, groups: Array, rng: np.random.Generator
-) -> tuple[float, Array] | None:
-    """Return the superiority within groups, and those of labels permuted within groups."""
+    values: Array, has_role: Array, groups: Array, rng: np.random.Generator
+) -> Superiority | None:
+    """Return the superiority within groups, and those of labels permuted within groups.
+
+    None where no group has heads of both kinds. Arrays are (heads,).
+    """
     wins = 0.0
     pairs = 0
     random = np.zeros(DEALS)
     for group in np.unique(groups):
         inside = groups == group
         ranks = stats.rankdata(values[inside])
-        labelled = has[inside]
+        labelled = has_role[inside]
         n = int(labelled.sum())
         least = n * (n + 1) / 2  # the rank sum of labelled heads that lose against all others
         wins += float(ranks[labelled].sum()) - least
@@ -318,13 +396,20 @@ def dealt(
     return (wins / pairs, random / pairs) if pairs else None
 
 
-def _bootstrapped(ours: Array, theirs: Array, rng: np.random.Generator) -> tuple[float, ...]:
+def _bootstrapped(
+    with_role: Array, without_role: Array, rng: np.random.Generator
+) -> tuple[float, ...]:
     """Return the bootstrap 95% interval of the superiority, over the heads of both groups."""
-    wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
-    counts = [
-        rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in (len(ours), len(theirs))
-    ]
-    return _middle(((counts[0] @ wins) * counts[1]).sum(axis=1) / wins.size)
+    difference = with_role[:, None] - without_role
+    wins = np.where(difference > 0, 1.0, np.where(difference == 0, 0.5, 0.0))
+    draws_with = _resampled(len(with_role), rng)
+    draws_without = _resampled(len(without_role), rng)
+    return _middle(((draws_with @ wins) * draws_without).sum(axis=1) / wins.size)
+
+
+def _resampled(n: int, rng: np.random.Generator) -> Array:
+    """Draw how often each of n heads is in every resample: (resamples, n)."""
+    return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
 
 
 def _middle(values: Array) -> tuple[float, ...]:

@@ -52,39 +52,40 @@ class MinimalPair:
 class Stretch:
     """The words from ``start`` to before ``stop`` of a sentence, with what a query looks for."""
 
-    of: EncodedSentence
+    sentence: EncodedSentence
     query: int  # The word outside the stretch that looks, and the one inside that it looks for.
     target: int
     start: int
     stop: int
 
     @cached_property
-    def at(self) -> slice:
+    def positions(self) -> slice:
         """The positions of its pieces."""
-        return _pieces(self.of, self.start, self.stop)
+        return _pieces(self.sentence, self.start, self.stop)
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
         """Its token ids."""
-        return tuple(self.of.ids[self.at].tolist())
+        return tuple(self.sentence.ids[self.positions].tolist())
 
     @cached_property
     def target_span(self) -> tuple[int, int]:
         """Pieces of the stretch before the target, and up to its end."""
-        target = _pieces(self.of, self.target, self.target + 1)
-        return target.start - self.at.start, target.stop - self.at.start
+        target = _pieces(self.sentence, self.target, self.target + 1)
+        return target.start - self.positions.start, target.stop - self.positions.start
 
     def with_other(self, other: Stretch) -> tuple[list[int], Positions]:
         """Replace it by another stretch; return token ids and the positions of the target."""
-        ids = self.of.ids.copy()
+        ids = self.sentence.ids.copy()
         (start, stop) = other.target_span
-        ids[self.at] = other.ids
-        return ids.tolist(), range(self.at.start + start, self.at.start + stop)
+        ids[self.positions] = other.ids
+        return ids.tolist(), range(self.positions.start + start, self.positions.start + stop)
 
 
-def _pieces(of: EncodedSentence, start: int, stop: int) -> slice:
+def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
+    """Return the positions of the pieces of words ``start`` to before ``stop``."""
     last = stop - 1
-    return slice(int(of.first[start]), int(of.first[last] + of.pieces[last]))
+    return slice(int(sentence.first[start]), int(sentence.first[last] + sentence.pieces[last]))
 
 
 def extents(heads: Sequence[int]) -> list[tuple[int, int] | None]:
@@ -95,47 +96,74 @@ def extents(heads: Sequence[int]) -> list[tuple[int, int] | None]:
     for word in range(len(heads)):
         above = word
         while above >= 0:
-            low[above], high[above] = min(low[above], word), max(high[above], word)
+            low[above] = min(low[above], word)
+            high[above] = max(high[above], word)
             count[above] += 1
             above = heads[above]
-    ends = zip(low, high, count, strict=True)
-    return [(a, b + 1) if b + 1 - a == n else None for a, b, n in ends]
+    return [
+        (first, last + 1) if last + 1 - first == n_words else None
+        for first, last, n_words in zip(low, high, count, strict=True)
+    ]
 
 
-def stretches(of: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
+def stretches(sentence: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
     """Yield every stretch of a sentence that can be replaced for this relation and direction.
 
     ``head->dep``: from the head to the dependent, with any number of the head's dependents beyond.
     ``dep->head``: from the dependent to the head, with any number of the head's dependents on its
     other side. Only where subtrees are contiguous and no second word would be right.
     """
-    heads = of.sentence.heads or ()
-    relations = of.sentence.relations or ()
-    reach = extents(heads)
+    heads = sentence.sentence.heads or ()
+    relations = sentence.sentence.relations or ()
+    subtrees = extents(heads)
     for dependent, head in enumerate(heads):
-        below = [word for word, above in enumerate(heads) if above == head]
-        blocks = [block for word in below if (block := reach[word]) is not None]
-        if head < 0 or relations[dependent] != relation or len(blocks) < len(below):
+        if head < 0 or relations[dependent] != relation:
             continue
-        start, stop = blocks[below.index(dependent)]
-        left = [a for a, _ in blocks if a < head]  # Where the head's dependents start,
-        right = [b for a, b in blocks if a > head]  # and where those on its right stop.
+        dependents = [word for word, above in enumerate(heads) if above == head]
+        blocks = [block for word in dependents if (block := subtrees[word]) is not None]
+        if len(blocks) < len(dependents):
+            continue
+        block = blocks[dependents.index(dependent)]
+        # Where the head's dependents on its left start, and where those on its right stop.
+        starts = [start for start, _ in blocks if start < head]
+        stops = [stop for start, stop in blocks if start > head]
         if direction == "dep->head":
             query = dependent
             target = head
-            cuts = [(stop, cut) for cut in (head + 1, *right)]
-            if dependent > head:
-                cuts = [(cut, start) for cut in (head, *left)]
+            cuts = _cuts_to_head(dependent, head, block, starts, stops)
         else:
+            if sum(relations[word] == relation for word in dependents) > 1:
+                continue
             query = head
             target = dependent
-            cuts = [(cut, head) for cut in left if cut <= start]
-            if dependent > head:
-                cuts = [(head + 1, cut) for cut in right if cut >= stop]
-            if sum(relations[word] == relation for word in below) > 1:
-                continue
-        candidates = (Stretch(of, query, target, *cut) for cut in cuts)
-        yield from (stretch for stretch in candidates if len(stretch.ids) <= LONGEST)
+            cuts = _cuts_to_dependent(dependent, head, block, starts, stops)
+        for start, stop in cuts:
+            stretch = Stretch(sentence, query, target, start, stop)
+            if len(stretch.ids) <= LONGEST:
+                yield stretch
+
+
+Cut = tuple[int, int]  # The words from the first to before the second
+
+
+def _cuts_to_head(
+    dependent: int, head: int, block: Cut, starts: Sequence[int], stops: Sequence[int]
+) -> list[Cut]:
+    """Return the stretches beside a dependent's subtree that hold its head."""
+    start, stop = block
+    if dependent > head:
+        return [(cut, start) for cut in (head, *starts)]
+    return [(stop, cut) for cut in (head + 1, *stops)]
+
+
+def _cuts_to_dependent(
+    dependent: int, head: int, block: Cut, starts: Sequence[int], stops: Sequence[int]
+) -> list[Cut]:
+    """Return the stretches beside a head that hold the subtree of its dependent."""
+    start, stop = block
+    if dependent > head:
+        return [(head + 1, cut) for cut in stops if cut >= stop]
+    return [(cut, head) for cut in starts if cut <= start]
 
 
 def syntactic_pairs(
@@ -147,6 +175,7 @@ def syntactic_pairs(
 ) -> list[MinimalPair]:
     """Make at most one pair of each sentence, with the shortest stretch that has both kinds."""
     of_each = [list(stretches(sentence, relation, direction)) for sentence in sentences]
+    # Stretches that can stand for one another: the target on the same side, as many pieces.
     pool: dict[tuple[bool, int], list[Stretch]] = defaultdict(list)
     for stretch in chain(*of_each):
         pool[stretch.query < stretch.target, len(stretch.ids)].append(stretch)
@@ -155,22 +184,49 @@ def syntactic_pairs(
         if len(pairs) == limit:
             break
         shuffled = [of_each[i][j] for j in rng.permutation(len(of_each[i])).tolist()]
-        for stretch in sorted(shuffled, key=lambda one: len(one.ids)):
-            start, stop = stretch.target_span
+        for stretch in sorted(shuffled, key=lambda candidate: len(candidate.ids)):
             alike = pool[stretch.query < stretch.target, len(stretch.ids)]
-            others = [s for s in alike if s.ids != stretch.ids and s.of is not stretch.of]
-            moved = [s for s in others if s.target_span[1] <= start or s.target_span[0] >= stop]
-            same = [s for s in others if s.target_span == (start, stop)]
-            if not (moved and same):
-                continue
-            elsewhere, new_targets = stretch.with_other(moved[int(rng.integers(len(moved)))])
-            equal, targets = stretch.with_other(same[int(rng.integers(len(same)))])
-            at = _pieces(stretch.of, stretch.query, stretch.query + 1)
-            rows = range(at.start, at.stop)
-            sentence = stretch.of.ids.tolist()
-            pairs.append(MinimalPair(sentence, elsewhere, equal, rows, rows, targets, new_targets))
-            break
+            pair = _pair_of(stretch, alike, rng)
+            if pair is not None:
+                pairs.append(pair)
+                break
     return pairs
+
+
+def _pair_of(
+    stretch: Stretch, alike: Sequence[Stretch], rng: np.random.Generator
+) -> MinimalPair | None:
+    """Replace a stretch by one whose target has moved, and by one where it has not.
+
+    None where there is no such stretch in another sentence.
+    """
+    start, stop = stretch.target_span
+    replacements = [
+        other
+        for other in alike
+        if other.ids != stretch.ids and other.sentence is not stretch.sentence
+    ]
+    moved = [
+        other
+        for other in replacements
+        if other.target_span[1] <= start or other.target_span[0] >= stop
+    ]
+    same = [other for other in replacements if other.target_span == (start, stop)]
+    if not (moved and same):
+        return None
+    elsewhere, new_targets = stretch.with_other(moved[int(rng.integers(len(moved)))])
+    equal, targets = stretch.with_other(same[int(rng.integers(len(same)))])
+    query_pieces = _pieces(stretch.sentence, stretch.query, stretch.query + 1)
+    rows = range(query_pieces.start, query_pieces.stop)
+    return MinimalPair(
+        sentence=stretch.sentence.ids.tolist(),
+        elsewhere=elsewhere,
+        same=equal,
+        rows=rows,
+        rows_elsewhere=rows,
+        targets=targets,
+        targets_elsewhere=new_targets,
+    )
 
 
 def positional_pairs(
@@ -182,26 +238,45 @@ def positional_pairs(
     causal: bool,
 ) -> list[MinimalPair]:
     """Make at most one pair of each sentence; in a causal model the row is that of the left."""
+    # Sentences whose words stand at the same positions can lend one another their patterns.
     alike: dict[bytes, list[list[int]]] = defaultdict(list)
     for sentence in sentences:
         alike[(sentence.word_of >= 0).tobytes()].append(sentence.ids.tolist())
+    steps = (-1,) if causal else (-1, 1)
     pairs: list[MinimalPair] = []
     for i in rng.permutation(len(sentences)).tolist():
-        tokens = sentences[i].ids.tolist()
-        content = sentences[i].word_of >= 0
-        others = [ids for ids in alike[content.tobytes()] if ids != tokens]
-        inside = set(np.flatnonzero(content).tolist())
-        rows = [
-            (row, row + step)
-            for row in sorted(inside)
-            for step in ((-1,) if causal else (-1, 1))
-            if {row + offset, row + step, row + step + offset} <= inside
-        ]
         if len(pairs) == limit:
             break
-        if others and rows:
-            other = others[int(rng.integers(len(others)))]
-            row, next_row = rows[int(rng.integers(len(rows)))]
-            at = (row,), (next_row,), (row + offset,), (next_row + offset,)
-            pairs.append(MinimalPair(tokens, other, other, *at))
+        tokens = sentences[i].ids.tolist()
+        content = sentences[i].word_of >= 0
+        lenders = [ids for ids in alike[content.tobytes()] if ids != tokens]
+        rows = _rows_and_neighbours(np.flatnonzero(content).tolist(), offset, steps)
+        if not (lenders and rows):
+            continue
+        lender = lenders[int(rng.integers(len(lenders)))]
+        row, next_row = rows[int(rng.integers(len(rows)))]
+        pairs.append(
+            MinimalPair(
+                sentence=tokens,
+                elsewhere=lender,
+                same=lender,
+                rows=(row,),
+                rows_elsewhere=(next_row,),
+                targets=(row + offset,),
+                targets_elsewhere=(next_row + offset,),
+            )
+        )
     return pairs
+
+
+def _rows_and_neighbours(
+    content: Sequence[int], offset: int, steps: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return (row, neighbouring row) where both rows and their targets are content tokens."""
+    inside = set(content)
+    rows = []
+    for row in content:
+        for step in steps:
+            if {row + offset, row + step, row + step + offset} <= inside:
+                rows.append((row, row + step))
+    return rows

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from headscope.core.rounding import ROUNDING
 from headscope.core.widest import exact
 from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus
-from headscope.data.pieces import encode_words, placed
+from headscope.data.pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
@@ -89,101 +89,149 @@ def patch(
     A layer whose changes nobody reads has shares of 0, and 1 for all heads together.
     """
     replay = Replay(view)
-    together = _AT_ONCE // (2 + 2 * len(heads))
+    rows_together = _AT_ONCE // (2 + 2 * len(heads))
+    lengths_by_batch = []
+    shift_by_batch = []
     with prepared(view.network):
-        parts = [_patch_batch(view, replay, p, row, heads) for p in buckets(pairs, together)]
-    lengths, shift = (np.concatenate(columns, -1) for columns in zip(*parts, strict=True))
-    # (reads, 1 and versions, pairs)
+        for batch in buckets(pairs, rows_together):
+            patched = _BatchPatch(view, batch, row)
+            lengths_by_batch.append(patched.lengths(replay, heads))
+            shift_by_batch.append(patched.shift(heads[0]))
+    lengths = np.concatenate(lengths_by_batch, -1)  # (reads, 1 and versions, pairs)
     read = lengths[:, :1]
-    changes = lengths[:, 1:]
-    changes = np.where(changes > ROUNDING * read, changes, 0.0)
+    changes = np.where(lengths[:, 1:] > ROUNDING * read, lengths[:, 1:], 0.0)
+    # As shares of the mean change when all heads of the layer are patched.
     unit = changes[:, :1].mean(-1, keepdims=True)
     unread = unit <= 0
     shares = np.where(unread, 0.0, changes / np.where(unread, 1.0, unit))
     shares[:, :1] += unread
     size = (unit / read.mean(-1, keepdims=True))[:, 0, 0]
+    # Reads are q, k and v of every later layer, and the output: two readers.
     readers = [slice(None, -1), slice(-1, None)] if len(shares) > 1 else [slice(None)]
     of_readers = np.stack([shares[reader].mean(0) for reader in readers])
     return Patches(
-        of_readers[:, 1:].reshape(len(readers), len(heads), 2, -1),
-        of_readers[:, 0],
-        np.array([size[reader].mean() for reader in readers]),
-        shift,
+        shares=of_readers[:, 1:].reshape(len(readers), len(heads), 2, -1),
+        together=of_readers[:, 0],
+        size=np.array([size[reader].mean() for reader in readers]),
+        shift=np.concatenate(shift_by_batch),
     )
 
 
-def _patch_batch(
-    view: LoadedModel,
-    replay: Replay,
-    pairs: Sequence[MinimalPair],
-    row: int,
-    heads: Sequence[int],
-) -> tuple[Array, Array]:
-    """Run the unchanged model and its patched versions as copies of one batch.
+class _BatchPatch:
+    """A batch of minimal pairs: the pattern rows of their other sentences, put into the first."""
 
-    Returns lengths (reads, 2 + 2 heads, pairs): of what is read unchanged, and of its changes with
-    all heads patched and with each alone; reads are q, k and v of each later layer, and the output.
-    The other is the shift of :class:`Patches`.
-    """
-    n = len(pairs)
-    device = view.device
-    of = torch.tensor([i for i, pair in enumerate(pairs) for _ in pair.rows], device=device)
-    at, taken = (
-        torch.tensor([q for pair in pairs for q in getattr(pair, name)], device=device)
-        for name in ("rows", "rows_elsewhere")
-    )
-    seen: dict[str, Tensor] = {}
+    def __init__(self, view: LoadedModel, pairs: Sequence[MinimalPair], row: int) -> None:
+        self._view = view
+        self._pairs = pairs
+        self._row = row  # Of the layer whose heads are patched
+        pair_of_query: list[int] = []
+        queries: list[int] = []
+        queries_elsewhere: list[int] = []
+        for i, pair in enumerate(pairs):
+            pair_of_query += [i] * len(pair.rows)
+            queries += pair.rows
+            queries_elsewhere += pair.rows_elsewhere
+        #: (queries,): the pair of each query piece, its position, and that in ``elsewhere``
+        self._pair_of = torch.tensor(pair_of_query, device=view.device)
+        self._query = torch.tensor(queries, device=view.device)
+        self._query_elsewhere = torch.tensor(queries_elsewhere, device=view.device)
+        #: (2, queries, heads, key_pos): rows of the sentences that point elsewhere, and of the
+        #: others
+        self._rows = self._rows_of_other_sentences()
 
-    def record_pattern(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        if site.row == row:
-            seen.update(pattern=attention_pattern(q, k, scale=scale, mask=mask), v=v)
-        return stream_attention(q, k, v, mask=mask, scale=scale)
+    def _rows_of_other_sentences(self) -> Tensor:
+        """Run the other sentences, and take the pattern rows of their queries."""
+        patterns: list[Tensor] = []
 
-    ids, real = view.pad([pair.sentence for pair in pairs])
-    with intervene(view, attention=record_pattern) as router:
-        others = [pair.elsewhere for pair in pairs] + [pair.same for pair in pairs]
-        router.checked(view.forward, *view.pad(others))
-        pattern = seen["pattern"]
-        # (2, rows, heads, key_pos): of the sentences that point elsewhere, and of the others
-        rows = torch.stack([pattern[of, :, taken], pattern[n + of, :, at]])
-        with replay.recording() as recorded:
-            router.checked(view.forward, ids, real)
-    z_new = (rows[..., None, :] @ seen["v"][of])[..., 0, :]  # (2, rows, heads, d_head)
-    versions: list[tuple[int, list[int]]] = [(0, [*range(z_new.shape[2])])]
-    versions += [(kind, [head]) for head in heads for kind in (0, 1)]
-    copies = 1 + len(versions)
-    every = (torch.arange(copies, device=device)[:, None] * n + of).flatten()
-    lengths: list[Array] = []
+        def record_pattern(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            if site.row == self._row:
+                patterns.append(attention_pattern(q, k, scale=scale, mask=mask))
+            return stream_attention(q, k, v, mask=mask, scale=scale)
 
-    def keep(states: Tensor) -> None:
-        """Keep lengths of what is read at the query rows; states (copies x batch, ..., pos, d)."""
-        read = exact(states.movedim(-2, 1)[every, at.repeat(copies)]).view(copies, len(of), -1)
-        squares = torch.cat([read[:1], read[1:] - read[:1]]).square().sum(-1)  # (copies, rows)
-        total = squares.new_zeros(copies, n).index_add_(1, of.to(squares.device), squares)
-        lengths.append(numpy(total.sqrt()))
+        view = self._view
+        sentences = [pair.elsewhere for pair in self._pairs] + [pair.same for pair in self._pairs]
+        with intervene(view, attention=record_pattern) as router:
+            router.checked(view.forward, *view.pad(sentences))
+        (pattern,) = patterns
+        elsewhere = pattern[self._pair_of, :, self._query_elsewhere]
+        same = pattern[len(self._pairs) + self._pair_of, :, self._query]
+        return torch.stack([elsewhere, same])
 
-    def patched(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if site.row == row:
-            for i, (kind, changed) in enumerate(versions, start=1):
-                for head in changed:
-                    z[i * n + of, head, at] = z_new[kind, :, head]
-        elif site.row > row:
-            for states in (q, k, v):
-                keep(states)
-        return z
+    def lengths(self, replay: Replay, heads: Sequence[int]) -> Array:
+        """Run the unchanged model and its patched versions as copies of one batch.
 
-    with intervene(view, attention=patched) as router, replay.playing(recorded, row, copies):
-        keep(router.checked(view.forward, ids.repeat(copies, 1), real.repeat(copies, 1)))
-    shift = np.zeros(n)
-    for weights, i in zip(numpy(exact(rows[0, :, heads[0]])), of.tolist(), strict=True):
-        pair = pairs[i]
-        shift[i] += weights[list(pair.targets_elsewhere)].sum() - weights[list(pair.targets)].sum()
-    return np.stack(lengths), shift
+        Returns lengths (reads, 2 + 2 heads, pairs): of what is read unchanged, and of its changes
+        with all heads patched and with each alone; reads are q, k and v of each later layer, and
+        the output.
+        """
+        view = self._view
+        n_pairs = len(self._pairs)
+        ids, mask = view.pad([pair.sentence for pair in self._pairs])
+        values: list[Tensor] = []
+
+        def record_values(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            if site.row == self._row:
+                values.append(v)
+            return stream_attention(q, k, v, mask=mask, scale=scale)
+
+        with intervene(view, attention=record_values) as router, replay.recording() as recorded:
+            router.checked(view.forward, ids, mask)
+        (v,) = values
+        # What each head would write with the other rows: (2, queries, heads, d_head)
+        z_new = (self._rows[..., None, :] @ v[self._pair_of])[..., 0, :]
+        # The first copy is unchanged; then all heads together; then each head, elsewhere and same.
+        versions: list[tuple[int, list[int]]] = [(0, [*range(z_new.shape[2])])]
+        for head in heads:
+            versions += [(0, [head]), (1, [head])]
+        n_copies = 1 + len(versions)
+        first_row = torch.arange(n_copies, device=view.device)[:, None] * n_pairs
+        rows_of_queries = (first_row + self._pair_of).flatten()
+        lengths: list[Array] = []
+
+        def measure(states: Tensor) -> None:
+            """Take lengths of what is read at the queries; states (copies x batch, ..., pos, d)."""
+            by_position = states.movedim(-2, 1)
+            read = exact(by_position[rows_of_queries, self._query.repeat(n_copies)])
+            read = read.view(n_copies, len(self._query), -1)
+            squares = torch.cat([read[:1], read[1:] - read[:1]]).square().sum(-1)
+            total = squares.new_zeros(n_copies, n_pairs)
+            total.index_add_(1, self._pair_of.to(squares.device), squares)
+            lengths.append(numpy(total.sqrt()))
+
+        def patched(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+            if site.row == self._row:
+                for copy, (kind, changed_heads) in enumerate(versions, start=1):
+                    rows = copy * n_pairs + self._pair_of
+                    for head in changed_heads:
+                        z[rows, head, self._query] = z_new[kind, :, head]
+            elif site.row > self._row:
+                for states in (q, k, v):
+                    measure(states)
+            return z
+
+        playing = replay.playing(recorded, self._row, n_copies)
+        with intervene(view, attention=patched) as router, playing:
+            copies = (ids.repeat(n_copies, 1), mask.repeat(n_copies, 1))
+            measure(router.checked(view.forward, *copies))
+        return np.stack(lengths)
+
+    def shift(self, head: int) -> Array:
+        """Return how much more a head looks at the new place than at the old: (pairs,)."""
+        shift = np.zeros(len(self._pairs))
+        elsewhere = numpy(exact(self._rows[0, :, head]))
+        for weights, i in zip(elsewhere, self._pair_of.tolist(), strict=True):
+            pair = self._pairs[i]
+            new_place = weights[list(pair.targets_elsewhere)].sum()
+            old_place = weights[list(pair.targets)].sum()
+            shift[i] += new_place - old_place
+        return shift
 
 
 # --- what that says of heads ----------------------------------------------------------------------
@@ -200,51 +248,34 @@ def with_patching(
     progress: Progress,
 ) -> ClassifyResult:
     """Patch every head that has a positional or a syntactic role, and say whether it carries it."""
-    wanted = list(_roles(result))
+    to_patch = list(_roles(result))
     notes = []
     if not corpus.has_trees:
         notes.append("Syntactic heads were not patched: that needs gold trees (give a treebank).")
-    elif not wanted:
+    elif not to_patch:
         notes.append("No head has a positional or syntactic role, so none was patched.")
-    if loaded.encoder_decoder and any(head.stack != "encoder" for head, _, _ in wanted):
+    if loaded.encoder_decoder and any(head.stack != "encoder" for head, _, _ in to_patch):
         notes.append("Of an encoder-decoder model only heads of the encoder are patched.")
-        wanted = [row for row in wanted if row[0].stack == "encoder"]
-    read = islice(iter(corpus), min(SENTENCES, sentences or SENTENCES)) if wanted else ()
-    encoded = [item for item in encode_words(loaded, placed(read)) if item is not None]
-    patched = []
-    for done, (head, role, detail) in enumerate(wanted, start=1):
+        to_patch = [row for row in to_patch if row[0].stack == "encoder"]
+    encoded: list[EncodedSentence] = []
+    if to_patch:
+        first = islice(iter(corpus), min(SENTENCES, sentences or SENTENCES))
+        encoded = [item for item in encode_words(loaded, placed(first)) if item is not None]
+    patches: list[tuple[str, HeadPatch]] = []
+    for n_done, (head, role, detail) in enumerate(to_patch, start=1):
+        rng = np.random.default_rng([seed, n_done])
         view = loaded.only(head.stack)
-        rng = np.random.default_rng([seed, done])
-        place_of = places(view)
-        row, index = place_of[head.stack, head.layer, head.head]
-        if role == "positional":
-            causal = view.sites[row].causal
-            made = positional_pairs(encoded, int(detail), pairs, rng, causal=causal)
-        else:
-            relation, _, direction = detail.partition(" ")
-            made = syntactic_pairs(encoded, relation, direction, pairs, rng)
-        others = [
-            place_of[h.stack, h.layer, h.head][1]
-            for h in result.heads
-            if (h.stack, h.layer) == (head.stack, head.layer)
-            and (role, detail) not in [(label.role, label.detail) for label in h.labels]
-        ]
-        others = rng.permutation(others).tolist()[:OTHERS]
-        follows = UNKNOWN
-        effects = tuple[PatchEffect, ...]()
-        if len(made) >= FEWEST_UNITS:
-            patches = patch(view, made, row, [index, *others])
-            hits = int((patches.shift > 0).sum())
-            follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
-            effects = tuple(_effects(patches))
-        patched.append(HeadPatch(role, detail, len(made), follows, len(others), effects, ""))
-        progress("patching heads", done, len(wanted))
-    named = list(zip((head.name for head, *_ in wanted), _adjusted(patched), strict=True))
+        head_patch = _patch_role(result, view, head, role, detail, encoded, pairs, rng)
+        patches.append((head.name, head_patch))
+        progress("patching heads", n_done, len(to_patch))
+    adjusted = _adjusted([head_patch for _, head_patch in patches])
+    patches_of: dict[str, list[HeadPatch]] = {}
+    for (name, _), head_patch in zip(patches, adjusted, strict=True):
+        patches_of.setdefault(name, []).append(head_patch)
     return replace(
         result,
         heads=tuple(
-            replace(head, patched=tuple(patch for name, patch in named if name == head.name))
-            for head in result.heads
+            replace(head, patched=tuple(patches_of.get(head.name, ()))) for head in result.heads
         ),
         patching=Patching(pairs, SMALLEST, seed, tuple(notes)),
     )
@@ -259,6 +290,51 @@ def _roles(result: ClassifyResult) -> Iterator[tuple[HeadResult, str, str]]:
         if "syntactic" in head.roles and head.best_relation is not None:
             best, _ = head.best_relation
             yield head, "syntactic", f"{best.relation} {best.direction}"
+
+
+def _patch_role(
+    result: ClassifyResult,
+    view: LoadedModel,
+    head: HeadResult,
+    role: str,
+    detail: str,
+    encoded: Sequence[EncodedSentence],
+    limit: int,
+    rng: np.random.Generator,
+) -> HeadPatch:
+    """Patch one head in minimal pairs of its role, beside heads of its layer without that role."""
+    place_of = places(view)
+    row, index = place_of[head.stack, head.layer, head.head]
+    if role == "positional":
+        causal = view.sites[row].causal
+        pairs = positional_pairs(encoded, int(detail), limit, rng, causal=causal)
+    else:
+        relation, _, direction = detail.partition(" ")
+        pairs = syntactic_pairs(encoded, relation, direction, limit, rng)
+    without_role = [
+        place_of[other.stack, other.layer, other.head][1]
+        for other in result.heads
+        if (other.stack, other.layer) == (head.stack, head.layer)
+        and (role, detail) not in [(label.role, label.detail) for label in other.labels]
+    ]
+    compared_heads = rng.permutation(without_role).tolist()[:OTHERS]
+    follows = UNKNOWN
+    effects = tuple[PatchEffect, ...]()
+    if len(pairs) >= FEWEST_UNITS:
+        patches = patch(view, pairs, row, [index, *compared_heads])
+        n_followed = int((patches.shift > 0).sum())
+        low, high = wilson(n_followed, len(pairs))
+        follows = Estimate(n_followed / len(pairs), float(low), float(high))
+        effects = tuple(_effects(patches))
+    return HeadPatch(
+        role=role,
+        detail=detail,
+        pairs=len(pairs),
+        follows=follows,
+        others=len(compared_heads),
+        effects=effects,
+        verdict="",
+    )
 
 
 def p_above(values: Array) -> float:
@@ -278,9 +354,12 @@ def evidence(gains: Array, together: Array) -> tuple[float, float]:
     carry it, the gain has to exceed both 0 and the mean gain of the others, paired over sentences;
     not to carry it, to lie below :data:`SMALLEST` of that change.
     """
-    gain, *others = gains
-    over = p_above(gain - np.mean(others, axis=0)) if others else 0.0
-    return max(p_above(gain), over), p_above(SMALLEST * together - gain)
+    gain = gains[0]
+    gains_of_others = gains[1:]
+    p_over_others = 0.0
+    if len(gains_of_others):
+        p_over_others = p_above(gain - gains_of_others.mean(axis=0))
+    return max(p_above(gain), p_over_others), p_above(SMALLEST * together - gain)
 
 
 def verdict(carries: float, does_not: float) -> str:
@@ -297,16 +376,18 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
     for reader, shares, together, size in rows:
         gains = shares[:, 0] - shares[:, 1]
         gain = gains[0]
-        others = gains[1:]
-        carries, does_not = evidence(gains, together)
+        over_others = UNKNOWN
+        if len(gains) > 1:
+            over_others = _mean(gain - gains[1:].mean(axis=0), together)
+        p_carries, p_does_not = evidence(gains, together)
         yield PatchEffect(
             reader=reader,
             elsewhere=float(shares[0, 0].mean()),
             same=float(shares[0, 1].mean()),
             gain=_mean(gain, together),
-            over_others=_mean(gain - others.mean(axis=0), together) if len(others) else UNKNOWN,
-            p_carries=carries,
-            p_does_not=does_not,
+            over_others=over_others,
+            p_carries=p_carries,
+            p_does_not=p_does_not,
             verdict="",
             layer_change=float(size),
         )
@@ -314,22 +395,27 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
 
 def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
     """Adjust the p-values of all heads, roles and readers together, and add the verdicts."""
-    every = [effect for head in patched for effect in head.effects]
-    carries, does_not = (
-        iter(adjust(np.array([getattr(effect, name) for effect in every])).tolist())
-        for name in ("p_carries", "p_does_not")
-    )
+    all_effects = list(chain.from_iterable(head.effects for head in patched))
+    p_carries = iter(adjust(np.array([effect.p_carries for effect in all_effects])).tolist())
+    p_does_not = iter(adjust(np.array([effect.p_does_not for effect in all_effects])).tolist())
     for head in patched:
-        both = [(next(carries), next(does_not)) for _ in head.effects]
-        effects = tuple(
-            replace(effect, p_carries=a, p_does_not=b, verdict=verdict(a, b))
-            for effect, (a, b) in zip(head.effects, both, strict=True)
-        )
+        effects = []
+        for effect in head.effects:
+            carries = next(p_carries)
+            does_not = next(p_does_not)
+            effects.append(
+                replace(
+                    effect,
+                    p_carries=carries,
+                    p_does_not=does_not,
+                    verdict=verdict(carries, does_not),
+                )
+            )
         verdicts = {effect.verdict for effect in effects}
         overall = "carries" if "carries" in verdicts else "not told apart"
         if len(verdicts) < 2:  # all readers agree, or there is none
             overall = next(iter(verdicts), "not measured")
-        yield replace(head, effects=effects, verdict=overall)
+        yield replace(head, effects=tuple(effects), verdict=overall)
 
 
 def _mean(values: Array, together: Array) -> Estimate:
@@ -341,5 +427,5 @@ def _mean(values: Array, together: Array) -> Estimate:
     mean = float(values.mean())
     rest = values - mean * together
     error = standard_error(rest.sum(), (rest**2).sum(), len(rest))
-    half = float(t_half_width(error, len(rest)))
-    return Estimate.around(mean, finite(half) if half > ROUNDING else None)
+    half_width = float(t_half_width(error, len(rest)))
+    return Estimate.around(mean, finite(half_width) if half_width > ROUNDING else None)

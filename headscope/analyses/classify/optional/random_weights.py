@@ -51,9 +51,12 @@ def _counts(
 
 def _false_positives(heads: Sequence[HeadResult]) -> list[str]:
     """List the labels that random weights cannot have earned: no tree or word is known to them."""
-    names = []
+    names: list[str] = []
     for head in heads:
-        for label in head.labels:
-            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR):
-                names.append(f"{head.name} {label.role} {label.detail}".strip())
+        false = [
+            label
+            for label in head.labels
+            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR)
+        ]
+        names += [f"{head.name} {label.role} {label.detail}".strip() for label in false]
     return names

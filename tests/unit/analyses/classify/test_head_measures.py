@@ -16,8 +16,8 @@ from headscope.analyses.classify.labels import untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.roles import roles_of
 from headscope.analyses.classify.rows import RowReducer
+from headscope.analyses.classify.stack_words import no_relation_sentence
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.view import no_relation_sentence
 from headscope.core.roles import Thresholds
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
