@@ -70,7 +70,7 @@ rare-gain | analyses/classify/roles/rare.py | gain over chance, not over uniform
     (rate - uniform >= => (rate - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     for least in (2, LONG) => for least in (2, LONG + 1)
-dealt-anywhere | analyses/classify/optional/causes.py | labels cross layers
+dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,

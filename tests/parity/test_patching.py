@@ -18,13 +18,8 @@ from transformers import BertModel
 
 import headscope
 from headscope.analyses.classify.optional.minimal_pairs import positional_pairs, syntactic_pairs
-from headscope.analyses.classify.optional.patching import (
-    SMALLEST,
-    evidence,
-    p_above,
-    patch,
-    verdict,
-)
+from headscope.analyses.classify.optional.patched_runs import patch
+from headscope.analyses.classify.optional.patching import SMALLEST, evidence, p_above, verdict
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
 from headscope.data.files import Sentence

@@ -111,31 +111,31 @@ def sentence_batches(
 
 def pair_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
     """Return the first ``n`` sources and targets, with a user's pairs if there are some."""
-    ends = ends_of(loaded)
+    special = ends_of(loaded)
     labelled = corpus.labelled
     if labelled is not None:
         return Batches(
             n,
             read=lambda: itertools.islice(labelled(), n),
-            encode=lambda texts, check: encode_labelled(loaded, texts, ends, check=check),
+            encode=lambda texts, check: encode_labelled(loaded, texts, special, check=check),
             collate=partial(collate_labelled, pad_id=loaded.pad_id),
         )
     return Batches(
         n,
         read=lambda: _first_pairs(corpus, n),
-        encode=lambda pairs, check: _encoded_pairs(loaded, pairs, ends, check=check),
+        encode=lambda pairs, check: _encoded_pairs(loaded, pairs, special, check=check),
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
     )
 
 
 def swapped_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
     """Return the same targets with the sources of other pairs: the control of cross-attention."""
-    ends = ends_of(loaded)
+    special = ends_of(loaded)
     # Another source is found by its tokens, so every process encodes all pairs.
     return Batches(
         n,
         read=lambda: with_swapped_sources(
-            _encoded_pairs(loaded, _first_pairs(corpus, n), ends, check=True)
+            _encoded_pairs(loaded, _first_pairs(corpus, n), special, check=True)
         ),
         encode=lambda rows, _: rows,
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
@@ -148,11 +148,11 @@ def _first_pairs(corpus: Corpus, n: int) -> Iterator[Pair]:
 
 
 def _encoded_pairs(
-    loaded: LoadedModel, pairs: Iterable[Pair], ends: Ends, *, check: bool
+    loaded: LoadedModel, pairs: Iterable[Pair], special: Ends, *, check: bool
 ) -> Iterator[PairRow | None]:
     """Tokenise sources and targets; a target without a token has no query and becomes None."""
     for_sources, for_targets = itertools.tee(pairs)
     sources = (source for source, _ in for_sources)
     targets = (target for _, target in for_targets)
-    for row in encode_pairs(loaded, sources, targets, ends, check=check):
+    for row in encode_pairs(loaded, sources, targets, special, check=check):
         yield row if row is not None and row.decoder_content else None

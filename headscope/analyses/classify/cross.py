@@ -75,10 +75,7 @@ class CrossHeads(QueryMeans, RowMeasure):
         self.skipped: Array = np.zeros((), dtype=np.int64)  # Pairs that are too short.
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
-        """Add one batch; pairs that are too short have no queries.
-
-        Content tokens are counted from 0 in each sequence.
-        """
+        """Add one batch; pairs that are too short have no queries."""
         assert batch.source is not None  # cross-attention reads one
         source = batch.source
         query = ordered_queries(source)

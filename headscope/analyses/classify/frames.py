@@ -29,6 +29,7 @@ def head_row(head: HeadResult, *, with_stack: bool) -> Row:
 
 
 def _roles_and_scores(head: HeadResult, *, with_stack: bool) -> Row:
+    """Return a head's roles and the scores behind them; None where nothing was measured."""
     best, confirmed = head.best_relation or (None, None)
     row: Row = {"stack": head.stack} if with_stack else {}
     row |= {
@@ -77,12 +78,12 @@ def _losses(cause: HeadCause) -> Row:
 def _matches(prefix: PrefixScore) -> Row:
     """Return the weights on the three places of repeated tokens."""
     row: Row = {}
-    for place, match in vars(prefix).items():
-        row[f"{place}_score"] = match.score
-        row[f"{place}_control"] = match.control
-        row[f"{place}_gain"] = match.gain.value
-        row[f"{place}_low"] = match.gain.low
-        row[f"{place}_high"] = match.gain.high
+    for target, match in vars(prefix).items():
+        row[f"{target}_score"] = match.score
+        row[f"{target}_control"] = match.control
+        row[f"{target}_gain"] = match.gain.value
+        row[f"{target}_low"] = match.gain.low
+        row[f"{target}_high"] = match.gain.high
     return row
 
 

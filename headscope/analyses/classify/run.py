@@ -8,6 +8,10 @@ from itertools import chain
 from typing import Any
 
 from headscope.analyses.classify.batches_read import stacks_for
+from headscope.analyses.classify.optional.causes import CauseSource, with_causes
+from headscope.analyses.classify.optional.patching import with_patching
+from headscope.analyses.classify.optional.prefix_matching import with_prefix_matching
+from headscope.analyses.classify.optional.random_weights import with_random_weights
 from headscope.analyses.classify.optional.results import UserPairs
 from headscope.analyses.classify.options import ClassifyOptions
 from headscope.analyses.classify.passes import (
@@ -25,32 +29,22 @@ from headscope.data.corpus import WINDOW, Corpus, as_corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pairs import open_labelled
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume, open_state
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid, validating
+from headscope.tasks.making import check_task
 
 
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
-    # Open. The corpus is read and checked first: a slip in it should not cost loading a model.
+    # Open the corpus first: a slip in it should not cost loading a model.
     check_resume(options.state, options.resume)
-    if options.pairs is None:
-        corpus = as_corpus(options.corpus)
-    else:
-        corpus = open_labelled(options.pairs, options.limit)
-    words = None
-    if options.frequencies is not None:
-        words = find_frequencies(corpus, options.frequencies, options.language)
-    removal_examples = None
-    if options.ablate:
-        from headscope.analyses.classify.optional.causes import CauseSource, with_causes
-
-        removal_examples = CauseSource.read(
-            options.task, options.data, options.ablate_limit, options.seed
-        )
-    opened = _open(model, options)
+    corpus, words = _open_corpus(options)
+    removal_examples = _examples_of_removal(options)
+    opened = _open_model(model, options)
     text = corpus_for(opened, corpus)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
@@ -71,13 +65,13 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     passes = _passes(loaded, stacks, thresholds, text, words, options)
     texts = readings(loaded, stacks, text, words, options.limit)
 
-    def labelled(network: LoadedModel, name: str) -> list[StackLabels]:
-        stacks_of_texts: list[StackLabels] = []
+    def label(network: LoadedModel, name: str) -> list[StackLabels]:
+        by_stack: list[StackLabels] = []
         for reading in texts:
-            stacks_of_texts += reading.label(network, passes, name)
-        return stacks_of_texts
+            by_stack += reading.label(network, passes, name)
+        return by_stack
 
-    by_stack = labelled(loaded, "model")
+    by_stack = label(loaded, "model")
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
@@ -94,19 +88,12 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     # Optional parts, one after another.
     random_network = None
     if options.control:
-        from headscope.analyses.classify.optional.random_weights import with_random_weights
-        from headscope.models.surgery.copies import random_twin
-
         random_network = random_twin(loaded, options.seed)
-        random = labelled(random_network, "control")
+        random = label(random_network, "control")
         result = with_random_weights(result, random, seed=options.seed, labels=labels)
     if options.prefix_matching:
-        from headscope.analyses.classify.optional.prefix_matching import with_prefix_matching
-
         result = with_prefix_matching(result, loaded, random_network, stacks, options.seed)
     if options.patch:
-        from headscope.analyses.classify.optional.patching import with_patching
-
         result = with_patching(
             result,
             loaded,
@@ -121,14 +108,30 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     return result
 
 
-def _open(model: Model, options: ClassifyOptions) -> LoadedModel:
+def _open_corpus(options: ClassifyOptions) -> tuple[Corpus, Frequencies | None]:
+    """Read the corpus or a user's pairs, and the file of frequencies if one is named."""
+    if options.pairs is None:
+        corpus = as_corpus(options.corpus)
+    else:
+        corpus = open_labelled(options.pairs, options.limit)
+    if options.frequencies is None:
+        return corpus, None
+    return corpus, find_frequencies(corpus, options.frequencies, options.language)
+
+
+def _examples_of_removal(options: ClassifyOptions) -> CauseSource | None:
+    """Read the examples that removing heads is measured on; None where that is not asked for."""
+    if not options.ablate:
+        return None
+    return CauseSource.read(options.task, options.data, options.ablate_limit, options.seed)
+
+
+def _open_model(model: Model, options: ClassifyOptions) -> LoadedModel:
     """Open the model, with the head of its task where removals are measured by one."""
     if not options.ablate:
         opened = open_model(model, **options.loading)
         need_tokenizer(opened, "classify")
         return opened
-    from headscope.tasks.making import check_task
-
     opened = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(opened, "classify")
     check_task(options.task, opened)  # before everything else is measured

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 
@@ -274,9 +274,8 @@ def _rows_and_neighbours(
 ) -> list[tuple[int, int]]:
     """Return (row, neighbouring row) where both rows and their targets are content tokens."""
     inside = set(content)
-    rows = []
-    for row in content:
-        for step in steps:
-            if {row + offset, row + step, row + step + offset} <= inside:
-                rows.append((row, row + step))
-    return rows
+    return [
+        (row, row + step)
+        for row, step in product(content, steps)
+        if {row + offset, row + step, row + step + offset} <= inside
+    ]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headscope.analyses.classify.optional.causes import DEALS, role_tests
+from headscope.analyses.classify.optional.role_tests import DEALS, role_tests
 from headscope.core.rounding import ROUNDING
 
 LAYERS = np.repeat(np.arange(6), 8)

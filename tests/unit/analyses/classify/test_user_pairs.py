@@ -242,8 +242,10 @@ def classified(folder: Path, n: int = 60, **options: Any) -> ClassifyResult:
     """Every second word of the source stands one place later in the target, the others before."""
     lines = ["source\ttarget\tfrom\tto\tlabel\n"]
     for source, target in texts(n):
-        for place in range(len(source.split())):
-            lines.append(f"{source}\t{target}\t{place}\t{place ^ 1}\tmeaning\n")
+        lines += [
+            f"{source}\t{target}\t{position}\t{position ^ 1}\tmeaning\n"
+            for position in range(len(source.split()))
+        ]
     table = folder / "pairs.tsv"
     table.write_text("".join(lines), encoding="utf-8")
     return headscope.classify(str(folder), pairs=table, validate=False, **options)
