@@ -115,7 +115,7 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
                     note(f"rate {r}", looks_at == i + r)
                 if 0 <= i + r <= i:
                     note(f"mass {r}", row[i + r])
-    return {name: float(np.mean(found)) for name, found in values.items()}
+    return {name: float(np.mean(numbers)) for name, numbers in values.items()}
 
 
 MEANS = ("confidence", "entropy", "relative_entropy", "long_entropy")
@@ -132,15 +132,17 @@ def test_numbers_equal_a_loop_over_rows(begins_special):
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
         assert head.positional.chance == pytest.approx(expected["chance"])
         for r in OFFSETS:
-            found = (head.positional.rates[str(r)], head.positional.mass[str(r)])
+            rate_and_mass = (head.positional.rates[str(r)], head.positional.mass[str(r)])
             if r > 0:  # nobody can look there
-                assert found == (None, None)
+                assert rate_and_mass == (None, None)
             else:
-                assert found == pytest.approx((expected[f"rate {r}"], expected[f"mass {r}"]))
+                assert rate_and_mass == pytest.approx(
+                    (expected[f"rate {r}"], expected[f"mass {r}"])
+                )
     # Expectations under uniform attention are those of what a row sees.
-    every, duplicate = sums.profile.queries[[0, 8]].tolist()
+    all_queries, duplicate = sums.profile.queries[[0, 8]].tolist()
     for name, total in zip(RATES, sums.profile.uniform, strict=False):
-        queries = duplicate if name == "duplicate_rate" else every
+        queries = duplicate if name == "duplicate_rate" else all_queries
         assert float(total) / queries == pytest.approx(expected[f"uniform {name}"]), name
 
 

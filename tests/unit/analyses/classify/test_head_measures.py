@@ -34,8 +34,8 @@ def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = RowReducer(loaded.n_layers, loaded.n_heads, sums.update)
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for part in buckets(list(encoder(places))):
-            batch = collate(part, loaded.pad_id)
+        for sentences in buckets(list(encoder(places))):
+            batch = collate(sentences, loaded.pad_id)
             reducer.start(batch)
             router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))
     return sums
@@ -50,14 +50,14 @@ def heads_of_demo(sums: HeadMeasures) -> tuple[HeadResult, ...]:
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
     places = list(placed(sample_corpus()))[:36]
     # The second part meets relations and offsets in another order.
-    parts = (places, places[15:], places[:15])
-    whole, merged, other = (sums_of(demo, part) for part in parts)
-    merged.merge(other)
+    all_at_once = sums_of(demo, places)
+    merged = sums_of(demo, places[15:])
+    merged.merge(sums_of(demo, places[:15]))
     for name in ("positional", "kernel", "rare", "profile"):
-        for key, array in getattr(whole, name).state().items():
+        for key, array in getattr(all_at_once, name).state().items():
             np.testing.assert_allclose(getattr(merged, name).state()[key], array, rtol=1e-5)
-    ours, theirs = (heads_of_demo(sums) for sums in (merged, whole))
-    for a, b in zip(ours, theirs, strict=True):
+    expected = heads_of_demo(all_at_once)
+    for a, b in zip(heads_of_demo(merged), expected, strict=True):
         assert a.roles == b.roles
         for x, y in zip(a.syntactic, b.syntactic, strict=True):
             assert (x.relation, x.direction) == (y.relation, y.direction)
@@ -67,8 +67,8 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
             )  # a near tie may flip
             assert x.uniform == pytest.approx(y.uniform)
     copy = HeadMeasures(6, 12)
-    copy.load_state(whole.state())
-    assert heads_of_demo(copy) == theirs
+    copy.load_state(all_at_once.state())
+    assert heads_of_demo(copy) == expected
 
 
 def test_without_sentences_no_role_can_be_shown():
@@ -89,12 +89,12 @@ def test_few_sentences_with_a_token_twice_make_no_label():
     model = headscope.wrap(network, tiny_tokenizer(38), name="bert")
     lines = ["a big dog ran", "she saw it", "the cat sat on the mat"]
     most = Thresholds(duplicate=0.0)
-    found = headscope.classify(model, lines, thresholds=most, validate=False)
-    assert max(head.duplicate_rate for head in found.heads) >= 0.5
-    assert not any("duplicate" in head.roles for head in found.heads)
-    assert found.untestable["duplicate"] == ("fewer than 8 sentences have a token twice (1)")
-    assert found.untestable["special"] == "fewer than 8 sentences (3)"
-    assert found.untestable["self"] == "fewer than 8 sentences (3)"
+    result = headscope.classify(model, lines, thresholds=most, validate=False)
+    assert max(head.duplicate_rate for head in result.heads) >= 0.5
+    assert not any("duplicate" in head.roles for head in result.heads)
+    assert result.untestable["duplicate"] == ("fewer than 8 sentences have a token twice (1)")
+    assert result.untestable["special"] == "fewer than 8 sentences (3)"
+    assert result.untestable["self"] == "fewer than 8 sentences (3)"
 
 
 def test_where_no_relation_could_be_tested_no_head_is_said_to_follow_none():
