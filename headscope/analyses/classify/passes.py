@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from headscope.analyses.classify.batches_read import (
+from headscope.analyses.classify.corpus_batches import (
     Batches,
     pair_batches,
     sentence_batches,

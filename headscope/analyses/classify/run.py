@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from headscope.analyses.classify.batches_read import stacks_for
+from headscope.analyses.classify.corpus_batches import stacks_for
 from headscope.analyses.classify.optional.causes import CauseSource, with_causes
 from headscope.analyses.classify.optional.patching import with_patching
 from headscope.analyses.classify.optional.prefix_matching import with_prefix_matching
