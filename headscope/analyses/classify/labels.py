@@ -106,7 +106,8 @@ def _judge_means(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judge
                 weights[head][role.key] = Estimate(
                     finite(numbers.values[head]), finite(low[head]), finite(high[head])
                 )
-        if why_untestable(role, evidence):
+        # Where nothing but its threshold speaks against a mean, it needs what its role asks for.
+        if numbers.against == "threshold" and why_untestable(role, evidence):
             continue
         least = role.least(evidence.thresholds)
         mean = numbers.values
