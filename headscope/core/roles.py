@@ -152,7 +152,8 @@ class Role:
         return self.threshold
 
 
-#: All roles, in the order of priority.
+#: All roles, in the order of priority: filled by ``analyses/classify/roles/``, which everything
+#: that reads the result of a classification imports.
 ROLES: list[Role] = []
 #: A head without any role.
 NO_ROLE = Role(

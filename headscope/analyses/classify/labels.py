@@ -45,7 +45,7 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
 def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
     """Judge all roles of a stack, and return a :class:`HeadResult` a head, by layer and head."""
     possible = roles_of(evidence.stack, labels=evidence.labels)
-    fields = {head: _means_of(evidence, head) for head in evidence.heads}
+    fields = _means_by_head(evidence)
     labels: dict[HeadIndex, list[Label]] = {head: [] for head in evidence.heads}
     for judged in _judgements(evidence, possible):
         fields[judged.head][judged.field] = judged.score
@@ -72,16 +72,16 @@ def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
     return tuple(results)
 
 
-def _means_of(evidence: Evidence, head: HeadIndex) -> dict[str, Any]:
-    """Return a head's means by name, without those that its result has with an interval."""
+def _means_by_head(evidence: Evidence) -> dict[HeadIndex, dict[str, Any]]:
+    """Return every head's means by name, without those that its result has with an interval."""
     means = evidence.means
     with_interval = {"alignment", "diagonal", *(role.key for role in roles_with_keys())}
-    values = means.means()[head]
-    return {
-        name: finite(value)
-        for name, value in zip(means.quantities, values, strict=True)
-        if name not in with_interval
-    }
+    values = means.means()
+    fields = {}
+    for head in evidence.heads:
+        numbers = zip(means.quantities, values[head], strict=True)
+        fields[head] = {name: finite(x) for name, x in numbers if name not in with_interval}
+    return fields
 
 
 def _judgements(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judged]:
