@@ -179,14 +179,17 @@ class Effects:
     def __init__(
         self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
+        """Pad the lines, and measure the unchanged model by the task if there is one."""
         self._loaded = loaded
         self._task = task
         self._seed = seed
         self.batches: list[tuple[Tensor, Tensor]] = []
         for _, lines in line_batches(loaded, text):
             self.batches += [loaded.pad(short_lines) for short_lines in buckets(list(lines), SHORT)]
-        #: The first line of every batch, and how many lines there are.
-        *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
+        lines_of_batches = [len(ids) for ids, _ in self.batches]
+        self.lines = sum(lines_of_batches)
+        #: The number of the first line of every batch
+        self.first = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
         self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
         self._baseline = None if task is None else task.outputs(loaded)

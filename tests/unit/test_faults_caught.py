@@ -36,13 +36,13 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     sums = CrossHeads(1, 1)
     for counted in (sums.units, sums.sampled, sums.queries, sums.queries_squared):
         counted += pairs
-    at = CrossHeads.quantities.index("alignment")
-    sums.sums[..., at] = sums.products[..., at] = pairs * mean
-    sums.squares[..., at] = (pairs - 1) * deviation**2 + pairs * mean**2
-    found = judged(sums, "cross")[0].alignment
-    assert found is not None
+    quantity = CrossHeads.quantities.index("alignment")
+    sums.sums[..., quantity] = sums.products[..., quantity] = pairs * mean
+    sums.squares[..., quantity] = (pairs - 1) * deviation**2 + pairs * mean**2
+    alignment = judged(sums, "cross")[0].alignment
+    assert alignment is not None
     expected = 2 * stats.t.sf(abs(mean) / (deviation / np.sqrt(pairs)), pairs - 1)
-    assert found.p_adjusted == pytest.approx(expected)
+    assert alignment.p_adjusted == pytest.approx(expected)
 
 
 def test_a_bias_is_added_to_the_numbers_of_a_mask():
@@ -93,14 +93,14 @@ def _halves() -> Syntactic:
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
     tests = judge_relations(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
-    (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
-    return found
+    by_name = {(test.relation, test.direction): test for test in tests}
+    return by_name["obj", "dep->head"]
 
 
 def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
-    found = _judged(_halves())
-    assert found.offset == 1
-    rates = [part.rates["offset"].item() for part in (found.overall, found.chosen, found.held_out)]
+    test = _judged(_halves())
+    assert test.offset == 1
+    rates = [counts.rates["offset"].item() for counts in (test.overall, test.chosen, test.held_out)]
     assert rates == pytest.approx([80 / 120, 1.0, 0.0])
 
 
@@ -109,12 +109,12 @@ def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
     sums = _halves()
     name = (0, "obj", "dep->head")
-    at = list(sums.relations.names).index(name)
-    sums.wordless[at] = 0
-    sums.hits[at] = hits
-    for place, key in enumerate(sums.offsets.names):
+    relation = list(sums.relations.names).index(name)
+    sums.wordless[relation] = 0
+    sums.hits[relation] = hits
+    for offset_index, key in enumerate(sums.offsets.names):
         if key[:3] == name:
-            sums.offset_trials[place] = 14 if key[3] == -1 else 0
+            sums.offset_trials[offset_index] = 14 if key[3] == -1 else 0
     assert bool(_judged(sums).selected[0, 0]) is selected
 
 
@@ -124,15 +124,15 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums.positional.hits[0, 0, 4] = 20
     sums.positional.content += 400
     sums.positional.chance += 120.0
-    found = judged(sums)[0].positional
-    assert found is not None
-    assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
+    positional = judged(sums)[0].positional
+    assert positional is not None
+    assert positional.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
 def test_where_no_query_has_a_target_no_offset_is_the_best():
-    found = judged(HeadMeasures(1, 1))[0].positional
-    assert found is not None
-    assert (found.score.value, found.offset, found.chance) == (None, None, None)
+    positional = judged(HeadMeasures(1, 1))[0].positional
+    assert positional is not None
+    assert (positional.score.value, positional.offset, positional.chance) == (None, None, None)
 
 
 @pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])
