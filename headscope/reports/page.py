@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.view import STACK_NAMES, legend, parts_of, role_counts
+from headscope.analyses.classify.stack_words import (
+    STACK_NAMES,
+    legend,
+    results_by_stack,
+    role_counts,
+)
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -164,7 +169,7 @@ def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResu
     """Return the classification by stack, of a page that is not live the first one only."""
     if report.classify is None:
         return []
-    stacks = parts_of(report.classify)
+    stacks = results_by_stack(report.classify)
     return stacks if live else stacks[:1]
 
 

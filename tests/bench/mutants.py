@@ -60,17 +60,17 @@ binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
 cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
-cross-sides | analyses/classify/labels.py | p is one-sided
-    both = 2 * t_p( => both = t_p(
-best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
+cross-sides | analyses/classify/roles/monotonic.py | p is one-sided
+    two_sided = 2 * t_p( => two_sided = t_p(
+best-of-ten | analyses/classify/roles/positional.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
-offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
-    ((1,), from_a)) => ((1,), best))
-rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
-    rates - uniform >= => rates - chance >=
+offset-of-both | analyses/classify/two_halves.py | B's baseline is chosen on B too
+    name, (1,), offset_of_a) => name, (1,), offset)
+rare-gain | analyses/classify/roles/rare.py | gain over chance, not over uniform
+    (rate - uniform >= => (rate - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     for least in (2, LONG) => for least in (2, LONG + 1)
-dealt-anywhere | analyses/classify/causes.py | labels cross layers
+dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from headscope.analyses.classify.passes import stacks_for
+from headscope.analyses.classify.corpus_batches import stacks_for
 from headscope.analyses.flow import SENTENCES, FlowOptions
 from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.passes import Reader, Sums, measure

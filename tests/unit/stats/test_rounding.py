@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.analyses.classify.labels import which_special
+from headscope.analyses.classify.roles.special import which_special
 from headscope.analyses.linear.correlation import correlate
 from headscope.analyses.linear.stored_keys import readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
