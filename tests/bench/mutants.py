@@ -58,8 +58,8 @@ mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
-cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
-    residual * sentences / (sentences - 1) => residual * sentences / sentences
+cluster-factor | stats/statistics.py | n / (n - 1) of the sentences is lost
+    residual * n / (n - 1) => residual * n / n
 cross-sides | analyses/classify/labels.py | p is one-sided
     both = 2 * t_p( => both = t_p(
 best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
@@ -73,7 +73,7 @@ broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
 dealt-anywhere | analyses/classify/causes.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
-    torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,
+    xlogy(p, p).sum(-1).tolist() => xlogy(p, p).sum(-1).div(0.6931).tolist()
 dims-off-by-one | stats/spectra.py | one dimension too few
     - _ROUNDING).sum(-1) + 1 for => - _ROUNDING).sum(-1) for
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
@@ -92,12 +92,12 @@ linear-mean | analyses/linear/measure.py | errors beside zero, not beside the me
     z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/run.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
-tango-sides | stats/statistics.py | gains for losses
+tango-sides | stats/tango.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
     / 2) * math.sqrt(n / (n - 1)) => / 2)
 brevity | tasks/seq2seq.py | long translations are punished
-    1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
+    n_reference / np.maximum(n_written, => n_written / np.maximum(n_reference,
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
 keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes first

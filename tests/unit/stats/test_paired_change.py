@@ -32,7 +32,8 @@ from headscope.stats.paired_change import (
     over_orders,
     paired_change,
 )
-from headscope.stats.statistics import FEWEST_UNITS, tango, tango_p
+from headscope.stats.statistics import FEWEST_UNITS
+from headscope.stats.tango import tango, tango_p
 
 RNG = np.random.default_rng(5)
 TOKENS = token_rate("correct", "tokens")
