@@ -11,13 +11,13 @@ from torch import Tensor
 from headscope.models.anatomy.residual import Contributions
 
 
-def error_of(parts: Contributions, expected: Tensor) -> float:
+def error_of(contributions: Contributions, expected: Tensor) -> float:
     """The largest error of any row's sum, relative to the sum of absolute parts above 1."""
-    heads = parts.heads.sum(3)
-    networks = parts.feed_forward.sum(2)
-    each = (parts.embeddings.sum(1), *heads.flatten(1).T, *networks.T, parts.biases)
+    heads = contributions.heads.sum(3)
+    networks = contributions.feed_forward.sum(2)
+    each = (contributions.embeddings.sum(1), *heads.flatten(1).T, *networks.T, contributions.biases)
     total = sum(each)
-    absolute = sum(part.abs() for part in each)
+    absolute = sum(contribution.abs() for contribution in each)
     return float(((total - expected).abs() / absolute.clamp(min=1)).max())
 
 
@@ -54,7 +54,7 @@ class Carried:
         variance = (centred(self.x) ** 2).mean(-1, keepdims=True)
         gain = self.weights[f"{name}.weight"] / np.sqrt(variance + self.eps)
         shift = self.weights[f"{name}.bias"]
-        self.parts = {key: centred(part) * gain for key, part in self.parts.items()}
+        self.parts = {key: centred(contribution) * gain for key, contribution in self.parts.items()}
         self.parts["biases"] = self.parts["biases"] + shift
         self.x = centred(self.x) * gain + shift
 
@@ -69,13 +69,13 @@ class Carried:
         self.x = self.x + b_O
         self.parts["biases"] = self.parts["biases"] + b_O
         for head in range(self.heads):
-            own = slice(head * width, (head + 1) * width)
-            scores = q[:, own] @ k[:, own].T / math.sqrt(width)
+            columns = slice(head * width, (head + 1) * width)
+            scores = q[:, columns] @ k[:, columns].T / math.sqrt(width)
             if causal:
                 scores[np.triu_indices(len(q), 1)] = -np.inf
             pattern = np.exp(scores - scores.max(-1, keepdims=True))
             pattern /= pattern.sum(-1, keepdims=True)
-            self.parts[f"{name}{head}"] = pattern @ v[:, own] @ W_O[:, own].T
+            self.parts[f"{name}{head}"] = pattern @ v[:, columns] @ W_O[:, columns].T
             self.x = self.x + self.parts[f"{name}{head}"]
 
     def feed_forward(self, name: str, up: str, down: str) -> None:

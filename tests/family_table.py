@@ -47,10 +47,10 @@ def _cells(family: Family) -> tuple[Cell, ...]:
 
 def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
     rows: dict[tuple[str, str, tuple[Cell, ...]], list[str]] = {}
-    for family, own in zip(COVERED, cells, strict=True):
-        row = family.layout, ", ".join(family.stacks), own
+    for family, cell in zip(COVERED, cells, strict=True):
+        row = family.layout, ", ".join(family.stacks), cell
         rows.setdefault(row, []).append(shown(family))
-    notes = [*dict.fromkeys(note for *_, own in rows for _, note in own if note)]
+    notes = [*dict.fromkeys(note for *_, cell in rows for _, note in cell if note)]
     marks = {note: f"({string.ascii_lowercase[i]})" for i, note in enumerate(notes)} | {"": ""}
     header = ("families", "layout", "stacks", *(f"`{command.name}`" for command in COMMANDS))
     table = _markdown(
@@ -60,9 +60,9 @@ def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
                 ", ".join(dict.fromkeys(names)),
                 layout,
                 stacks,
-                *(f"{YES * works} {marks[note]}".strip() for works, note in own),
+                *(f"{YES * works} {marks[note]}".strip() for works, note in cell),
             )
-            for (layout, stacks, own), names in rows.items()
+            for (layout, stacks, cell), names in rows.items()
         ),
     )
     return table + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
@@ -73,17 +73,17 @@ def standing_cells() -> dict[str, dict[str, Cell]]:
     table, *notes = standing("families").split("\n\n")
     text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
     header, _, *lines = (
-        [part.strip() for part in x.strip("| ").split("|")] for x in table.strip().splitlines()
+        [cell.strip() for cell in x.strip("| ").split("|")] for x in table.strip().splitlines()
     )
     names = [name.strip("`") for name in header[3:]]
-    found = {}
+    cells_of = {}
     for line in lines:
-        own = {}
+        cells = {}
         for name, value in zip(names, line[3:], strict=True):
             mark = value.removeprefix(YES).strip()
-            own[name] = (value.startswith(YES), text[mark])
-        found |= {family.strip(): own for family in re.split(r", (?![^(]*\))", line[0])}
-    return found
+            cells[name] = (value.startswith(YES), text[mark])
+        cells_of |= {family.strip(): cells for family in re.split(r", (?![^(]*\))", line[0])}
+    return cells_of
 
 
 def refused_table() -> str:
@@ -117,16 +117,16 @@ def markers(name: str) -> tuple[str, str]:
 
 def standing(name: str) -> str:
     """Return the table as its page has it."""
-    start, end = markers(name)
+    start, stop = markers(name)
     text = PLACES[name].read_text(encoding="utf-8")
-    return text.partition(start)[2].partition(end)[0]
+    return text.partition(start)[2].partition(stop)[0]
 
 
 def write(name: str) -> None:
     """Put the table between its markers."""
-    start, end = markers(name)
+    start, stop = markers(name)
     before, _, rest = PLACES[name].read_text(encoding="utf-8").partition(start)
-    text = f"{before}{start}{TABLES[name]()}{end}{rest.partition(end)[2]}"
+    text = f"{before}{start}{TABLES[name]()}{stop}{rest.partition(stop)[2]}"
     PLACES[name].write_text(text, encoding="utf-8")
 
 

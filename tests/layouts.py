@@ -38,9 +38,9 @@ Tensors = dict[str, Tensor]
 @functools.cache
 def source() -> Path:
     """Write the model once, in the words of sentence-transformers 2 and transformers 4."""
-    room = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, room, ignore_errors=True)
-    folder = tiny_bert(Path(room, "model"), layers=LAYERS)
+    scratch = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    folder = tiny_bert(Path(scratch, "model"), layers=LAYERS)
     held = load_file(folder / WEIGHTS) | {"embeddings.position_ids": torch.arange(64)[None]}
     store(folder, held)
     edit(folder, CONFIG, _name_or_path="org/base", transformers_version="4.8.2", dtype=None)
@@ -50,8 +50,8 @@ def source() -> Path:
     stated = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 64}
     write(folder, "tokenizer_config.json", {**special, **stated})
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    parts = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
-    modules(*((OLD + kind, path) for kind, path in parts))(folder)
+    module_folders = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    modules(*((OLD + kind, path) for kind, path in module_folders))(folder)
     (folder / "1_Pooling").mkdir()
     modes = dict.fromkeys(("cls_token", "max_tokens", "mean_sqrt_len_tokens"), False)
     pooling = {f"pooling_mode_{mode}": on for mode, on in {**modes, "mean_tokens": True}.items()}
@@ -135,8 +135,8 @@ def stored_as(dtype: torch.dtype) -> Callable[[Tensors], Tensors]:
     return lambda t: {k: v.to(dtype) if v.is_floating_point() else v for k, v in t.items()}
 
 
-def without(*parts: str) -> Callable[[Tensors], Tensors]:
-    return lambda t: {k: v for k, v in t.items() if not any(part in k for part in parts)}
+def without(*names: str) -> Callable[[Tensors], Tensors]:
+    return lambda t: {k: v for k, v in t.items() if not any(name in k for name in names)}
 
 
 def head_of_mlm(leave_out: str = "-") -> Tensors:
@@ -168,8 +168,8 @@ def sharded(folder: Path) -> None:
     held = weights()
     where = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(held)}
     for file in set(where.values()):
-        part = {name: tensor for name, tensor in held.items() if where[name] == file}
-        save_file(part, folder / file, metadata={"format": "pt"})
+        shard = {name: tensor for name, tensor in held.items() if where[name] == file}
+        save_file(shard, folder / file, metadata={"format": "pt"})
     write(folder, f"{WEIGHTS}.index.json", {"metadata": {}, "weight_map": where})
     (folder / WEIGHTS).unlink()
 

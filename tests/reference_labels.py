@@ -90,8 +90,8 @@ def choose(attention: Floats) -> Ints:
     words = np.arange(attention.shape[1])
     without[:, words, words] = -np.inf
     largest = without.max(axis=2, keepdims=True)
-    found: Ints = (without >= largest - 64 / 2**23 * np.abs(largest)).argmax(axis=2)
-    return found
+    first_largest: Ints = (without >= largest - 64 / 2**23 * np.abs(largest)).argmax(axis=2)
+    return first_largest
 
 
 def distances(words: int) -> Ints:
@@ -103,9 +103,9 @@ def distances(words: int) -> Ints:
 
 def uniform_hit(pieces: Ints, query: int, targets: frozenset[int]) -> float:
     """Evenly spread attention looks at the words with most pieces, which share the argmax."""
-    others = [word for word in range(len(pieces)) if word != query]
-    most = max(pieces[word] for word in others)
-    top = [word for word in others if pieces[word] == most]
+    other_words = [word for word in range(len(pieces)) if word != query]
+    most = max(pieces[word] for word in other_words)
+    top = [word for word in other_words if pieces[word] == most]
     return sum(word in targets for word in top) / len(top)
 
 
@@ -137,13 +137,13 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
         attention = word_attention(patterns, encoded)
         per_piece = attention / pieces
         for r in range(-CLIP, CLIP + 1) if index % 2 == 0 else ():
-            at = (distances(words) == r) & (r != 0)
-            total[:, r + CLIP] += per_piece[:, at].sum(axis=1)
-            pairs[r + CLIP] += at.sum()
+            at_offset = (distances(words) == r) & (r != 0)
+            total[:, r + CLIP] += per_piece[:, at_offset].sum(axis=1)
+            pairs[r + CLIP] += at_offset.sum()
         rows = patterns[:, encoded.queries, :]
         entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=2)
         n = len(encoded.ids)
-        both = (choose(attention), choose(per_piece))
+        choices = (choose(attention), choose(per_piece))
         observed.append(
             Observed(
                 index,
@@ -151,7 +151,7 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
                 encoded.kept,
                 n,
                 pieces,
-                *both,
+                *choices,
                 entropy / math.log(n),
             )
         )
@@ -192,12 +192,12 @@ class Outcomes:
 
 def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outcomes]:
     """Score every measured sentence against `trees[index]`, where there is one."""
-    found: dict[Key, list[tuple[Observed, Trial]]] = {}
+    by_relation: dict[Key, list[tuple[Observed, Trial]]] = {}
     for one in corpus.observed:
         tree = trees[one.index]
         for trial in syntactic_trials(tree.only(one.kept)) if tree is not None else []:
-            found.setdefault((trial.relation, trial.direction), []).append((one, trial))
-    return {key: outcomes(pairs) for key, pairs in sorted(found.items())}
+            by_relation.setdefault((trial.relation, trial.direction), []).append((one, trial))
+    return {key: outcomes(pairs) for key, pairs in sorted(by_relation.items())}
 
 
 def outcomes(pairs: Sequence[tuple[Observed, Trial]]) -> Outcomes:
@@ -232,11 +232,11 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
         trees = previous_of_same_length(corpus.sentences)
     result: dict[tuple[int, int], dict[Key, Any]] = {head: {} for head in corpus.heads}
     tested: list[dict[str, Any]] = []
-    for key, every in collect(corpus, trees).items():
-        half_a = every.part(every.hits["in_a"])
-        half_b = every.part(1 - every.hits["in_a"])
+    for key, outcomes in collect(corpus, trees).items():
+        half_a = outcomes.part(outcomes.hits["in_a"])
+        half_b = outcomes.part(1 - outcomes.hits["in_a"])
         for position, head in enumerate(corpus.heads):
-            entry = describe(every, half_a, position)
+            entry = describe(outcomes, half_a, position)
             entry["selected"] = may_be_labelled(key, half_b) and is_selected(entry["half_a"])
             if entry["selected"]:
                 entry["confirmed"] = confirm(half_a, half_b, position)
@@ -249,12 +249,12 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
     return result
 
 
-def describe(every: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
+def describe(outcomes: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
     """The figures on all sentences and those on half A."""
-    offset = best_offset(every.trials)
+    offset = best_offset(outcomes.trials)
     offset_a = best_offset(half_a.trials) if half_a.trials else None
     return {
-        **figures(every, offset, head),
+        **figures(outcomes, offset, head),
         "offset": offset,
         "half_a": figures(half_a, offset_a, head),
         "confirmed": None,
@@ -274,12 +274,12 @@ def figures(half: Outcomes, offset: int | None, head: int) -> dict[str, Any]:
     }
 
 
-def rates(part: Outcomes, offset: int | None, head: int) -> dict[str, float]:
+def rates(outcomes: Outcomes, offset: int | None, head: int) -> dict[str, float]:
     """The five baselines; without an offset (no trial to choose it on) that one never hits."""
     hits = {
-        "offset": part.offset(offset) if offset is not None else np.zeros(len(part.trials)),
-        **{name: part.hits[name] for name in ("first", "last", "uniform")},
-        "kernel": part.hits["kernel"][:, head],
+        "offset": outcomes.offset(offset) if offset is not None else np.zeros(len(outcomes.trials)),
+        **{name: outcomes.hits[name] for name in ("first", "last", "uniform")},
+        "kernel": outcomes.hits["kernel"][:, head],
     }
     return {name: float(value.mean()) for name, value in hits.items()}
 
@@ -336,8 +336,8 @@ def mcnemar_of(hits: NDArray[np.bool_], base: NDArray[np.bool_]) -> float:
     """Exact, two-sided, on the trials where exactly one of the two hits."""
     only_head = int((hits & ~base).sum())
     only_base = int((base & ~hits).sum())
-    both = only_head + only_base
-    return float(stats.binomtest(only_head, both).pvalue) if both else 1.0
+    disagreements = only_head + only_base
+    return float(stats.binomtest(only_head, disagreements).pvalue) if disagreements else 1.0
 
 
 def paired_z(difference: Floats) -> float:

@@ -87,15 +87,15 @@ def read(path: Path) -> Json:
 
 def changed(data: Json, *path: str | int, to: Any) -> Json:
     """Return a copy in which the value at a path is another (or a function of the old one)."""
-    found = copy.deepcopy(data)
-    inner = found
+    copied = copy.deepcopy(data)
+    inner = copied
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = to(inner[path[-1]]) if callable(to) else to
-    return found
+    return copied
 
 
-def plant(folder: Path, name: str, *place: Any, to: Any) -> None:
+def plant(folder: Path, name: str, *keys: Any, to: Any) -> None:
     """Change one value in a result of a folder."""
     path = folder / f"{name}.json"
-    write(path, changed(read(path), *place, to=to))
+    write(path, changed(read(path), *keys, to=to))

@@ -30,9 +30,9 @@ def ratios(loaded, input_ids):
     layers = take_apart(loaded).layers
     curves = {}
     with torch.no_grad():
-        own = own_run(loaded, layers, input_ids)
+        own_states = own_run(loaded, layers, input_ids)
         for variant in VARIANTS:
-            states = run_variant(layers, Router(loaded.sites), own, variant)
+            states = run_variant(layers, Router(loaded.sites), own_states, variant)
             curves[variant.name] = [float(residual_ratio(hidden).mean()) for hidden in states]
     return [*curves["attention"][:3], curves["attention+skip"][12], curves["full"][12]]
 
@@ -41,7 +41,7 @@ def reference_curve(seeds, windows):
     reference = np.array(list(REFERENCE.values()))
     print_head(("weights", *REFERENCE, "of the reference"))
     print_row(("reference", *(f"{value:.3f}" for value in reference), ""))
-    found = {}
+    curves = {}
     for seed in range(seeds):
         torch.manual_seed(seed)
         loaded = headscope.wrap(BertModel(BertConfig()))
@@ -50,12 +50,14 @@ def reference_curve(seeds, windows):
             texts["text"] = torch.from_numpy(windows.batch(windows.spread(2)))
         for data, ids in texts.items():
             values = ratios(loaded, ids)
-            found.setdefault(data, []).append(values)
+            curves.setdefault(data, []).append(values)
             near = "within 0.05" if np.all(np.abs(values - reference) <= 0.05) else ""
             print_row((f"seed {seed}, {data}", *(f"{value:.3f}" for value in values), near))
-    for data, rows in found.items():
-        both = zip(np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1), strict=True)
-        print_row((f"mean +-std, {data}", *(f"{m:.3f} +-{std:.3f}" for m, std in both), ""))
+    for data, rows in curves.items():
+        means_and_spreads = zip(np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1), strict=True)
+        print_row(
+            (f"mean +-std, {data}", *(f"{m:.3f} +-{std:.3f}" for m, std in means_and_spreads), "")
+        )
 
 
 def print_cost():
@@ -77,9 +79,9 @@ def print_cost():
 
 
 def main():
-    given = options(__doc__, "text?", seeds=8)
-    windows = given.text and pack(as_plain(given.text), headscope.load("demo"), 128)
-    reference_curve(given.seeds, windows)
+    settings = options(__doc__, "text?", seeds=8)
+    windows = settings.text and pack(as_plain(settings.text), headscope.load("demo"), 128)
+    reference_curve(settings.seeds, windows)
     print_cost()
 
 

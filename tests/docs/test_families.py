@@ -50,8 +50,8 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
 
 
 def block(info):
-    (found,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
-    return str(found)
+    (code,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
+    return str(code)
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_the_examples_cover_their_families(family, tmp_path):
     again = headscope.load(str(tmp_path / "x"), need_tokenizer=False, device="cpu")
     for smaller in (compact, again):
         with torch.no_grad():
-            found = smaller.forward(ids, mask)[mask.bool()]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            hidden = smaller.forward(ids, mask)[mask.bool()]
+        torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
         assert validate_model(smaller).passed, validate_model(smaller).reasons
 
 

@@ -71,9 +71,9 @@ def project(tmp_path_factory):
 
 
 def test_it_takes_a_folder_of_four_files_and_two_lines():
-    room = [path for path in FILES if path.startswith("headscope/")]
-    assert {Path(path).parent.name for path in room} == {"reach"}
-    assert len([path for path in room if not path.endswith("__init__.py")]) <= 4
+    sources = [path for path in FILES if path.startswith("headscope/")]
+    assert {Path(path).parent.name for path in sources} == {"reach"}
+    assert len([path for path in sources if not path.endswith("__init__.py")]) <= 4
     added = [line for _, patch in LINES for line in patch.splitlines() if line.startswith("+")]
     assert len(added) <= 2
 
@@ -86,7 +86,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     report = tmp_path / "report"
     config.write_text("[reach]\nlimit = 5\n")
     # What the process has imported is not rewritten; the tests' own assertions are.
-    room = [path for path in FILES if path.endswith(".py")]
+    sources = [path for path in FILES if path.endswith(".py")]
     quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     registry = ("pytest", "-q", "-n", "0", *quiet, "tests/unit/test_registry.py")
     tests = ("tests/unit/analyses/test_reach.py", "tests/docs/test_pages.py")
@@ -99,8 +99,8 @@ def test_the_command_of_the_page_works(project, tmp_path):
         "config": ("headscope", "config", "show", "reach", "--config", config),
         "help": ("headscope", "reach", "--help"),
         "tests": (*registry, *tests),
-        "check": ("ruff", "check", *room),
-        "format": ("ruff", "format", "--check", *room),
+        "check": ("ruff", "check", *sources),
+        "format": ("ruff", "format", "--check", *sources),
         "forget": ("os", VIEW),
         "incomplete": (*registry, "-k", "reach"),
     }

@@ -42,22 +42,24 @@ def load(folder: Path) -> LoadedModel:
 def states(loaded: LoadedModel) -> Tensor:
     """Return the last states of real tokens; an encoder-decoder's are those of its decoder."""
     ids, mask = loaded.pad([[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [11, 12, 13]])
-    given = (ids, mask) if loaded.start_id is None else (ids, mask, *loaded.pad([[0, 5, 6, 9]] * 2))
+    inputs = (
+        (ids, mask) if loaded.start_id is None else (ids, mask, *loaded.pad([[0, 5, 6, 9]] * 2))
+    )
     with torch.no_grad():
-        return loaded.forward(*given)[given[-1].bool()]
+        return loaded.forward(*inputs)[inputs[-1].bool()]
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def close(actual: Tensor, expected: Tensor) -> None:
     size = max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * size)
 
 
 def some(items: tuple[FeedForward, ...]) -> dict[str, list[int]]:
     """Choose other neurons in each network, and none in the second."""
     chosen = {}
-    for place, item in enumerate(items):
-        if place != 1:
-            chosen[item.name] = [j for j in range(item.width) if (j + place) % 4 == 0]
+    for index, item in enumerate(items):
+        if index != 1:
+            chosen[item.name] = [j for j in range(item.width) if (j + index) % 4 == 0]
     return chosen
 
 
@@ -123,11 +125,11 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def handing_on(own: Callable[..., Any]) -> Callable[..., Any]:
+def handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
     """A layer's forward that hands its input on, and nothing else of its own."""
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = own(x, *args, **kwargs)
+        out = original(x, *args, **kwargs)
         if isinstance(out, dict):
             return {"feature_map": x}
         return (x, *out[1:]) if isinstance(out, tuple) else x
@@ -139,8 +141,8 @@ def bypassed(family: Family, network: Any, gone: list[int]) -> None:
     """Let layers return their input, by exchanged forwards of the family's own layers."""
     if family.layout == "xlm":  # no module is a layer: its sums lose their second term
         for layer in gone:
-            for part in (network.attentions[layer], network.ffns[layer]):
-                part.register_forward_hook(
+            for submodule in (network.attentions[layer], network.ffns[layer]):
+                submodule.register_forward_hook(
                     lambda _, args, out: (
                         (0 * args[0], *out[1:]) if isinstance(out, tuple) else 0 * out
                     )
@@ -166,16 +168,16 @@ def test_a_removed_layer_returns_its_input(name: str, gone: list[int]) -> None:
     loaded = opened(name)
     cut = headscope.remove_layers(loaded, gone)
     windows = {site.layer: site.window for site in loaded.sites}
-    left = [layer for layer in windows if layer not in gone]
-    assert [site.layer for site in cut.sites] == left
-    assert [site.window for site in cut.sites] == [windows[layer] for layer in left]
-    assert [site.row for site in cut.sites] == list(range(len(left)))
+    remaining = [layer for layer in windows if layer not in gone]
+    assert [site.layer for site in cut.sites] == remaining
+    assert [site.window for site in cut.sites] == [windows[layer] for layer in remaining]
+    assert [site.row for site in cut.sites] == list(range(len(remaining)))
     assert removed_layers(cut) == tuple(gone)
-    assert cut.model.config.num_hidden_layers == len(left)
-    whole = states(loaded)
+    assert cut.model.config.num_hidden_layers == len(remaining)
+    full_states = states(loaded)
     bypassed(BY_NAME[name], loaded.model, gone)
     expected = states(loaded)
-    assert float((whole - expected).abs().max()) > 1e-3  # the layers matter
+    assert float((full_states - expected).abs().max()) > 1e-3  # the layers matter
     close(states(cut), expected)
 
 
@@ -247,19 +249,21 @@ def test_a_removed_layer_of_two_sides_returns_its_input(
 ) -> None:
     loaded = three_a_side(name)
     cut = headscope.remove_layers(loaded, gone)
-    left = {
+    remaining = {
         (s.stack, s.layer)
         for s in loaded.sites
         if ("decoder" if s.stack == "cross" else s.stack, s.layer) not in gone
     }
-    assert {(s.stack, s.layer) for s in cut.sites} == left
+    assert {(s.stack, s.layer) for s in cut.sites} == remaining
     assert set(removed_layers(cut)) == set(gone)
     assert removed_layers(loaded) == ()
     before = decoded(loaded.network)
     for stack, number in gone:
         network = loaded.network
-        side = network.get_encoder() if stack == "encoder" else network.get_decoder()
-        layer = (side.block if hasattr(side, "block") else side.layers)[number]
+        stack_module = network.get_encoder() if stack == "encoder" else network.get_decoder()
+        layer = (stack_module.block if hasattr(stack_module, "block") else stack_module.layers)[
+            number
+        ]
         layer.forward = handing_on(layer.forward)  # T5's first layer makes the biases of all
     expected = decoded(loaded.network)
     assert float((before - expected).abs().max()) > 1e-3  # the layers matter
@@ -269,7 +273,9 @@ def test_a_removed_layer_of_two_sides_returns_its_input(
     folder = headscope.save(cut, tmp_path / "small")
     assert json.loads((folder / "headscope.json").read_text())["opens"] == "transformers"
     config = json.loads((folder / "config.json").read_text())
-    counts = [sum(stack == side for stack, _ in gone) for side in ("encoder", "decoder")]
+    counts = [
+        sum(stack == stack_module for stack, _ in gone) for stack_module in ("encoder", "decoder")
+    ]
     names = [("encoder_layers", "decoder_layers"), ("num_layers", "num_decoder_layers")]
     assert [config[key] for key in names[name.endswith("t5")]] == [3 - count for count in counts]
     plain = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
@@ -304,8 +310,8 @@ def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> Non
     assert model["removed_neurons"] == {networks[0].name: 10}
     less = headscope.remove_layers(again, [("decoder", 1), ("encoder", 2)])
     last = seq2seq(headscope.save(less, tmp_path / "smaller"))
-    left = {(s.stack, s.layer) for s in last.sites}
-    assert left == {("encoder", 1), ("decoder", 2), ("cross", 2)}
+    remaining = {(s.stack, s.layer) for s in last.sites}
+    assert remaining == {("encoder", 1), ("decoder", 2), ("cross", 2)}
     torch.testing.assert_close(decoded(last.network), decoded(less.network))
     assert [s.head_ids for s in random_twin(last, 0).sites] == [s.head_ids for s in last.sites]
     headscope.save_dense(less, tmp_path / "dense")
@@ -322,17 +328,17 @@ def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> Non
 
 def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
     """Layers and heads keep their numbers where layers are missing; layer 0 reads the same."""
-    whole = headscope.load(str(tiny_bert(tmp_path / "source", layers=3)))
-    cut = headscope.remove_heads(headscope.remove_layers(whole, [1]), [(2, 3)])
+    full_model = headscope.load(str(tiny_bert(tmp_path / "source", layers=3)))
+    cut = headscope.remove_heads(headscope.remove_layers(full_model, [1]), [(2, 3)])
     again = headscope.load(str(headscope.save(cut, tmp_path / "small")))
     options: dict[str, Any] = {"limit": 20, "validate": False}
-    found, expected = (headscope.classify(model, **options) for model in (again, whole))
-    entropy = {(head.layer, head.head): head.entropy for head in found.heads}
+    result, expected = (headscope.classify(model, **options) for model in (again, full_model))
+    entropy = {(head.layer, head.head): head.entropy for head in result.heads}
     assert set(entropy) == {*((0, h) for h in range(4)), *((2, h) for h in range(3))}
     for head in expected.heads:
         if head.layer == 0:
             assert entropy[0, head.head] == pytest.approx(head.entropy, abs=1e-5)
-    assert [head.layer_name for head in found.heads][-1] == "L2"
+    assert [head.layer_name for head in result.heads][-1] == "L2"
     ranked = headscope.rank(again, fresh=False, validate=False)
     assert [(layer.layer, layer.heads) for layer in ranked.layers] == [
         (0, (0, 1, 2, 3)),
