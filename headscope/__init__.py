@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from headscope.analyses.validate import validate as validate
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
-    from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core import roles as roles
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.core.roles import Thresholds as Thresholds
@@ -46,12 +45,8 @@ if TYPE_CHECKING:
     from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
-    from headscope.models.surgery.vocabulary import cut_vocabulary as cut_vocabulary
-    from headscope.models.surgery.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
-    from headscope.pruning.scores import measure as measure
-    from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
     from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
@@ -69,18 +64,13 @@ _HOMES = {
     "InsightThresholds": "reports.claims.thresholds",
     "Thresholds": "core.roles",
     "compare": "reports.compare",
-    "cut_vocabulary": "models.surgery.vocabulary",
     "feed_forwards": "models.anatomy.feed_forward",
     "load": "models.load.loading",
-    "measure": "pruning.scores",
-    "plan_vocabulary": "models.surgery.vocabulary",
     "register": "artefacts.compact_classes",
     "remove_heads": "models.surgery.copies",
     "remove_layers": "models.surgery.layers",
     "remove_neurons": "models.surgery.neurons",
     "save": "artefacts.saving",
-    "save_dense": "artefacts.saving",
-    "scores": "pruning.scores",
     "wrap": "models.run.loaded",
 }
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.core.roles"}

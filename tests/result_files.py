@@ -21,7 +21,7 @@ def make_results(model: Path, folder: Path) -> Path:
     transfer = {"sizes": [16], "variants": ["head"], "random": [], "seeds": 2, "steps": 2}
     transfer |= {"search": False, "train_limit": 60, "test_limit": 20}
     prune = {"methods": ["magnitude", "random"], "repairs": ["none"], "step": 0.25, "limit": 20}
-    prune |= {"calibration_limit": 12, "roles": False, "ablation": False}
+    prune |= {"calibration_limit": 12}
     results = {
         "validate": headscope.validate(loaded),
         # Untrained heads are broad; without that role the tests give roles as they like.

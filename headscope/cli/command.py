@@ -74,11 +74,11 @@ def measuring_command(command: Command) -> Callable[..., None]:
 
 def typer_command(command: Command, callback: Callable[..., None]) -> Callable[..., None]:
     """Give a function the name, the help and the signature that typer reads."""
-    kind = command.options
-    model = ModelFlag if kind.default_model is None else OptionalModelFlag
-    kinds = [model, kind]
-    if kind.flags is not None:
-        kinds.insert(1, kind.flags)
+    options_class = command.options
+    model = ModelFlag if options_class.default_model is None else OptionalModelFlag
+    kinds = [model, options_class]
+    if options_class.flags is not None:
+        kinds.insert(1, options_class.flags)
     parameters = parameters_of(*kinds)
     if "no_validate" in parameters or "output" in parameters:
         parameters |= {
@@ -92,7 +92,7 @@ def typer_command(command: Command, callback: Callable[..., None]) -> Callable[.
     config = inspect.Parameter("config", keyword, annotation=ConfigFile, default=None)
     signature = inspect.Signature([context, *parameters.values(), config])
     callback.__name__ = command.name
-    callback.__doc__ = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")[0]
+    callback.__doc__ = (inspect.getdoc(options_class) or "").partition("\nExamples\n--------\n")[0]
     callback.__signature__ = signature  # type: ignore[attr-defined]
     return callback
 
@@ -116,26 +116,28 @@ class CommandRun:
     @contextmanager
     def presented(self) -> Iterator[None]:
         """Show results as the flags ask for; name flags in errors about options."""
-        kind = self.command.options
+        options_class = self.command.options
         try:
             formats = figure_formats(self.values.get("figures", "png,svg"))
             with showing(formats, verbose=self.values["verbose"]):
                 yield
         except OptionError as error:
-            raise WrongOptionError(error.spelled(lambda name: flag_of(kind, name))) from None
+            raise WrongOptionError(
+                error.spelled(lambda name: flag_of(options_class, name))
+            ) from None
 
     def options(self, **more: Any) -> ModelOptions:
         """Build the options; raise at once what the run would after loading.
 
         ``more`` are arguments that no flag gives.
         """
-        kind = self.command.options
+        options_class = self.command.options
         table = table_of(self.context, self.command.name)
         values = {**self.values, "thresholds": table.get("thresholds")}
-        arguments = {**arguments_of(kind, values), **self._of_the_run(), **more}
-        options: ModelOptions = kind(**arguments)
-        if kind.flags is not None:
-            for option in options_of(kind.flags).values():
+        arguments = {**arguments_of(options_class, values), **self._of_the_run(), **more}
+        options: ModelOptions = options_class(**arguments)
+        if options_class.flags is not None:
+            for option in options_of(options_class.flags).values():
                 option.check(self.values[option.spelled_as])
         _check_inputs(self.values)
         _check_folders(self.folder, self.values.get("save"))

@@ -1,388 +1,192 @@
-"""Pairs of words that a user wants heads for: labelled pairs in a text, alignments of two texts.
+"""Labelled pairs of words: which heads follow what a user has marked?
 
-* **Labelled pairs**: a table (``.tsv``; ``.jsonl`` and ``.csv`` as any table) with the columns
-  text, from, to and label, a pair a row. Positions count from 0. Words are split at spaces; where
-  no text of the file has a space, every character is a word. Rows with the same words are one
-  sentence, wherever they stand: a model reads a copy as it reads the text, so a copy is no further
-  evidence. A row with a text alone is a sentence without pairs. The same pair given twice counts
-  once.
-* **Alignments**: in the form of Pharaoh, a line for each row of a table of source and target, with
-  links ``0-0 1-2`` (source-target); ``1?2`` or ``1p2`` is possible but not sure. A blank line is a
-  pair without links. On a side where no text has a space every character is a word. A row that
-  repeats the texts of an earlier one is left out.
+A table (``.tsv``; ``.jsonl`` and ``.csv`` as any table), a pair a row, in one of two forms:
 
-References
-----------
-Och & Ney 2003, A Systematic Comparison of Various Statistical Alignment Models (sure and possible).
+* text, from, to, label: two words of one text;
+* source, target, from, to, label, named so in a header (or as keys of JSON): a word of the target
+  and one of the source, for cross-attention, whose queries are the words of the target
+  (``cross_pairs.py``).
+
+Positions count from 0. Words are split at spaces; where no text of the file has a space, every
+character is a word. Rows with the same words are one example, wherever they stand: a model reads a
+copy as it reads the text, so a copy is no further evidence. A row without a pair is a text without
+pairs. The same pair given twice counts once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice, tee
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-import numpy as np
-import torch
-
-from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
-from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
-from headscope.data.columns import Columns
-from headscope.data.corpus import (
-    AlignedPair,
-    Corpus,
-    Links,
-    Spans,
-    corpus_of_pairs,
-    open_pairs,
-)
-from headscope.data.files import Edge, LastOther, Sentence, Written, read_lines, text_key
-from headscope.data.pieces import EncodedSentence, TextModel, placed, tokenise
+from headscope.core.files import sha256_of_file
+from headscope.data.columns import Columns, plain
+from headscope.data.corpus import Corpus, LabelledTexts
+from headscope.data.cross_pairs import corpus_of_labelled, labelled_texts
+from headscope.data.files import Edge, Sentence, Written, read_filled
 from headscope.data.tables import read_records
-from headscope.data.token_rows import Ends, PairRow, encode_pairs
+from headscope.data.word_pieces import placed
 
-ALIGNED = "aligned"  # The label of all links of an alignment.
-_FIELDS = ("text", "from", "to", "label")
-_COLUMNS = Columns(
-    names={"text": ("text", "sentence"), "from": ("from",), "to": ("to",), "label": ("label",)},
-    order={4: _FIELDS, 1: ("text",)},
+_PAIR = ("from", "to", "label")
+_PAIR_NAMES = {name: (name,) for name in _PAIR}
+_ONE_TEXT = Columns(
+    names={"text": ("text", "sentence"), **_PAIR_NAMES},
+    order={4: ("text", *_PAIR), 1: ("text",)},
     needed=("text",),
     text_alone=True,
 )
-_POSITION = re.compile("[0-9]{1,9}")
-_LINK = re.compile("([0-9]{1,9})([-?p])([0-9]{1,9})")
-_COUNTED = "split at spaces; characters where no text has a space"
-_UNCONFIRMED = (
-    "what is found on one half of the different {0} is confirmed on the other, and none of those "
-    "has a pair"
+_TWO_TEXTS = Columns(
+    names={"source": ("source",), "target": ("target",), **_PAIR_NAMES},
+    order={5: ("source", "target", *_PAIR)},
+    needed=("source", "target"),
 )
+_BETWEEN_NAMES = re.compile(r"[\t,;:{}\[\]\"]+")  # In a header, or in an object of JSON
+_POSITION = re.compile("[0-9]{1,9}")
+_COUNTED = "split at spaces; characters where no text has a space"
 _WORD = re.compile(r"[^ ]+")
 _CHARACTER = re.compile(r".", re.DOTALL)
 
 
+class _Row(NamedTuple):
+    line: int
+    texts: tuple[str, ...]  # One text, or a source and its target
+    positions: tuple[str, str]  # As written: from, to
+    label: str  # Empty where texts stand without a pair
+
+
 def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
-    """Read labelled pairs as sentences; the whole file is held in memory.
+    """Read labelled pairs as sentences, or as sources and targets; the file is held in memory.
 
     Raises :class:`CorpusError` with the line's number where a row cannot be used, and where none of
-    the first ``limit`` sentences of the second half has a pair.
+    the first ``limit`` examples of the second half has a pair.
     """
     path = Path(path)
     rows = list(_rows(path))
-    unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
-    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
-    written_as: dict[tuple[str, ...], Written] = {}
-    for row in rows:
-        matches = list(unit.finditer(row.text))
-        words = tuple(match[0] for match in matches)
-        spans = tuple(match.span() for match in matches)
-        written_as.setdefault(words, Written(row.text, spans))
-        pairs = pairs_of.setdefault(words, {})
-        if row.label:
-            pairs[_pair(path, row, words)] = None
-    sentences = [
-        Sentence(words, pairs=tuple(pairs), written=written_as[words])
-        for words, pairs in pairs_of.items()
-    ]
-    labels = dict.fromkeys(row.label for row in rows if row.label)
+    labels = tuple(dict.fromkeys(row.label for row in rows if row.label))
     if not labels:
         raise CorpusError(
-            f"{path} holds no pair; give rows of text, from, to and label (alignments such as 0-0 "
-            "1-2 stand beside a table of source and target, which is given as text)."
+            f"{path} holds no pair; give rows of text, from, to and label, or of source, target, "
+            "from, to and label."
         )
+    if len(rows[0].texts) == 2:
+        texts = _cross_examples(path, rows)
+        if not any(example.half == 1 and example.pairs for example in texts[:limit]):
+            raise _unconfirmed(path, rows)
+        return corpus_of_labelled(str(path), sha256_of_file(path), texts, labels)
+    sentences = _sentences(path, rows)
     if not any(item.half == 1 and item.sentence.pairs for item in placed(sentences[:limit])):
-        raise CorpusError(
-            f"{path}, line {rows[-1].line}: {_UNCONFIRMED.format('texts')}; give pairs in more of "
-            "them."
-        )
+        raise _unconfirmed(path, rows)
     return Corpus(
         str(path),
         sha256_of_file(path),
         len(sentences),
         lambda: iter(sentences),
-        labels=tuple(labels),
-        characters=unit is _CHARACTER,
+        labels=labels,
+        characters=_unit(row.texts[0] for row in rows) is _CHARACTER,
     )
-
-
-class _Row(NamedTuple):
-    line: int
-    text: str
-    ends: tuple[str, str]
-    label: str  # Empty where a text stands alone
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    for line, cells in read_records(path, _COLUMNS):
-        text, *rest = (cells.get(name, "").strip() for name in _FIELDS)
-        if any(rest) and not all(rest):
+    """Read the rows of a file, and refuse those that are neither a pair nor texts alone."""
+    columns = _TWO_TEXTS if _names_source_and_target(path) else _ONE_TEXT
+    for line, cells in read_records(path, columns):
+        texts = tuple(cells[name].strip() for name in columns.needed)
+        pair = [cells.get(name, "").strip() for name in _PAIR]
+        if any(pair) and not all(pair):
             raise CorpusError(
-                f"{path}, line {line}: no {_FIELDS[1 + rest.index('')]}; give every row text, "
-                "from, to and label, or the text alone."
+                f"{path}, line {line}: no {_PAIR[pair.index('')]}; give every row "
+                f"{', '.join(columns.needed)}, from, to and label, or the text alone."
             )
-        if not rest[2].isprintable():
+        start, stop, label = pair
+        if not label.isprintable():
             raise CorpusError(
-                f"{path}, line {line}: the label {rest[2]!r} has a character that cannot be shown; "
+                f"{path}, line {line}: the label {label!r} has a character that cannot be shown; "
                 "write it in letters."
             )
-        yield _Row(line, text, (rest[0], rest[1]), rest[2])
+        yield _Row(line, texts, (start, stop), label)
 
 
-def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
-    ends = []
-    for name, cell in zip(("from", "to"), row.ends, strict=True):
-        position = int(cell) if _POSITION.fullmatch(cell) else len(words)
-        if position >= len(words):
-            raise CorpusError(
-                f"{path}, line {row.line}: {name} is {cell!r}, but the text has {len(words)} words "
-                f"({_COUNTED}); give 0 to {len(words) - 1}."
-            )
-        ends.append(position)
-    if ends[0] == ends[1]:
+def _names_source_and_target(path: Path) -> bool:
+    """Whether the first line of a table, its header or its first object, has both names."""
+    _, first_line = next(read_filled(path), (1, ""))
+    names = {plain(name.strip()) for name in _BETWEEN_NAMES.split(first_line)}
+    return {"source", "target"} <= names
+
+
+def _unconfirmed(path: Path, rows: Sequence[_Row]) -> CorpusError:
+    return CorpusError(
+        f"{path}, line {rows[-1].line}: what is found on one half of the different texts is "
+        "confirmed on the other, and none of those has a pair; give pairs in more of them."
+    )
+
+
+def _unit(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return what a word of these texts is: what spaces part, or a character."""
+    return _WORD if any(" " in text for text in texts) else _CHARACTER
+
+
+def _position(path: Path, row: _Row, column: int, n_words: int) -> int:
+    """Read the number of a word that a row names in column from (0) or to (1)."""
+    cell = row.positions[column]
+    position = int(cell) if _POSITION.fullmatch(cell) else n_words
+    if position >= n_words:
         raise CorpusError(
-            f"{path}, line {row.line}: both ends of the pair are {words[ends[0]]!r}, word "
-            f"{ends[0]}; a pair joins two words, not pieces of one."
+            f"{path}, line {row.line}: {_PAIR[column]} is {cell!r}, but the text has {n_words} "
+            f"words ({_COUNTED}); give 0 to {n_words - 1}."
         )
-    return ends[0], ends[1], row.label
+    return position
 
 
-# --- alignments of two texts ---
-
-
-def with_alignments(corpus: Corpus, path: str | Path, limit: int | None = None) -> Corpus:
-    """Add alignments to a corpus of sources and targets; both files are read and checked whole.
-
-    Raises :class:`CorpusError` as :func:`open_labelled` does.
-    """
-    path = Path(path)
-    corpus = open_pairs(corpus.table) if corpus.table is not None else corpus
-    if (pairs := corpus.pairs) is None:
-        raise CorpusError(
-            f"{corpus.name} holds sentences. Labelled pairs come with their own text, so give "
-            f"{path} alone; alignments belong to a table of source and target, so give that as "
-            "text."
-        )
-    n_lines = sum(1 for _ in read_lines(path))
-    if n_lines != corpus.n_pairs:
-        raise CorpusError(
-            f"{path} has {n_lines} lines, and {corpus.name} {corpus.n_pairs} pairs of source and "
-            "target; give a line for each pair, blank where nothing is aligned."
-        )
-    units = [
-        _CHARACTER if all(" " not in pair[side] for pair in pairs()) else _WORD for side in (0, 1)
+def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
+    """Gather the pairs of each text, in the order in which texts come first."""
+    unit = _unit(row.texts[0] for row in rows)
+    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
+    written_as: dict[tuple[str, ...], Written] = {}
+    for row in rows:
+        text = row.texts[0]
+        matches = list(unit.finditer(text))
+        words = tuple(match[0] for match in matches)
+        spans = tuple(match.span() for match in matches)
+        written_as.setdefault(words, Written(text, spans))
+        pairs = pairs_of.setdefault(words, {})
+        if row.label:
+            pairs[_pair_in_text(path, row, words)] = None
+    return [
+        Sentence(words, pairs=tuple(pairs), written=written_as[words])
+        for words, pairs in pairs_of.items()
     ]
 
-    def aligned() -> Iterator[AlignedPair]:
-        # Pairs that share a text make a group, which lies in one half.
-        groups: dict[str, int] = {}
-        n_groups = 0
-        seen: set[tuple[str, str]] = set()
-        earlier = LastOther[Links]()
-        for (source, target), (number, line) in zip(pairs(), read_lines(path), strict=True):
-            words = (_spans(units[0], source), _spans(units[1], target))
-            size = (len(words[0]), len(words[1]))
-            links = tuple(dict.fromkeys(_links(path, number, line, size)))
-            texts = (text_key(source), text_key(target))
-            if texts in seen:
-                continue
-            seen.add(texts)
-            group = next((groups[text] for text in texts if text in groups), n_groups)
-            n_groups = max(n_groups, group + 1)
-            for text in texts:
-                groups.setdefault(text, group)
-            swapped = earlier.before(links, size, group) or ()
-            yield AlignedPair(source, target, words, links, group % 2, swapped)
 
-    n_pairs = sum(1 for _ in aligned())
-    if not any(pair.half == 1 and pair.links for pair in islice(aligned(), limit)):
+def _pair_in_text(path: Path, row: _Row, words: Sequence[str]) -> Edge:
+    query = _position(path, row, 0, len(words))
+    key = _position(path, row, 1, len(words))
+    if query == key:
         raise CorpusError(
-            f"{path}, line {n_lines}: {_UNCONFIRMED.format('texts')} of words; align more of them."
+            f"{path}, line {row.line}: both ends of the pair are {words[query]!r}, word {query}; "
+            "a pair joins two words, not pieces of one."
         )
-    note = corpus.note
-    if n_pairs < n_lines:
-        repeats = f"{n_lines - n_pairs:,} of {n_lines:,}"
-        note = f"{note} Rows that repeat an earlier pair of texts are left out: {repeats}."
-    name = f"{corpus.name}, {path}"
-    digest = sha256_of(f"{corpus.sha256} {sha256_of_file(path)}")
-    different = corpus_of_pairs(name, digest, lambda: ((p.source, p.target) for p in aligned()))
-    return dataclasses.replace(
-        corpus,
-        name=name,
-        sha256=digest,
-        n_sentences=different.n_sentences,
-        read=different.read,
-        pairs=different.pairs,
-        n_pairs=different.n_pairs,
-        note=note.strip(),
-        labels=(ALIGNED,),
-        aligned=aligned,
-    )
+    return query, key, row.label
 
 
-def _spans(unit: re.Pattern[str], text: str) -> Spans:
-    """Return where the words of a text begin and end."""
-    return tuple(match.span() for match in unit.finditer(text))
+def _cross_examples(path: Path, rows: Sequence[_Row]) -> list[LabelledTexts]:
+    """Gather the pairs of each source and target.
 
-
-def _links(
-    path: Path, number: int, line: str, size: tuple[int, int]
-) -> Iterator[tuple[int, int, bool]]:
-    """Yield the links of a line: words of the source, of the target, and whether it is sure."""
-    for part in line.split():
-        match = _LINK.fullmatch(part)
-        if match is None:
-            raise CorpusError(
-                f"{path}, line {number}: {part!r} is no link of an alignment; write 0-0 for sure "
-                "ones (source-target, from 0) and 0?0 for possible ones."
-            )
-        ends = int(match[1]), int(match[3])
-        for side, end, n in zip(("source", "target"), ends, size, strict=True):
-            if end >= n:
-                raise CorpusError(
-                    f"{path}, line {number}: the link {part} names word {end} of the {side}, which "
-                    f"has {n} words ({_COUNTED}); give 0 to {n - 1}."
-                )
-        yield *ends, match[2] == "-"
-
-
-# --- pairs as a model reads them ---
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignedRow(PairRow):
-    """A source and its target as a model reads them, with the words of both."""
-
-    source_words: tuple[int, ...]  # For each token of the source its word, -1 for none
-    target_words: tuple[int, ...]  # The same for each token that is to be written
-    pair: AlignedPair
-
-
-def encode_aligned(
-    model: TextModel, pairs: Iterable[AlignedPair], ends: Ends, *, check: bool = True
-) -> Iterator[AlignedRow | None]:
-    """Tokenise pairs as :func:`.token_rows.encode_pairs` does, and find the words of their tokens.
-
-    A word that yields no piece is left out, with its links. Raises :class:`CorpusError` where a
-    piece stands for several characters that are counted as words.
+    ``from`` counts the words of the target, ``to`` those of the source.
     """
-    pairs, first, second = tee(pairs, 3)
-    sources = (pair.source for pair in first)
-    targets = (pair.target for pair in second)
-    rows = encode_pairs(model, sources, targets, ends, check=check)
-    for pair, row in zip(pairs, rows, strict=True):
-        if row is None or not row.decoder_content:
-            yield None
-            continue
-        written = [position - 1 for position in row.decoder_content]
-        sides = zip(
-            (pair.source, pair.target),
-            pair.words,
-            (row.source_spans, row.target_spans),
-            (row.content, written),
-            strict=True,
-        )
-        of_source, of_target = (_words_of(model, *side) for side in sides)
-        read = pair._replace(
-            links=_known(pair.links, of_source, of_target),
-            swapped=_known(pair.swapped, of_source, of_target),
-        )
-        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=read)
-
-
-def _known(links: Links, of_source: Sequence[int], of_target: Sequence[int]) -> Links:
-    """Return the links between words that have a piece."""
-    sources = set(of_source)
-    targets = set(of_target)
-    return tuple(link for link in links if link[0] in sources and link[1] in targets)
-
-
-def _words_of(
-    model: TextModel, text: str, words: Spans, tokens: Spans, content: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the word of each token, that of its first character which is no space."""
-    word_at = {at: i for i, (start, stop) in enumerate(words) for at in range(start, stop)}
-    word_ids = [-1] * len(tokens)
-    for token in content:
-        inside = [word_at[at] for at in range(*tokens[token]) if at in word_at]
-        if len({*inside}) > 1 and len(words) == len(text):
-            _refuse_characters(model, text[slice(*tokens[token])])
-        word_ids[token] = inside[0] if inside else -1
-    return tuple(word_ids)
-
-
-def _refuse_characters(model: TextModel, piece: str) -> NoReturn:
-    raise CorpusError(
-        f"No text has a space, so positions count characters, but {model.name} reads {piece!r} as "
-        "one piece; write spaces between the words and count words, or give a model whose pieces "
-        "are characters."
-    )
-
-
-def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
-    """Raise unless a model reads texts whose characters are counted one character a piece."""
-    texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
-    for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
-        for begin, end in encoding.offsets:
-            if end > begin + 1:
-                _refuse_characters(model, text[begin:end])
-
-
-def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
-    """Pad pairs as :func:`.batches.collate_pairs` does, and add their words."""
-    batch = collate_pairs(rows, pad_id)
-    assert batch.source is not None
-    sizes = np.array([[len(side) for side in row.pair.words] for row in rows])
-    n_source, n_target = sizes.max(axis=0)
-    of_target = np.zeros((len(rows), n_target, batch.size[1]))
-    of_source = np.zeros((len(rows), n_source, batch.source.input_ids.shape[1]))
-    sure, possible = np.zeros((2, len(rows), n_target, n_source), dtype=bool)
-    distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
-    for i, row in enumerate(rows):
-        for of_side, word_of in ((of_source, row.source_words), (of_target, row.target_words)):
-            inside = np.flatnonzero(np.array(word_of) >= 0)
-            of_side[i, np.array(word_of)[inside], inside] = 1.0
-        for source, target, is_sure in row.pair.links:
-            possible[i, target, source] = True
-            sure[i, target, source] |= is_sure
-        distance[i] = np.arange(n_source) - straight(sizes[i, 0], sizes[i, 1], n_target)[:, None]
-    pieces = of_source.sum(axis=2).astype(np.int64)
-    of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
-    words = AlignedWords(
-        of_target=torch.from_numpy(of_target).float(),
-        of_source=torch.from_numpy(of_source).float(),
-        pieces=torch.from_numpy(pieces),
-        queries=torch.from_numpy(of_target.any(axis=2)),
-        sure=torch.from_numpy(sure),
-        possible=torch.from_numpy(possible),
-        distance=torch.from_numpy(distance),
-        half=torch.tensor([row.pair.half for row in rows]),
-        edges=edge_trials(map(_asked, rows, pieces, [row.pair.links for row in rows])),
-        swapped=edge_trials(map(_asked, rows, pieces, [row.pair.swapped for row in rows])),
-    )
-    return dataclasses.replace(batch, words=words)
-
-
-def straight(n_source: int, n_target: int, n: int) -> Array:
-    """Return the source word beside each of ``n`` target words, if both sides went evenly along."""
-    steps = max(n_target - 1, 1)
-    return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
-
-
-def _asked(row: AlignedRow, pieces: Array, links: Links) -> Asked:
-    """Ask every aligned word of the target for its words of the source."""
-    n_source, n_target = map(len, row.pair.words)
-    longest = pieces == pieces.max()
-    edges = dict.fromkeys((target, source, ALIGNED) for source, target, _ in links)
-    return Asked(
-        half=row.pair.half,
-        trials=trials_of(edges, "target->source"),
-        places=np.arange(max(n_source, n_target)),
-        origin=straight(n_source, n_target, n_target),
-        last=n_source - 1,
-        uniform=lambda query, target: longest[target] / longest.sum(),
+    source_unit = _unit(row.texts[0] for row in rows)
+    target_unit = _unit(row.texts[1] for row in rows)
+    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
+    for row in rows:
+        source, target = row.texts
+        pairs = pairs_of.setdefault(row.texts, {})
+        if row.label:
+            query = _position(path, row, 0, len(target_unit.findall(target)))
+            key = _position(path, row, 1, len(source_unit.findall(source)))
+            pairs[query, key, row.label] = None
+    return labelled_texts(
+        ((source, target, tuple(pairs)) for (source, target), pairs in pairs_of.items()),
+        source_word=source_unit,
+        target_word=target_unit,
     )

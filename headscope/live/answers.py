@@ -30,7 +30,7 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
-from headscope.data.pieces import readable_pieces
+from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
@@ -275,7 +275,7 @@ class Answers:
                 self.model.network,
                 inputs.input_ids,
                 inputs.attention_mask,
-                ends=ends,
+                target_ends=ends,
                 pad_id=self.model.pad_id,
                 max_new_tokens=self._most_written,
             )

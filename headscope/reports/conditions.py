@@ -108,8 +108,6 @@ def settings_of(result: Any) -> dict[str, object]:
         unit = "pairs" if corpus.pairs else "sentences"
         settings[unit] = corpus.sentences
         settings["stacks"] = ", ".join(result.stacks)
-        if result.norms is not None:
-            settings["norm-weighted"] = True
         settings |= {f"threshold {name}": value for name, value in result.thresholds.items()}
     if isinstance(result, PruneResult):
         settings["examples"] = result.data.examples

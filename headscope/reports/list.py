@@ -41,7 +41,8 @@ def _entries(kind: str) -> Iterator[Entry]:
         for role in ROLES:
             yield Entry(role.key, role.words, role.source, page)
     elif kind == "families":
-        from headscope.models.layouts.families import COVERED, REFUSED
+        from headscope.models.layouts.families import REFUSED
+        from headscope.models.layouts.registry import COVERED
 
         for name, family in COVERED.items():
             words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"

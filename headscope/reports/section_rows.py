@@ -188,7 +188,7 @@ def _explain_rows(result: ExplainResult) -> Iterator[Row]:
 
 
 def _prune_rows(result: PruneResult) -> Iterator[Row]:
-    """Yield the metric unpruned, along curves, and of what is measured beside them."""
+    """Yield the metric: unpruned, along curves and its mean over each; and how many heads can go."""
     unpruned = "unpruned model"
     yield Row("prune", unpruned, "heads", value=result.n_heads, compared=False)
     yield _metric_row(result, unpruned, result.baseline.value, better=result.sign)
@@ -205,11 +205,6 @@ def _prune_rows(result: PruneResult) -> Iterator[Row]:
     if result.max_drop is not None:
         where = f"confirmed to cost at most {result.max_drop.wanted:g}"
         yield Row("prune", where, "heads removed", value=result.max_drop.count, better=1)
-    for row in result.ablation:
-        yield number_row("prune", f"without {row.name}", result.metric, row.value)
-    for alone in result.kept_alone:
-        where = f"layer {alone.layer} with one head"
-        yield number_row("prune", where, result.metric, alone.value)
 
 
 def _metric_row(result: PruneResult, where: str, number: Estimate, **fields: Any) -> Row:

@@ -158,7 +158,3 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
     frame = "; ``.to_frame()`` gives pandas" if hasattr(result, "to_frame") else ""
     lines += _REST.format(result=result.__name__, frame=frame).splitlines()
     return "\n".join([*lines, *(["", "Examples", "--------", examples] if examples else [])])
-
-
-def public(function: Callable[P, Result]) -> Callable[P, Result]:
-    return function

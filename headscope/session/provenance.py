@@ -63,7 +63,8 @@ def provenance(
 def _model(loaded: LoadedModel) -> dict[str, Any]:
     """Describe the model: its weights, its shape, and what was removed of it."""
     all_stacks = loaded.whole or loaded
-    if loaded.weights_sha256 is not None:
+    sha256 = loaded.weights_sha256  # computed anew whenever it is asked for
+    if sha256 is not None:
         weights = "file"
     elif loaded.file is None:
         weights = "in memory"
@@ -72,7 +73,7 @@ def _model(loaded: LoadedModel) -> dict[str, Any]:
     described: dict[str, Any] = {
         "id": loaded.name,
         "revision": loaded.revision,
-        "weights_sha256": loaded.weights_sha256,
+        "weights_sha256": sha256,
         "weights": weights,
         "family": loaded.family,
         "n_layers": all_stacks.n_layers,

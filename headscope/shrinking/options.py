@@ -46,8 +46,7 @@ class ShrinkOptions(RunOptions):
 
     First the whole model in other runtimes and in 8 bits, each timed and measured here. Where that
     does not reach the target, layers get narrower, then fewer, and are distilled for some minutes
-    from the model's own outputs on text without labels. For a size in megabytes the rows of the
-    vocabulary that no text needs go too.
+    from the model's own outputs on text without labels.
 
     Examples
     --------
@@ -63,7 +62,7 @@ class ShrinkOptions(RunOptions):
         "headscope shrink demo",
         "headscope shrink demo --data dev.txt --text train.txt --speed 6 --save small",
         "headscope shrink demo --data dev.txt --text train.txt --max-drop 0.05",
-        "headscope shrink demo --data dev.txt --text train.txt --mb 9",
+        "headscope shrink demo --data dev.txt --text train.txt --mb 20",
         "headscope shrink --check small --data dev.txt --max-drop 0.1 --min-speed 3",
     )
 

@@ -23,7 +23,7 @@ from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
 from headscope.data.frequencies import find_frequencies
-from headscope.data.pieces import encode_words, placed
+from headscope.data.word_pieces import encode_words, placed
 from headscope.models.run.routing import Router, routed, use_implementation
 
 

@@ -47,10 +47,10 @@ additive-mask | attention.py | numbers of an additive mask are lost
 neuron-costs | shrinking/neurons.py | the dearest neurons go first
     largest=False).indices => largest=True).indices
 neuron-map | shrinking/neurons.py | what goes is not written by the rest
-    torch.linalg.solve(ridged[left][:, left], target[left]) => W[left]
-rotary-sine | models/layouts/rotary.py | rotates one half back
+    torch.linalg.solve(A_remaining, target[remaining]) => W[remaining]
+rotary-sine | models/layouts/steps.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
-pruned-bias | models/layouts/relative.py | the bias of other heads
+pruned-bias | models/layouts/steps.py | the bias of other heads
     bias[:, list(heads)] => bias[:, : len(heads)]
 gate-to-mean | models/run/intervene.py | half a gate to the mean
     z * site_gates + mean * (1 - site_gates)  # => z * site_gates + mean  #

@@ -32,7 +32,7 @@ def small(demo):
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 24, "sequences": 4, "control": False},
         "flow": {"limit": 16, "control": False},
-        "prune": {"methods": ["magnitude", "random"], "repairs": ["none"], "ablation": False},
+        "prune": {"methods": ["magnitude", "random"], "repairs": ["none"]},
     }
     settings["prune"] |= {"fractions": [0.5], "draws": 5, "limit": 8, "calibration_limit": 8}
     skipped = ["depth", "transfer", "linear", "symmetric", "insights"]

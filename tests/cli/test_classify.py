@@ -145,7 +145,7 @@ def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
 
 
 def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, model, tmp_path):
-    asked = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
+    asked = {"ablate": True, "prefix_matching": True}
     options = [f"--{name.replace('_', '-')}" for name in asked]
     limits = ("--limit", "12", "--ablate-limit", "4", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", tmp_path)
@@ -164,10 +164,11 @@ def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, mode
     for _ in range(2):
         again = headscope.classify(str(model), resume=True, **given, **asked)
         found = from_dict(ClassifyResult, json.loads(to_json(again)))
-        for part in ("heads", "causes", "norms"):
+        for part in ("heads", "causes"):
             assert getattr(found, part) == getattr(result, part)
-    with pytest.raises(ResumeError, match="norms differ"):
-        headscope.classify(str(model), resume=True, **given)
+    thresholds = headscope.Thresholds(rare=0.2)
+    with pytest.raises(ResumeError, match="thresholds differ"):
+        headscope.classify(str(model), resume=True, thresholds=thresholds, **given)
 
 
 def test_every_stack_has_its_part(run, tmp_path):

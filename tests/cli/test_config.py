@@ -164,7 +164,6 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
             {"method": ["fisher"], "repair": ["none"], "keep_roles": "a, b,"},
             {"methods": ["fisher"], "repairs": ["none"], "keep_roles": ["a", "b"]},
         ),
-        ("prune", {"no_roles": True, "fraction": [0.5]}, {"roles": False, "fractions": [0.5]}),
         ("report", {"only": "rank,", "text": Path("t"), "limit": 3}, {"only": ["rank"]}),
         (
             "classify",

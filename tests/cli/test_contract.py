@@ -122,11 +122,11 @@ ROWS = {
     "prune": Row(
         {
             **{"method": ["magnitude"], "repair": ["none"], "fraction": [0.5], "limit": 8},
-            **{"calibration_limit": 8, "no_roles": True},
+            **{"calibration_limit": 8},
         },
         "curves.csv",
-        "scores.csv ablation.csv kept_alone.csv",
-        "curves scores ablation",
+        "scores.csv",
+        "curves scores",
     ),
     "insights": Row(
         {"skip": "classify,spectrum,depth,flow,transfer,linear,symmetric"}, "insights.csv"

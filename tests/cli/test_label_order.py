@@ -70,7 +70,7 @@ WITHOUT = "6 of 24 examples have no label ('-') and are left out."
 @pytest.mark.parametrize(
     "words",
     [
-        ["prune", "--heads", "L0H0", "--no-roles"],
+        ["prune", "--heads", "L0H0"],
         ["symmetric", "--sentences", 2],
         ["classify", "--limit", 8, "--ablate", "--ablate-limit", 12],
     ],
@@ -94,12 +94,12 @@ def test_a_command_says_what_it_left_out_and_what_is_doubtful(
 def test_nothing_is_said_of_labels_that_are_right(classifier, right, run, tmp_path):
     data = written(tmp_path / "x.tsv", right)
     words = ("prune", classifier, "--task", "classification", "--data", data, "--heads", "L0H0")
-    result = run(*words, "--no-roles", "--format", "json").json
+    result = run(*words, "--format", "json").json
     assert (result["baseline"]["metrics"]["accuracy"], result["warnings"]) == (100.0, [])
     labels = list(map(str, right))
     labels[::4] = ["-1"] * 6
     written(data, labels)
-    result = run(*words, "--no-roles", "--format", "json").json
+    result = run(*words, "--format", "json").json
     assert result["data"]["examples"] == 18
     assert [warning.endswith(WITHOUT.replace("-", "-1")) for warning in result["warnings"]] == [
         True

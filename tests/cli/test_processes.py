@@ -104,13 +104,13 @@ def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
 def test_prune(model, tmp_path):
     repairs = ("scale", "surgeon")
     methods = ("surgeon", "random")
-    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
-    other = {"ablation": False, "save": tmp_path / "other"}
+    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40}
+    other = {"save": tmp_path / "other"}
     expected = alone("prune", model, methods=methods, repairs=repairs, **few, **other)
     words = [f"--repair={name}" for name in repairs] + [f"--method={name}" for name in methods]
-    words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40", "--no-roles"]
+    words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40"]
     saved = tmp_path / "saved"
-    more = ("--no-ablation", "--format=json", "--save", saved)
+    more = ("--format=json", "--save", saved)
     together = result_of(launch(2, "prune", model, *words, *more))
     assert together["saved"].pop("folder") == str(saved)
     expected["saved"].pop("folder")

@@ -96,7 +96,7 @@ def test_nothing_in_a_model_folder_runs(name, run, copy, tmp_path):
     ATTACKS[name](copy, trace)
     before = sorted(path.name for path in copy.rglob("*"))
     # prune compares embeddings, and so reads the modules of a sentence-transformers folder too.
-    few = ("--limit", "4", "--calibration-limit", "4", "--no-roles")
+    few = ("--limit", "4", "--calibration-limit", "4")
     outcome = run("prune", copy, "--heads", "L0H0", *few, "--format", "json")
     assert outcome.code in (0, 1), outcome.stderr
     assert "Traceback" not in outcome.stderr

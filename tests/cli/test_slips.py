@@ -51,7 +51,6 @@ SLIPS: dict[str, list[Row]] = {
         ("--keep-roles banana", "no role"),
         ("--method importance-token", "label"),
         ("--draws 2", "5 or more", 2),
-        ("--method roles --no-roles", "what the heads do"),
         ("--save out", "one model", 2),
         ("--fraction 1 --method fisher --save out", "everything", 2),
         ("--task seq2seq --data pairs.tsv --heads L0H0", "is no encoder-decoder model"),

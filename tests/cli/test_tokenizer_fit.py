@@ -34,7 +34,7 @@ READING: dict[str, dict[str, Any]] = {
     "attribute": {"first": KNOWN, "second": KNOWN},
     "spectrum": {"length": 16, "sequences": 2},
     "linear": {"sentences": 2},
-    "prune": {"heads": "L0H0", "roles": False, "limit": 8},
+    "prune": {"heads": "L0H0", "limit": 8},
 }
 
 
@@ -109,7 +109,7 @@ def test_the_file_is_read_and_the_class_is_said_by_every_command(run, model, tmp
         ("explain", folder, "x dog"),
         ("validate", folder),
         ("rank", folder, "--no-fresh"),
-        ("prune", folder, "--heads", "L0H0", "--data", text, "--no-roles", "--save", saved),
+        ("prune", folder, "--heads", "L0H0", "--data", text, "--save", saved),
     )
     for command in commands:
         done = run(*command, "--format", "json")

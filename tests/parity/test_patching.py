@@ -22,7 +22,7 @@ from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, pa
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
 from headscope.data.files import Sentence
-from headscope.data.pieces import encode_words, placed
+from headscope.data.word_pieces import encode_words, placed
 from headscope.models.run import replay
 from headscope.reports.reading import Results
 from headscope.reports.section_rows import rows_of

@@ -223,7 +223,7 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
         str(tmp_path / "model"),
         **{"task": "seq2seq", "data": data, "calibration": data, "step": step},
         **{"methods": ["surgeon"], "repairs": ["none"]},
-        **{"validate": False, "ablation": False},
+        **{"validate": False},
     )
     found = decide(
         "cross_attention", Evidence(prune=pruned, stacks=("encoder", "decoder", "cross"))

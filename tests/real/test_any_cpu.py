@@ -88,7 +88,6 @@ def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, on_both):
             limit=4,
             calibration_limit=4,
             draws=5,
-            ablation=False,
             roles=roles,
             validate=False,
         )

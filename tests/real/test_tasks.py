@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from measuring import measured
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
@@ -47,7 +48,7 @@ def test_arabic_names_in_latin_letters(shared):
     """Greedy decoding is known to write 22.0% of the first 600 names exactly."""
     loaded = headscope.load(str(shared / "models/ar-en-transliteration"), task_head="auto")
     pairs = shared / "data/ar-en-test.tsv"
-    found = headscope.measure(loaded, "seq2seq", read_translations(pairs).pick(range(600)))
+    found = measured(loaded, "seq2seq", read_translations(pairs).pick(range(600)))
     assert found.metrics["exact_match"] == 22.0
     assert found.metrics["token_accuracy"] == pytest.approx(80.72, abs=0.02)
     assert 50 < found.metrics["bleu_characters"] < 65

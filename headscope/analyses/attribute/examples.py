@@ -23,7 +23,8 @@ from headscope.data.examples import (
     without_shared,
 )
 from headscope.data.labels import class_number
-from headscope.data.pieces import readable_pieces, special_ids
+from headscope.data.pieces import special_ids
+from headscope.data.readable_pieces import readable_pieces
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
@@ -325,7 +326,7 @@ def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
-            ends=ends,
+            target_ends=ends,
             pad_id=loaded.pad_id,
             max_new_tokens=most,
         )

@@ -27,7 +27,8 @@ from headscope.analyses.attribute.result import Faithfulness, RankingCurve
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.core.rounding import ROUNDING, tied
-from headscope.data.token_rows import halve, sentences_of
+from headscope.data.halves import halve
+from headscope.data.token_rows import sentences_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Outputs

@@ -26,7 +26,7 @@ from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
-from headscope.tasks.base import TOKEN_HEADS, one_position
+from headscope.tasks.positions import TOKEN_HEADS, one_position
 
 #: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
 #: that round to float32 inside (the norms of some families) 1e-7.

@@ -48,7 +48,7 @@ from headscope.core.progress import Progress, silent
 from headscope.core.rounding import above
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
-from headscope.data.pieces import readable_pieces
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
 from headscope.models.run.head_outputs import head_outputs
@@ -237,7 +237,7 @@ def _joint(values: Array, of: int) -> JointEstimate:
         return JOINTLY_UNKNOWN
     error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
     half = [float(t_half_width(error, n))]
-    return joint_mean([float(values.mean())], half, half, of=of, n=n)
+    return joint_mean([float(values.mean())], half, half, n_means=of, n=n)
 
 
 def _mean(values: Array) -> Estimate:

@@ -34,7 +34,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
-from headscope.data.token_rows import halve
+from headscope.data.halves import halve
 from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
@@ -174,7 +174,7 @@ def _remove_each(
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return joint_mean(losses, downs, ups, of=len(units.members), n=task.n_examples)
+        return joint_mean(losses, downs, ups, n_means=len(units.members), n=task.n_examples)
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):

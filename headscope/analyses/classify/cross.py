@@ -1,4 +1,4 @@
-r"""Cross-attention heads: do they read the source in order, how sharply, and do they align words?
+r"""Cross-attention heads: do they read the source in order, and how sharply?
 
 A pattern has a row for each token that the decoder reads (queries) and a column for each token of
 the source (keys). Over content tokens alone, i = 0 .. m_q - 1 of the target and 0 .. m_k - 1 of the
@@ -11,23 +11,16 @@ Alignment is a mean over pairs; everything else is a mean over content queries, 
 that an interval can treat the pair as the unit that was sampled. Pairs with fewer than three
 content queries or content keys have no order worth the name; they are left out and counted.
 
-Where words are aligned, the word-level attention W of a head has a row for each word of the target
-(mean over the queries at which the decoder is to write a piece of it) and a column for each word of
-the source (sum over its pieces). Its argmax is scored as a relation is (``syntactic.py``), from
-target to source; offsets and the kernel count from the straight line between the ends of both
-sides. W also says which words are aligned: A are those with a weight of at least t. With S the sure
-links, P the sure and possible ones::
-
-    precision = \|A & P\| / \|A\|        recall = \|A & S\| / \|S\|
-    alignment error rate = 1 - (\|A & S\| + \|A & P\|) / (\|A\| + \|S\|)
-
-The threshold t is the best one on half A of the pairs of texts; the numbers are those of half B.
+Where a user has labelled pairs of words, the word-level attention of a head has a row for each word
+of the target (mean over the queries at which the decoder is to write a piece of it) and a column
+for each word of the source (sum over its pieces). Its argmax is scored as a relation is
+(``syntactic.py``), from target to source; offsets and the kernel count from the straight line
+between the ends of both sides.
 
 References
 ----------
 Spearman 1904, The American Journal of Psychology 15; Voita et al. 2019, arXiv:1905.09418
-(confidence); Och & Ney 2003, A Systematic Comparison of Various Statistical Alignment Models,
-section 3.
+(confidence).
 """
 
 from __future__ import annotations
@@ -39,8 +32,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.optional_results import Alignments, HeadLinks, LinkScore
-from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import (
     FARTHEST,
     LONG,
@@ -51,20 +42,11 @@ from headscope.analyses.classify.rows import (
     ordered_queries,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
-from headscope.core.accumulator import Accumulator, Array, Parts, numpy, zeros
+from headscope.core.accumulator import Array, Parts, numpy
 from headscope.core.activations import Activations
-from headscope.core.roles import PAIR
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batches import AlignedWords, Batch
-from headscope.data.pairs import ALIGNED
-from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import effective_units, finite, ratio_error, share_interval
-
-# Thresholds of links: 0.02, 0.04, ... 0.98.
-STEP = 0.02
-STEPS = 49
-_SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
+from headscope.data.batches import Batch
 
 
 class CrossHeads(QueryMeans, RowMeasure):
@@ -163,144 +145,74 @@ def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tenso
     return (rank * centred).sum(dim=2) / torch.where(spread == 0, 1.0, norm)  # exact, too
 
 
-class Agreement(Accumulator):
-    """Links at every threshold and in each half, with sums by pair of texts for intervals."""
+class LabelledHeads(Parts):
+    """Sums over a user's pairs of target and source words, fed from the sites of cross-attention.
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        #: (3, halves, n_layers, n_heads, thresholds): links of the head, the sure and the possible
-        #: of them; and over pairs, of both terms of the error rate: N^2, N D, D^2
-        self.links, self.squares = zeros(2, 3, 2, n_layers, n_heads, STEPS, dtype=np.int64)
-        self.sure, self.units = zeros(2, 2, dtype=np.int64)  # By half: sure links; pairs of texts
-
-    def add(
-        self, layer: int, heads: slice, weights: Tensor, words: AlignedWords, rows: slice
-    ) -> None:
-        """Add word-level attention, (rows, heads, target words, source words), of some heads."""
-        step = (weights / STEP + _SLACK).floor().long().clamp(0, STEPS).flatten(2)
-        counts = []
-        for mask in (words.inside, words.sure, words.possible):
-            counted = mask[rows, None].flatten(2).long().expand_as(step)
-            at_step = counted.new_zeros(*step.shape[:2], STEPS + 1).scatter_add_(2, step, counted)
-            counts.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
-        sure = words.sure[rows].sum(dim=(1, 2))
-        n = counts[1] + counts[2]
-        d = counts[0] + sure[:, None, None]
-        for total, parts in ((self.links, counts), (self.squares, [n * n, n * d, d * d])):
-            for half in (0, 1):
-                chosen = torch.stack(parts)[:, words.half[rows] == half]
-                total[:, half, layer, heads] += numpy(chosen.sum(dim=1))
-
-    def count(self, words: AlignedWords) -> None:
-        """Count pairs and sure links, which are the same for all heads."""
-        np.add.at(self.sure, numpy(words.half), numpy(words.sure.sum(dim=(1, 2))))
-        np.add.at(self.units, numpy(words.half), 1)
-
-    def score(self, layer: int, head: int) -> LinkScore:
-        """Return one head's score on half B, at the threshold that is best on half A."""
-        links, sure, possible = self.links[:, :, layer, head]  # (halves, thresholds) each
-        both = sure + possible
-        size = links + self.sure[:, None]
-        error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
-        t = int(error[0].argmin())
-        of_n, products, of_d = self.squares[:, 1, layer, head, t]
-        terms = both[1, t], of_n, products, size[1, t], of_d, int(self.units[1])
-        value = float(error[1, t])
-        n = int(links[1, t])
-        units = effective_units(size[1, t], of_d)
-        low, high = map(float, share_interval(value, ratio_error(*terms), units))
-        return LinkScore(
-            threshold=round(STEP * (t + 1), 2),
-            precision=int(possible[1, t]) / n if n else None,
-            recall=int(sure[1, t]) / int(self.sure[1]) if self.sure[1] else None,
-            error=Estimate(value, finite(low), finite(high)),
-            links=n,
-        )
-
-
-class AlignedHeads(Parts):
-    """Sums over aligned pairs of texts, fed from the sites of cross-attention."""
+    Edges, swapped pairs and kernel are those of :mod:`.syntactic`; distances are counted from the
+    straight line between the ends of both sides.
+    """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.syntactic = Syntactic(n_layers, n_heads)
-        #: As ``syntactic``, against the alignments of other pairs
+        #: As ``syntactic``, against the pairs of other texts
         self.swapped = Syntactic(n_layers, n_heads, swapped=True)
         self.kernel = Kernel(n_layers, n_heads, 2 * FARTHEST + 1)
-        self.agreement = Agreement(n_layers, n_heads)
-        self.others = Agreement(1, 2)  # Of the mean over all heads, and of the straight line
 
     def parts(self) -> Mapping[str, Any]:
         """Return the accumulators."""
-        return {name: part for name, part in vars(self).items() if isinstance(part, Accumulator)}
+        return {"syntactic": self.syntactic, "swapped": self.swapped, "kernel": self.kernel}
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares; without words nothing is added."""
         self._words = batch.words
         self._layer = 0
-        if (words := self._words) is None:
+        words = batch.words
+        if words is None:
             return
-        size = words.distance.shape
-        shape = self.syntactic.hits.shape[1:]
-        self._looks_at, self._by_mean = words.pieces.new_zeros(2, size[0], *shape, size[1])
-        self._total = words.of_source.new_zeros(size)
-        self._seen = 0
-        self._used = words.inside & (words.half == 0)[:, None, None]
-        used = numpy(words.near(FARTHEST)[self._used])
-        self.kernel.pairs += np.bincount(used, minlength=2 * FARTHEST + 1)
-        for part in (self.agreement, self.others):
-            part.count(words)
+        n_rows, n_targets, _ = words.distance.shape
+        heads = self.syntactic.hits.shape[1:]
+        #: The source word that each head looks at, by sums and by means over pieces:
+        #: (rows, n_layers, n_heads, target words)
+        self._looks_at = words.pieces.new_zeros(n_rows, *heads, n_targets)
+        self._looks_at_by_mean = words.pieces.new_zeros(n_rows, *heads, n_targets)
+        self._first_half = words.inside & (words.half == 0)[:, None, None]
+        distances = numpy(words.near(FARTHEST)[self._first_half])
+        self.kernel.pairs += np.bincount(distances, minlength=2 * FARTHEST + 1)
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        if site.stack != "cross" or (words := self._words) is None:
+        words = self._words
+        if site.stack != "cross" or words is None:
             return
         rows = site.rows
-        layer = self._layer
-        heads = site.heads
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        of_target, of_source = (
-            side[rows].to(pattern.dtype) for side in (words.of_target, words.of_source)
-        )
+        of_target = words.of_target[rows].to(pattern.dtype)
+        of_source = words.of_source[rows].to(pattern.dtype)
+        # From tokens to words: (rows, heads, target words, source words)
         weights = torch.einsum("btq,bhqk,bsk->bhts", of_target, pattern, of_source)
         pieces = words.pieces[rows, None, None]
         per_piece = weights / pieces.clamp(min=1)
         outside = -OUT * (pieces == 0).to(weights.dtype)
-        self._looks_at[rows, layer, heads] = first_largest(weights + outside)[1]
-        self._by_mean[rows, layer, heads] = first_largest(per_piece + outside)[1]
-        self.agreement.add(layer, heads, weights, words, rows)
-        self._total[rows] += weights.sum(dim=1).to(self._total.dtype)
-        self._seen += weights.shape[1] * (rows.start == 0)  # heads, each once
-        used = widest(per_piece * self._used[rows, None]).transpose(0, 1).flatten(1)
-        index = words.near(FARTHEST)[rows].flatten().expand_as(used)
-        by_distance = used.new_zeros(len(used), 2 * FARTHEST + 1).scatter_add_(1, index, used)
-        self.kernel.sums[layer, heads] += numpy(by_distance)
+        _, looks_at = first_largest(weights + outside)
+        _, looks_at_by_mean = first_largest(per_piece + outside)
+        self._looks_at[rows, self._layer, site.heads] = looks_at
+        self._looks_at_by_mean[rows, self._layer, site.heads] = looks_at_by_mean
+        # The kernel is taken of the first half alone.
+        counted = widest(per_piece * self._first_half[rows, None]).transpose(0, 1).flatten(1)
+        distance = words.near(FARTHEST)[rows].flatten().expand_as(counted)
+        by_distance = counted.new_zeros(len(counted), 2 * FARTHEST + 1)
+        by_distance.scatter_add_(1, distance, counted)
+        self.kernel.sums[self._layer, site.heads] += numpy(by_distance)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Add what the layers of a batch have in common once the last one has been observed."""
-        self._layer += stack == "cross"
+        """Count the batch's trials once its last layer has been observed."""
+        if stack == "cross":
+            self._layer += 1
         words = self._words
         if words is None or self._layer < self.syntactic.hits.shape[1]:
             return
-        looked = self._looks_at.flatten(1, 2), self._by_mean.flatten(1, 2)
-        for part in (self.syntactic, self.swapped):
-            part.add(*looked, words)
-        others = torch.stack([self._total / self._seen, (words.distance == 0).float()], dim=1)
-        self.others.add(0, slice(0, 2), others, words, slice(0, len(others)))
+        looks_at = self._looks_at.flatten(1, 2)
+        looks_at_by_mean = self._looks_at_by_mean.flatten(1, 2)
+        self.syntactic.add(looks_at, looks_at_by_mean, words)
+        self.swapped.add(looks_at, looks_at_by_mean, words)
         self._words = None
-
-    def alignments(self, judged: Mapping[tuple[int, int], HeadResult]) -> Alignments:
-        """Compare heads with the role with simpler links; ``judged``: by position in the sums."""
-        heads = [
-            HeadLinks(head.layer, head.head, self.agreement.score(*position), stack="cross")
-            for position, head in judged.items()
-        ]
-        roles = {(head.layer, head.head): head.roles for head in judged.values()}
-        last = max(head.layer for head in heads)
-        errors = [float(head.links.error) for head in heads]
-        return Alignments(
-            alignment_heads=tuple(at for at, names in roles.items() if PAIR + ALIGNED in names),
-            all_heads=self.others.score(0, 0),
-            first_of_last=next(head.links for head in heads if head.layer == last),
-            straight=self.others.score(0, 1),
-            random=Estimate(sum(errors) / len(errors), min(errors), max(errors)),
-            heads=tuple(heads),
-        )

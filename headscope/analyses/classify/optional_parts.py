@@ -1,4 +1,4 @@
-"""Optional parts of ``classify``, as shown: norms, repeats, patched heads and removed heads."""
+"""Optional parts of ``classify``, as shown: repeats, patched heads and removed heads."""
 
 from __future__ import annotations
 
@@ -34,53 +34,12 @@ _PATCH_VERDICTS = {
 def more(result: ClassifyResult) -> Iterator[b.Details]:
     """Show the optional measurements that were run."""
     for title, part, show in (
-        ("Norm-weighted attention", result.norms, _norms),
         ("Prefix matching", result.prefix, _prefix),
         ("Do heads carry their role?", result.patching, _patches),
         ("Heads removed one at a time", result.causes, _removals),
     ):
         if part is not None:
             yield b.Details(title, list(show(result)))
-
-
-def _norms(result: ClassifyResult) -> Iterator[b.Block]:
-    """Show which labels remain when keys count by the norm of what they contribute."""
-    roles = result.norms.roles if result.norms else ()
-    several = len(result.stacks) > 1
-    survivors = []
-    for row in (row for row in roles if row.heads and row.mass is not None):
-        where = f" of the {row.stack}" if several else ""
-        named = ", ".join(row.kept[:4]) + (", ..." if len(row.kept) > 4 else "")
-        survivors.append(
-            f"{len(row.kept)} of {row.heads} {role_name(row.role)} heads{where} keep the label"
-            + (f" ({named})" if named else "")
-        )
-    yield b.Text(
-        f"By the norm of what keys contribute: {'; '.join(survivors)}."
-        if survivors
-        else "By the pattern no head looks at special tokens or punctuation, so none can lose it.",
-        "lead",
-    )
-    columns: list[b.Column] = [
-        ("role", lambda r: f"{r.stack}: " * several + role_name(r.role), str),
-        ("heads", "heads", str),
-        ("kept", lambda r: len(r.kept), str),
-        ("95% interval", "share.interval", ends),
-        ("gained", lambda r: len(r.gained), str),
-        ("weight", "mass", 2),
-        ("by norms", "norm_mass", 2),
-        ("random weights", "control_heads", lambda n: "-" if n is None else str(n)),
-        ("kept", "control_kept", lambda n: "-" if n is None else str(n)),
-    ]
-    yield b.Table(columns, roles, on=b.VERBOSE | b.PAGE)
-    yield b.Text(
-        "All other numbers of this run weigh each key by the norm of what it contributes, "
-        "||P v W_O||, as a share of the row. heads: with the role by the pattern itself; kept: by "
-        "norms too; gained: by norms alone; weight: mean weight on such tokens over these heads, "
-        "by the pattern and by norms; random weights: the same counts with random weights.",
-        "soft",
-        b.VERBOSE | b.PAGE,
-    )
 
 
 def _prefix(result: ClassifyResult) -> Iterator[b.Block]:

@@ -1,6 +1,6 @@
 """Result values of the optional measurements of ``classify``.
 
-Norms, repeated tokens, removed heads, patched heads, and pairs of words of a user's own.
+Repeated tokens, removed heads, patched heads, and pairs of words of a user's own.
 """
 
 from __future__ import annotations
@@ -8,34 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from headscope.core.heads import Head
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.estimate import Estimate, JointEstimate
-
-
-@dataclass(frozen=True)
-class RoleSurvival:
-    """One role of one stack, by the pattern and by the norms of what it adds up."""
-
-    role: str  # Key of the role
-    stack: str  # ``encoder``, ``decoder`` or ``cross``
-    heads: int  # That have it by the pattern
-    kept: tuple[str, ...]  # Those of them that have it by norms too
-    gained: tuple[str, ...]  # Heads that have it by norms alone
-    share: Estimate  # Of those heads, the share that keeps it; Wilson interval
-    #: Of special and punctuation, over the heads that have the role by the pattern: mean share of
-    #: such tokens by the pattern, and by norms.
-    mass: float | None = None
-    norm_mass: float | None = None
-    control_heads: int | None = None  # The same counts with random weights, if asked for
-    control_kept: int | None = None
-
-
-@dataclass(frozen=True)
-class ValueNorms:
-    """How the labels of a run by norms differ from those of the same run by the pattern."""
-
-    roles: tuple[RoleSurvival, ...]  # Stack by stack; without roles that no head has either way
 
 
 @dataclass(frozen=True)
@@ -204,44 +178,8 @@ class Patching:
 
 
 @dataclass(frozen=True)
-class LinkScore:
-    """How well word-level attention finds the links of an alignment, on half B of the pairs."""
-
-    threshold: float  # Weight from which words count as aligned: the best one on half A
-    precision: float | None  # Share of its links that are sure or possible; None without a link
-    recall: float | None  # Share of the sure links that it finds; None where none is sure
-    #: Alignment error rate (Och & Ney 2003), 0 is best; normal interval with the pair of texts as
-    #: the unit.
-    error: Annotated[Estimate, Compare("alignment error rate", better=-1)]
-    links: int  # That it gives
-
-
-@dataclass(frozen=True)
-class HeadLinks(Head):
-    """The links of one cross-attention head."""
-
-    links: Annotated[LinkScore, Compare()]
-
-
-@dataclass(frozen=True)
-class Alignments:
-    """Which cross-attention heads align words, compared with simpler links."""
-
-    #: (layer, head) of those with the role, as ``alignment_heads`` of a generation config
-    alignment_heads: tuple[tuple[int, int], ...]
-    all_heads: LinkScore  # The mean attention of all heads
-    first_of_last: LinkScore  # The first head of the last layer
-    straight: LinkScore  # The straight line from the first words of both sides to the last ones
-    #: Error rate of a head that is drawn at random: the mean over all heads, and as interval the
-    #: best and the worst of them
-    random: Estimate
-    heads: Annotated[tuple[HeadLinks, ...], Compare(where="{0.name}")]  # By layer and head
-
-
-@dataclass(frozen=True)
 class UserPairs:
     """Pairs of words, labelled by a user, that heads were scored on."""
 
-    stack: str  # Whose heads: ``encoder``, or ``cross`` for alignments of two texts
+    stack: str  # Whose heads: ``encoder``, or ``cross`` for pairs of target and source
     labels: Annotated[tuple[str, ...], Setting("labels of pairs")]  # Each is a role
-    alignments: Annotated[Alignments | None, Compare()] = None  # Of cross-attention alone

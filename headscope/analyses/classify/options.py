@@ -43,9 +43,7 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify demo --text lines.txt --language en --format json",
         "headscope classify ./my-marian --text pairs.tsv --control -o out/",
         "headscope classify demo --pairs coreference.tsv",
-        "headscope classify ./my-marian --text pairs.tsv --pairs pairs.align",
         "headscope classify demo --ablate --prefix-matching",
-        "headscope classify demo --norm-weighted --control",
         "headscope classify demo --treebank en_ewt-ud-test.conllu --patch",
     )
     in_report: ClassVar[dict[str, Any]] = {
@@ -68,8 +66,8 @@ class ClassifyOptions(ResumableOptions):
     pairs: Annotated[
         str | Path | None,
         Option(
-            help="Which heads follow these pairs of words? Rows of text, from, to, label; beside "
-            "a table of source and target alignments (0-0 1-2), a line for each row."
+            help="Which heads follow these pairs of words? Rows of text, from, to, label; for "
+            "cross-attention of source, target, from, to, label."
         ),
     ] = None
     stack: Annotated[str | None, STACK] = None
@@ -95,14 +93,6 @@ class ClassifyOptions(ResumableOptions):
     control: Annotated[bool, Usual(help="Measure random weights too and count their labels.")] = (
         False
     )
-    norm_weighted: Annotated[
-        bool,
-        Option(
-            help="Weigh each key by the norm of what it contributes, in place of the pattern; says "
-            "which labels of the pattern stay.",
-            flags=("--norm-weighted",),
-        ),
-    ] = False
     prefix_matching: Annotated[
         bool,
         Usual(
@@ -159,6 +149,10 @@ class ClassifyOptions(ResumableOptions):
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
             raise UnusedOptionError(
                 "task and data say what ablate measures; ask for ablate too, or leave them out."
+            )
+        if self.pairs is not None and self.corpus is not None:
+            raise UnusedOptionError(
+                "pairs come with their own text; leave out the treebank or text, or the pairs."
             )
         if not self.patch and self.patch_pairs != PATCH_PAIRS:
             raise UnusedOptionError(

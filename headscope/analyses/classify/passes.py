@@ -10,25 +10,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple
 
-from headscope.analyses.classify.cross import AlignedHeads, CrossHeads
+from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.optional_results import Alignments
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import kernel_hits
-from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.memory import give_back
 from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
-from headscope.data.corpus import AlignedPair, Corpus, Pair
+from headscope.data.corpus import Corpus, Pair
+from headscope.data.cross_pairs import check_characters, collate_labelled, encode_labelled
 from headscope.data.frequencies import Frequencies
-from headscope.data.pairs import check_characters, collate_aligned, encode_aligned
-from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
+from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.models.run.side_by_side import side_by_side
@@ -111,34 +109,31 @@ class Run:
     thresholds: Thresholds
     progress: Progress  # Gets (pass, rows done, rows) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
-    norm_weighted: bool = False  # Whether keys count by what they contribute
-    aligned: bool = False  # Whether pairs of texts come with alignments
+    labelled: bool = False  # Whether sources and targets come with a user's pairs of words
 
     def measure(
         self, loaded: LoadedModel, stacks: Sequence[str], batches: Batches[Any, Any], name: str
     ) -> StackSums:
         """Stream a corpus through some stacks of a whole model once; sums of all processes."""
-        blank = partial(blank_sums, loaded, self.stacks, self.aligned)
+        blank = partial(blank_sums, loaded, self.stacks, self.labelled)
         done, sums = self.state.load(blank(), name)
-        aligned = sums.aligned if "cross" in stacks else None
+        labelled = sums.labelled if "cross" in stacks else None
 
         @contextmanager
         def reading(replica: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
             additions: list[Addition] = []
-            parts: list[RowReducer | AlignedHeads] = []
+            parts: list[RowReducer | LabelledHeads] = []
             for stack in stacks:
                 part = sums.by_stack[stack]
                 view = loaded.only(stack)
                 # Batches of a copy of the model are added later, in the order of the corpus.
                 later = partial(_add_later, additions, part)
                 parts.append(RowReducer(view.n_layers, view.n_heads, later, stack))
-            if aligned is not None:
-                parts.append(aligned)
+            if labelled is not None:
+                parts.append(labelled)
             sites = [site for site in replica.sites if site.stack in stacks]
             others = [site for site in replica.sites if site.stack not in stacks]
             observers: Sequence[SiteObserver] = parts
-            if self.norm_weighted:
-                observers = [NormWeighted(part, sites) for part in parts]
             with routed(replica.model, Router(sites, observers, others=others)) as router:
 
                 def read(item: tuple[int, Batch]) -> _Read:
@@ -153,10 +148,10 @@ class Run:
 
                 yield read
 
-        # Of an interrupted run the first batches are already in the sums; alignments are added to
-        # them at once.
+        # Of an interrupted run the first batches are already in the sums; a user's pairs are added
+        # to them at once.
         index = done
-        alone = aligned is not None
+        alone = labelled is not None
         read = side_by_side(loaded, batches.after(done), reading, alone=alone)
         for index, (seen, additions) in enumerate(read, start=done + 1):
             for add in additions:
@@ -175,11 +170,11 @@ def _add_later(additions: list[Addition], part: HeadMeasures | CrossHeads, *batc
     additions.append(partial(part.update, *batch))
 
 
-def blank_sums(loaded: LoadedModel, stacks: Sequence[str], aligned: bool = False) -> StackSums:
+def blank_sums(loaded: LoadedModel, stacks: Sequence[str], labelled: bool = False) -> StackSums:
     """Make the empty sums of one pass."""
     views = {stack: loaded.only(stack) for stack in stacks}
     shapes = {stack: (view.n_layers, view.n_heads) for stack, view in views.items()}
-    return StackSums(shapes, aligned=aligned)
+    return StackSums(shapes, labelled=labelled)
 
 
 class StackLabels(NamedTuple):
@@ -189,7 +184,6 @@ class StackLabels(NamedTuple):
     untestable: dict[str, str]
     corpus: StackCorpus
     swapped: SwappedControl | None = None
-    alignments: Alignments | None = None
 
 
 @dataclass(frozen=True)
@@ -215,8 +209,8 @@ class Reading:
             sites = loaded.only(stack).sites
             ids = [tuple(site.head_ids) for site in sites]
             labels = self.corpus.labels_of(stack)
-            edges: HeadMeasures | AlignedHeads | None = None  # What holds the sums on edges
-            kernel = swapped_edges = swapped_sources = alignments = None
+            edges: HeadMeasures | LabelledHeads | None = None  # What holds the sums on edges
+            kernel = swapped_edges = swapped_sources = None
             if isinstance(part, CrossHeads):
                 queries = int(part.queries[part.quantities.index("confidence")])
                 # Pairs that are too short to show an order are skipped, too.
@@ -224,7 +218,7 @@ class Reading:
                 if name == "model" and self.swapped is not None:
                     other = run.measure(loaded, ["cross"], self.swapped, "swapped sources")
                     swapped_sources = other.by_stack[stack]
-                edges = sums.aligned
+                edges = sums.labelled
             else:
                 queries = int(part.positional.content)
                 left_out = int(part.profile.left_out)
@@ -248,11 +242,8 @@ class Reading:
                 labels=labels,
             )
             heads = tuple(dataclasses.replace(h, layer=sites[h.layer].layer) for h in heads)
-            if isinstance(edges, AlignedHeads):
-                places = ((row, i) for row, names in enumerate(ids) for i in range(len(names)))
-                alignments = edges.alignments(dict(zip(places, heads, strict=True)))
             reasons = untestable(part, thresholds, edges=scored, labels=labels, stack=stack)
-            yield StackLabels(heads, reasons, read, swapped_edges, alignments)
+            yield StackLabels(heads, reasons, read, swapped_edges)
 
     def _measured(self, sums: StackSums) -> int:
         """Return how many sentences or pairs could be read; none is an error."""
@@ -304,14 +295,14 @@ def readings(
 
     padded = partial(collate_pairs, pad_id=loaded.pad_id)
     batches: Batches[Any, Any] = Batches(n, read, encode, padded)
-    if (with_links := corpus.aligned) is not None:
-
-        def read_aligned() -> Iterator[AlignedPair]:
-            return itertools.islice(with_links(), n)
-
-        links = partial(encode_aligned, loaded, ends=ends)
-        together = partial(collate_aligned, pad_id=loaded.pad_id)
-        batches = Batches(n, read_aligned, lambda rows, first: links(rows, check=first), together)
+    if (labelled := corpus.labelled) is not None:
+        # As above, with a user's pairs of words.
+        batches = Batches(
+            n,
+            read=lambda: itertools.islice(labelled(), n),
+            encode=lambda texts, check: encode_labelled(loaded, texts, ends, check=check),
+            collate=partial(collate_labelled, pad_id=loaded.pad_id),
+        )
     # Another source is found by its tokens, so every process encodes all pairs.
     swapped = Batches(n, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded)
     return [*texts, Reading(deep, corpus, batches, ", pairs", swapped)]

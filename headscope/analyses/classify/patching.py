@@ -44,7 +44,7 @@ from headscope.core.rounding import ROUNDING
 from headscope.core.widest import exact
 from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus
-from headscope.data.pieces import encode_words, placed
+from headscope.data.word_pieces import encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel

@@ -15,7 +15,6 @@ from headscope.analyses.classify.optional_results import (
     PrefixMatching,
     PrefixScore,
     UserPairs,
-    ValueNorms,
 )
 from headscope.core.heads import Head, layer_numbers
 from headscope.core.roles import Role, role_in, roles_of
@@ -278,8 +277,6 @@ class ClassifyResult(Measured):
     #: How heads were removed, and whether those with a role matter more; None unless asked for.
     causes: Annotated[Causes | None, Compare(), Setting()] = None
     prefix: PrefixMatching | None = None  # Of the scores on repeated tokens; None unless asked for
-    #: Which labels of the pattern norms leave; None where heads were labelled by the pattern.
-    norms: ValueNorms | None = None
     #: Whether relations without a label, rates by offset and mean patterns are left out, as they
     #: are in what ``--format json`` prints without ``--verbose``.
     brief: bool = False

@@ -22,7 +22,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW, as_corpus
 from headscope.data.frequencies import find_frequencies
-from headscope.data.pairs import open_labelled, with_alignments
+from headscope.data.pairs import open_labelled
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
@@ -40,10 +40,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     if options.pairs is None:
         corpus = as_corpus(options.corpus)
-    elif options.corpus is None:
-        corpus = open_labelled(options.pairs, limit)
     else:
-        corpus = with_alignments(as_corpus(options.corpus), options.pairs, limit)
+        corpus = open_labelled(options.pairs, limit)
     source = options.frequencies, options.language
     words = None if options.frequencies is None else find_frequencies(corpus, *source)
     examples = None
@@ -66,7 +64,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if read.labels and not any(labels.values()):
         needed = "cross" if read.n_pairs else "encoder"
         raise InputError(
-            f"Pairs are scored in the attention of an encoder, alignments in cross-attention; "
+            f"Pairs in one text are scored in an encoder, pairs of source and target in "
+            f"cross-attention; "
             f"{options.pairs} needs the stack {needed}, and of {opened.name} "
             f"{' and '.join(stacks)} would be measured."
         )
@@ -89,26 +88,24 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         "thresholds": least,
         "control": options.control,
         "batches": [WINDOW, BATCH_TOKENS],
-        "norms": options.norm_weighted,
     }
-    aligned = read.aligned is not None
+    with_pairs = read.labelled is not None
     saved = open_state(
         options.state,
         options.resume,
         identity,
-        lambda: blank_sums(loaded, stacks, aligned),
+        lambda: blank_sums(loaded, stacks, with_pairs),
         loaded,
         seed,
         by_process=True,
     )
-    shared = Run(stacks, thresholds, options.tell, saved, options.norm_weighted, aligned)
+    shared = Run(stacks, thresholds, options.tell, saved, with_pairs)
 
     def labelled(model: LoadedModel, name: str, run: Run = shared) -> list[StackLabels]:
         return [labels for text in texts for labels in text.label(model, run, name)]
 
     by_stack = labelled(loaded, "model")
     heads = _heads(by_stack)
-    random = tuple[HeadResult, ...]()
     control: ControlResult | None = None
     twin: LoadedModel | None = None
     if options.control:
@@ -116,12 +113,10 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
 
         twin = random_twin(loaded, seed)
         random_stacks = labelled(twin, "control")
-        random = _heads(random_stacks)
         control = _random_control(random_stacks, seed, labels)
     if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
         control = replace(control or ControlResult(), swapped=swapped)
-    alignments = next((s.alignments for s in by_stack if s.alignments), None)
-    pairs = [UserPairs(stack, names, alignments) for stack, names in labels.items() if names]
+    pairs = [UserPairs(stack, names) for stack, names in labels.items() if names]
     *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
@@ -152,15 +147,6 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             for role, why in item.untestable.items()
         },
     )
-    if options.norm_weighted:  # which labels of the pattern itself do norms leave?
-        from headscope.analyses.classify.value_norms import compare
-
-        pattern = replace(shared, norm_weighted=False)
-        of_twin = None
-        if twin is not None:
-            of_twin = _heads(labelled(twin, "control by the pattern", pattern)), random
-        by_pattern = _heads(labelled(loaded, "by the pattern", pattern))
-        result = replace(result, norms=compare(by_pattern, heads, of_twin, read.labels))
     if options.prefix_matching:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
 

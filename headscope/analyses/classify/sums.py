@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.cross import AlignedHeads, CrossHeads
+from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
@@ -247,14 +247,16 @@ class HeadMeasures(Parts):
 class StackSums(Parts):
     """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, int]], *, aligned: bool = False) -> None:
-        #: Of cross-attention, where pairs of texts come with alignments
-        self.aligned = AlignedHeads(*shapes["cross"]) if aligned and "cross" in shapes else None
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], *, labelled: bool = False) -> None:
+        #: Of cross-attention, where sources and targets come with a user's pairs of words
+        self.labelled: LabelledHeads | None = None
+        if labelled and "cross" in shapes:
+            self.labelled = LabelledHeads(*shapes["cross"])
         self.by_stack: dict[str, HeadMeasures | CrossHeads] = {
             stack: CrossHeads(*shape) if stack == "cross" else HeadMeasures(*shape)
             for stack, shape in shapes.items()
         }
 
     def parts(self) -> Mapping[str, Any]:
-        """Return the sums of each stack, and those on alignments."""
-        return self.by_stack if self.aligned is None else {**self.by_stack, "": self.aligned}
+        """Return the sums of each stack, and those on a user's pairs of words."""
+        return self.by_stack if self.labelled is None else {**self.by_stack, "": self.labelled}

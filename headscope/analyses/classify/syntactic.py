@@ -34,14 +34,8 @@ from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batches import (
-    TREE_WAYS,
-    AlignedWords,
-    Batch,
-    EdgeTrials,
-    OffsetName,
-    RelationName,
-)
+from headscope.data.batches import Batch, CrossWords
+from headscope.data.edge_trials import TREE_WAYS, EdgeTrials, OffsetName, RelationName
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
@@ -81,7 +75,7 @@ class Syntactic(RowMeasure):
         self.offset_trials = np.zeros(0, dtype=np.int64)
         self.both_offset = np.zeros(shape, dtype=np.int64)
 
-    def edges_of(self, batch: Batch | AlignedWords) -> EdgeTrials | None:
+    def edges_of(self, batch: Batch | CrossWords) -> EdgeTrials | None:
         """Return the trials that this accumulator counts; None where there are none."""
         edges = batch.swapped if self._swapped else batch.edges
         return edges if edges is not None and len(edges.relation_key) else None
@@ -90,7 +84,7 @@ class Syntactic(RowMeasure):
         """Add one batch."""
         self.add(rows.word_argmax, rows.word_argmax_mean, batch)
 
-    def add(self, looks_at: Tensor, by_mean: Tensor, batch: Batch | AlignedWords) -> None:
+    def add(self, looks_at: Tensor, by_mean: Tensor, batch: Batch | CrossWords) -> None:
         """Add the words that heads look at, (batch, n_heads, pos), by sums and by piece means."""
         edges = self.edges_of(batch)
         if edges is None:
@@ -197,18 +191,19 @@ class Kernel(RowMeasure):
         return np.asarray(self.sums / np.maximum(self.pairs, 1))
 
 
-def kernel_argmax(kernel: Tensor, batch: Batch | AlignedWords) -> Tensor:
+def kernel_argmax(kernel: Tensor, batch: Batch | CrossWords) -> Tensor:
     """Return where heads that follow only their kernels K (n_heads, offsets) would look.
 
-    Of sentences, (batch, n_heads, pos): at first pieces the attended word's first piece. Of aligned
-    pairs, (batch, n_heads, target words): source words, with distances from the straight line.
+    Of sentences, (batch, n_heads, pos): at first pieces the attended word's first piece. Of sources
+    and targets, (batch, n_heads, target words): source words, with distances from the straight
+    line.
     """
     # Entries of K that differ only by rounding are ties, in an even kernel for example.
     kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
-    if isinstance(batch, AlignedWords):
+    if isinstance(batch, CrossWords):
         scores = kernel[:, batch.near(FARTHEST)].transpose(0, 1) * batch.pieces[:, None, None]
-        aligned: Tensor = scores.masked_fill(~batch.inside[:, None], -1.0).max(dim=-1).indices
-        return aligned
+        source_words: Tensor = scores.masked_fill(~batch.inside[:, None], -1.0).max(dim=-1).indices
+        return source_words
     # Positions of first pieces, of which shorter sentences have none in the last places.
     count = int(batch.first_piece.sum(dim=1).max())
     first = batch.first_piece.long().argsort(dim=1, descending=True, stable=True)[:, :count]

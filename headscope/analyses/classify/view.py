@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.cards import head_cards, mark_of, offset_text
 from headscope.analyses.classify.optional_parts import ends, more, patch_sentences
-from headscope.analyses.classify.optional_results import Alignments
 from headscope.analyses.classify.result import (
     ClassifyResult,
     Confirmation,
@@ -24,7 +23,6 @@ from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    interval_text,
     joined,
     mean_of,
     model_line,
@@ -72,8 +70,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
         yield b.HeadMarks(marks, f"{legend(part)}.")
         yield from _labels_table(part)
-        if part.pairs is not None and part.pairs.alignments is not None:
-            yield from _alignments(part.pairs.alignments)
         counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
         yield b.Text(counted, on=b.PAGE)
         named = f"{STACK_NAMES[stack]}. " if several else ""
@@ -359,37 +355,6 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
     if rows:
         left = f" ({len(rows)} of {len(labels)})" if len(rows) < len(labels) else ""
         yield b.Table(columns, rows, f"Labels and what they had to beat{left}", b.VERBOSE)
-
-
-def _alignments(result: Alignments) -> Iterator[b.Block]:
-    """Show how well heads find the links of an alignment, compared with simpler links."""
-    with_role = [head for head in result.heads if (head.layer, head.head) in result.alignment_heads]
-    with_role.sort(key=lambda head: float(head.links.error))
-    best = min(result.heads, key=lambda head: float(head.links.error))
-    rows = [
-        *((head.name, head.links) for head in with_role[:_MOST_ROWS]),
-        *([] if with_role else [(f"{best.name} (best, without the role)", best.links)]),
-        ("mean of all heads", result.all_heads),
-        ("first head of the last layer", result.first_of_last),
-        ("straight line from end to end", result.straight),
-    ]
-    columns: list[b.Column] = [
-        ("links given by", 0, str),
-        ("weight from", lambda row: row[1].threshold, 2),
-        ("precision", lambda row: row[1].precision, 3),
-        ("recall", lambda row: row[1].recall, 3),
-        ("alignment error rate", lambda row: row[1].error.value, 3),
-        ("95% interval", lambda row: interval_text(row[1].error.interval), str),
-    ]
-    yield b.Table(columns, rows, "Links between words, on the half that chose nothing")
-    lowest, highest = result.random.interval or (None, None)
-    yield b.Text(
-        f"A head drawn at random has an alignment error rate of {decimal(result.random.value)} on "
-        f"average (all heads: {decimal(lowest)} to {decimal(highest)})."
-    )
-    if with_role:
-        heads = ", ".join(f"[{layer}, {head}]" for layer, head in result.alignment_heads)
-        yield b.Text(f'For a generation config: "alignment_heads": [{heads}]')
 
 
 def _label_name(label: Label) -> str:

@@ -67,11 +67,10 @@ class Computed:
 def compute(run: SentenceRun) -> Computed:
     """Compute one layer, step by step, from what it was called with and from its weights alone."""
     site = run.site
-    layout = run.site.layout
     weights = run.site.weights()
     heads = site.canonical(run.inputs, weights)
-    placed = layout.place(site, heads, run.inputs)
-    bias = layout.bias(site, placed, run.inputs)
+    placed = site.as_scored(heads, run.inputs)
+    bias = site.bias(placed, run.inputs)
     if bias is not None:
         bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
     heads, placed = (Heads(*(t[0] for t in each)) for each in (heads, placed))
@@ -243,7 +242,7 @@ def _weights(trace: Trace) -> _Made:
 def _parameters(run: SentenceRun) -> int:
     """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
     maps = run.site.projections
-    return sum(m.module.weight.numel() // m.parts for m in (maps.q, maps.k, maps.v, maps.out))
+    return sum(m.stored_entries for m in (maps.q, maps.k, maps.v, maps.out))
 
 
 def _qkv(trace: Trace) -> _Made:

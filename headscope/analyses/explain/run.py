@@ -28,12 +28,13 @@ from headscope.core.errors import (
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
-from headscope.data.pieces import readable_pieces, tokenise
+from headscope.data.pieces import tokenise
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe
+from headscope.models.run.probes import Probe
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences

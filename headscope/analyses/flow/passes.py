@@ -31,7 +31,7 @@ from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence, encode_words, placed
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs

@@ -44,7 +44,7 @@ from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
-from headscope.data.pieces import EncodedSentence
+from headscope.data.word_pieces import EncodedSentence
 from headscope.stats.spectra import column_basis
 
 #: Each R^2 by its predictor (z, or a G instead) and its target (the mixture, the top word's

@@ -33,14 +33,13 @@ class LinearOptions(EffectOptions):
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope linear demo --task similarity --data stsb-test.csv",
     )
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 32, "alone": True}
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 32}
 
-    alone: Annotated[bool, Usual(help="Also make each head alone linear: a pass a head.")] = False
     control: Annotated[bool, Usual(help="Also measure a model with random weights.")] = True
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: all heads in every form, then each head alone."""
-        return ("all heads", "linear, head by head") if self.alone else ("all heads",)
+        """Name the step: all heads in every form."""
+        return ("all heads",)
 
 
 linear = entry(LinearOptions, LinearResult, "headscope.analyses.linear.run")

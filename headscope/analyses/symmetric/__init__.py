@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from headscope.analyses.symmetric.result import SymmetricResult
-from headscope.core.options import Usual
 from headscope.session.entry import entry
 from headscope.session.options import EffectOptions, Held
 
@@ -34,12 +33,10 @@ class SymmetricOptions(EffectOptions):
         "headscope symmetric demo --task similarity --data stsb-test.csv",
     )
     #: With 8 lines the intervals of the random changes overlap in the demo.
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 16, "alone": True}
-
-    alone: Annotated[bool, Usual(help="Also change each head alone: three passes a head.")] = False
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 16}
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: all heads, random sets of them, and each alone."""
+        """Name the steps: all heads and random sets of them, together."""
         return ("changed heads",)
 
 

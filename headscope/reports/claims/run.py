@@ -47,7 +47,7 @@ from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
 from headscope.reports.result import Insight, InsightsResult, KeptRoles
-from headscope.reports.run import Run, check_settings, run_sections, source_of
+from headscope.reports.sections import SectionRun, check_settings, run_sections, source_of
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -111,7 +111,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     sections = options.sections
     left_out: dict[str, str] = {}
     tell: Progress = options.tell
-    tuning: Run | None = None
+    tuning: SectionRun | None = None
     if sections is None:
         if translating:
             if data is None:
@@ -126,7 +126,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
         source = source_of(model, loaded, options)
-        shared = Run(loaded, settings, seed, options.command, options.validate, tell, source)
+        shared = SectionRun(loaded, settings, seed, options.command, options.validate, tell, source)
         measured = run_sections(first, shared)
         sections = measured.sections
         left_out = measured.left_out
@@ -144,8 +144,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             repairs=("none",),
             stack="all",
             limit=limit,
-            ablation=False,
-            roles=False,
             validate=False,
             seed=seed,
             progress=tell,

@@ -15,7 +15,8 @@ from headscope.analyses.attribute.removal import donors
 from headscope.analyses.attribute.reversal import matched_sets, search
 from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError
-from headscope.data.token_rows import encode_rows, halve
+from headscope.data.halves import halve
+from headscope.data.token_rows import encode_rows
 from headscope.show.blocks import Table
 
 A = "the cat sat on the mat"

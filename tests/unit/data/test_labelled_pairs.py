@@ -1,4 +1,4 @@
-"""Labelled pairs and alignments, from files to sentences, and what is said of bad ones."""
+"""Labelled pairs, from files to sentences, and what is said of bad ones."""
 
 from pathlib import Path
 
@@ -6,17 +6,12 @@ import pytest
 from tiny_models import TextOnly
 
 from headscope.core.errors import CorpusError
-from headscope.data.corpus import AlignedPair, as_corpus, corpus_of_pairs, open_pairs
+from headscope.data.corpus import LabelledTexts
+from headscope.data.cross_pairs import collate_labelled, encode_labelled, straight
 from headscope.data.files import Sentence
-from headscope.data.pairs import (
-    collate_aligned,
-    encode_aligned,
-    open_labelled,
-    straight,
-    with_alignments,
-)
-from headscope.data.pieces import placed
+from headscope.data.pairs import open_labelled
 from headscope.data.token_rows import Ends
+from headscope.data.word_pieces import placed
 
 TWO = "a b c\t0\t1\tx\nd e f\t2\t0\tx\n"
 
@@ -82,7 +77,7 @@ def test_headers_json_and_characters(tmp_path: Path) -> None:
         (TWO + "a b c\t1\tx\n", r"line 3: 3 columns where .* has 4"),
         (TWO + "a b c\t0\t1\tx\x07\n", r"line 3: the label .* cannot be shown"),
         ("a b c\t0\t1\tx\na b c\t1\t2\ty\n", r"line 2: .* none of those has a pair"),
-        ("0-0 1-1\n0-0\n", "holds no pair; .* table of source and target"),
+        ("0-0 1-1\n0-0\n", "holds no pair; .* or of source, target"),
     ],
 )
 def test_bad_pairs_are_named_by_their_line(tmp_path: Path, text: str, said: str) -> None:
@@ -91,65 +86,71 @@ def test_bad_pairs_are_named_by_their_line(tmp_path: Path, text: str, said: str)
         open_labelled(path)
 
 
-TABLE = "the cat\tle chat noir\nblack\tnoir\nno dog\tpas de chien\na cow\tune vache rousse\n"
+def cross_rows(*rows: str) -> str:
+    return "source\ttarget\tfrom\tto\tlabel\n" + "".join(f"{row}\n" for row in rows)
 
 
-def test_alignments_of_a_table(tmp_path: Path) -> None:
-    table = written(tmp_path, TABLE, "table.tsv")
-    links = written(tmp_path, "0-0 1-1 1?2\n0-0\n\n0-0 1-1 1p2 1-1\n", "table.align")
-    corpus = with_alignments(open_pairs(table), links)
-    assert corpus.aligned is not None
-    first, second, third, last = corpus.aligned()
-    assert first.words == (((0, 3), (4, 7)), ((0, 2), (3, 7), (8, 12)))
-    assert first.links == ((0, 0, True), (1, 1, True), (1, 2, False)) == last.links
-    assert [pair.half for pair in corpus.aligned()] == [0, 1, 0, 1]
-    # The control: of the pair before with as many words on both sides.
-    assert (first.swapped, second.swapped, third.swapped) == ((), (), first.links)
-    assert last.swapped == third.links == ()
-    assert corpus.labels_of("cross") == ("aligned",)
+def test_pairs_of_source_and_target(tmp_path: Path) -> None:
+    """``from`` counts words of the target, ``to`` words of the source."""
+    rows = [
+        "the cat\tle chat noir\t0\t0\tx",
+        "the cat\tle chat noir\t1\t1\ty",
+        "black\tnoir\t0\t0\tx",
+        "no dog\tpas de chien\t\t\t",
+        "a cow\tune vache rousse\t2\t1\tx",
+        "a cow\tune vache rousse\t2\t1\tx",
+    ]
+    corpus = open_labelled(written(tmp_path, cross_rows(*rows)))
+    assert corpus.labelled is not None
+    first, second, third, last = corpus.labelled()
+    assert first.source_words == ((0, 3), (4, 7))
+    assert first.target_words == ((0, 2), (3, 7), (8, 12))
+    assert first.pairs == ((0, 0, "x"), (1, 1, "y"))
+    assert last.pairs == ((2, 1, "x"),)
+    assert [texts.half for texts in corpus.labelled()] == [0, 1, 0, 1]
+    # The control: of the example before with as many words on both sides.
+    assert (first.swapped, second.swapped, third.swapped) == ((), (), first.pairs)
+    assert last.swapped == third.pairs == ()
+    assert corpus.labels_of("cross") == ("x", "y")
     assert corpus.labels_of("encoder") == ()
     assert corpus.sources.labels_of("encoder") == ()
-    assert corpus.sha256 != open_pairs(table).sha256
+    assert (corpus.n_pairs, len(list(corpus.pairs()))) == (4, 4)
 
 
-def test_alignments_of_texts_that_come_again(tmp_path: Path) -> None:
-    """Pairs that share a text lie in one half; a row that repeats both texts is left out."""
-    rows = [("a b", "x y"), ("c d", "z u"), ("A b", "x  y"), ("a b", "v w"), ("e f", "v w")]
-    table = written(tmp_path, "".join(f"{s}\t{t}\n" for s, t in rows), "table.tsv")
-    links = written(tmp_path, "0-0\n1-1\n0-1\n1-0\n0-0 1-1\n", "table.align")
-    corpus = with_alignments(open_pairs(table), links)
-    assert (corpus.n_pairs, corpus.pairs and len(list(corpus.pairs()))) == (4, 4)
-    assert corpus.note == "Rows that repeat an earlier pair of texts are left out: 1 of 5."
-    assert corpus.aligned is not None
-    found = list(corpus.aligned())
-    assert [pair.half for pair in found] == [0, 1, 0, 0]
-    assert [pair.swapped for pair in found] == [(), found[0].links, *[found[1].links] * 2]
+def test_sources_and_targets_that_come_again(tmp_path: Path) -> None:
+    """Examples that share a text lie in one half; a copy but for case and spaces is left out."""
+    texts = ["a b\tx y", "c d\tz u", "A b\tx  y", "a b\tv w", "e f\tv w"]
+    rows = [f"{text}\t0\t1\tx" for text in texts]
+    corpus = open_labelled(written(tmp_path, cross_rows(*rows)))
+    assert corpus.labelled is not None
+    read = list(corpus.labelled())
+    assert [texts.half for texts in read] == [0, 1, 0, 0]
+    assert [texts.swapped for texts in read] == [(), read[0].pairs, *[read[1].pairs] * 2]
 
 
 def test_sides_without_spaces_are_counted_in_characters(tmp_path: Path) -> None:
-    corpus = corpus_of_pairs("memory", "0", lambda: iter([("ab", "x y"), ("c", "z")]))
-    corpus = with_alignments(corpus, written(tmp_path, "0-0 1-1\n0-0\n"))
-    assert corpus.aligned is not None
-    assert [[len(side) for side in pair.words] for pair in corpus.aligned()] == [[2, 2], [1, 1]]
+    corpus = open_labelled(written(tmp_path, cross_rows("ab\tx y\t0\t1\tx", "c\tz\t0\t0\tx")))
+    assert corpus.labelled is not None
+    read = [(len(texts.source_words), len(texts.target_words)) for texts in corpus.labelled()]
+    assert read == [(2, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(
-    ("links", "said"),
+    ("rows", "said"),
     [
-        ("0-0\n0-0\n\n", r"has 3 lines, and .* 4 pairs"),
-        ("0-0\n0-0\n0-0\n2-0\n", r"line 4: the link 2-0 names word 2 of the source, which has 2"),
-        ("0-0\n0-0\n0-0\n0-3\n", r"line 4: the link 0-3 names word 3 of the target, which has 3"),
-        ("0-0\n0:0\n0-0\n0-0\n", r"line 2: '0:0' is no link"),
-        ("0-0\n\n0-0\n\n", r"line 4: .* none of those has a pair of words"),
+        (["a b\tx y z\t3\t0\tx"], r"line 2: from is '3', but the text has 3 words"),
+        (["a b\tx y z\t0\t2\tx"], r"line 2: to is '2', but the text has 2 words"),
+        (["a b\tx y z\t0\t\tx"], r"line 2: no to; give every row source, target, from"),
+        (["a b\t\t0\t0\tx"], r"line 2: no target"),
+        (["a b\tx y\t0\t0\tx", "c d\tx z\t\t\t"], "line 3: .* none of those has a pair"),
+        (["a b\tx y\t\t\t"], "holds no pair"),
     ],
 )
-def test_bad_alignments_are_named_by_their_line(tmp_path: Path, links: str, said: str) -> None:
-    table = written(tmp_path, TABLE, "table.tsv")
-    path = written(tmp_path, links)
+def test_bad_pairs_of_source_and_target_are_named_by_their_line(
+    tmp_path: Path, rows: list[str], said: str
+) -> None:
     with pytest.raises(CorpusError, match=f"pairs.tsv.*{said}"):
-        with_alignments(open_pairs(table), path)
-    with pytest.raises(CorpusError, match=r"holds sentences.*table of source and target"):
-        with_alignments(as_corpus(None), path)
+        open_labelled(written(tmp_path, cross_rows(*rows)))
 
 
 @pytest.mark.parametrize(("n_source", "n_target"), [(1, 1), (1, 4), (5, 1), (5, 5), (4, 7), (9, 3)])
@@ -159,18 +160,24 @@ def test_the_straight_line_joins_the_ends(n_source: int, n_target: int) -> None:
     assert line == [int(i * share + 0.5) for i in range(n_target)]
 
 
-def test_a_word_without_a_piece_is_left_out_with_its_links():
-    """Its pair is kept, and so are all other links."""
-    words = ((0, 3), (4, 5), (6, 9)), ((0, 1), (2, 5), (6, 7))
-    links = ((0, 0, True), (1, 1, True), (2, 1, False), (2, 2, True))
-    pair = AlignedPair("the \u200b cat", "a cat \u200b", words, links, 0, ((1, 0, True),))
-    (row,) = encode_aligned(TextOnly(), [pair], Ends(2, 3))
+def test_a_word_without_a_piece_is_left_out_with_its_pairs():
+    """Its texts are kept, and so are all other pairs."""
+    texts = LabelledTexts(
+        source="the \u200b cat",
+        target="a cat \u200b",
+        source_words=((0, 3), (4, 5), (6, 9)),
+        target_words=((0, 1), (2, 5), (6, 7)),
+        pairs=((0, 0, "x"), (1, 1, "x"), (1, 2, "x"), (2, 2, "x")),
+        half=0,
+        swapped=((0, 1, "x"),),
+    )
+    (row,) = encode_labelled(TextOnly(), [texts], Ends(2, 3))
     assert row is not None
-    assert row.pair.links == ((0, 0, True), (2, 1, False))
-    assert row.pair.swapped == ()
-    batch = collate_aligned([row], pad_id=0)
+    assert row.texts.pairs == ((0, 0, "x"), (1, 2, "x"))
+    assert row.texts.swapped == ()
+    batch = collate_labelled([row], pad_id=0)
     assert batch.words is not None
     assert batch.words.pieces.tolist() == [[1, 0, 1]]
     assert batch.words.queries.tolist() == [[True, True, False]]
-    assert batch.words.possible.nonzero().tolist() == [[0, 0, 0], [0, 1, 2]]
-    assert batch.words.sure.nonzero().tolist() == [[0, 0, 0]]
+    edges = batch.words.edges
+    assert list(zip(edges.query.tolist(), edges.target.tolist(), strict=True)) == [(0, 0), (1, 2)]

@@ -14,8 +14,8 @@ from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.core.serialise import from_dict
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.pruning.curves import Swept, areas_of
 from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
+from headscope.pruning.stacks import CompleteCurve, areas_of
 from headscope.reports.claims.head_claims import judge_survivors
 from headscope.reports.claims.rule import (
     Evidence,
@@ -339,10 +339,10 @@ def test_losses_and_curves_that_decide_nothing():
     assert decide("cross_attention", Evidence(stacks=("encoder",))).verdict == "not applicable"
 
 
-def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
+def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> CompleteCurve:
     examples = np.random.default_rng(0).normal(scale=0.5, size=200)  # one for all: paired
     values = np.asarray(means)[:, None] + np.array([0.0, *examples])
-    return Swept(method, "none", np.array(shares), values)
+    return CompleteCurve(method, "none", np.array(shares), values)
 
 
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -122,14 +122,12 @@ HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["value"], 2),
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
     ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
-    ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
-    ("prune", "ablation"): (lambda row: row["difference"]["value"], 3),
 }
 
 
 def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
     value, digits = HEAT_MAPS[key]
-    rows = data["ablation"] if key == ("prune", "ablation") else data["heads"]
+    rows = data["heads"]
     if key == ("classify", "alignment"):
         rows = [head for head in rows if head["stack"] == "cross"]
     axes = figure.axes[0]
@@ -316,8 +314,8 @@ def drawn_results(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> d
     classified = with_relations(headscope.classify(loaded, **with_causes))
     new = {
         "classify": [classified, headscope.classify(seq2seq, path, **plain)],
-        "symmetric": [headscope.symmetric(loaded, sentences=4, alone=True, **plain)],
-        "prune": [headscope.prune(loaded, ablation=True, roles=classified, **few)],
+        "symmetric": [headscope.symmetric(loaded, sentences=4, **plain)],
+        "prune": [headscope.prune(loaded, roles=classified, **few)],
     }
     as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
     as_they_are += ("rank", "spectrum")

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from headscope.analyses.classify.labels import which_special
-from headscope.analyses.linear.measure import correlate, readout_errors, unit_keys
+from headscope.analyses.linear.correlation import correlate
+from headscope.analyses.linear.stored_keys import readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
-from headscope.analyses.transfer.summary import spread_ratio
+from headscope.analyses.transfer.intervals import spread_ratio
 from headscope.core.rounding import above, first_largest, tied
 from headscope.models.run.pooling import MODES
 from headscope.pruning.methods import exchange, per_layer
@@ -97,7 +98,7 @@ def test_equal_keys_store_nothing_without_their_mean():
     unit, _ = unit_keys(keys, real, centred=True)
     assert not unit[:, 0].any()
     torch.testing.assert_close(unit[:, 1].norm(dim=-1), torch.ones(1, 6).double())
-    assert readout_errors(unit, real, 1.0)["least-squares"][0, 0] == 0.5
+    assert readout_errors(unit, real, {"softmax": 1.0})["least-squares"][0, 0] == 0.5
 
 
 def test_a_gap_of_rounding_is_no_gap():

@@ -1,4 +1,4 @@
-"""Pairs of a user's own: as a treebank's relations, in a protein model, and as alignments.
+"""Pairs of a user's own: as a treebank's relations, in a protein model, and in cross-attention.
 
 Oracles: the treebank itself, heads planted in the weights, and loops over one pair of texts at a
 time without padding.
@@ -199,7 +199,7 @@ def test_characters_need_a_model_that_reads_characters(tmp_path: Path, demo: Any
         headscope.classify(demo, pairs=tmp_path / "contacts.tsv")
 
 
-# --- alignments ---
+# --- pairs of target and source ---
 
 WORDS = 16  # Words of the vocabulary of either side, and positions.
 
@@ -240,98 +240,71 @@ def texts(n: int, seed: int = 0) -> list[tuple[str, str]]:
 
 def classified(folder: Path, n: int = 60, **options: Any) -> ClassifyResult:
     """Every second word of the source stands one place later in the target, the others before."""
-    pairs = texts(n)
-    table = folder / "table.tsv"
-    align = folder / "table.align"
-    table.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
-    links = [" ".join(f"{p ^ 1}-{p}" for p in range(len(a.split()))) for a, _ in pairs]
-    align.write_text("".join(f"{line}\n" for line in links), encoding="utf-8")
-    return headscope.classify(str(folder), table, pairs=align, validate=False, **options)
+    lines = ["source\ttarget\tfrom\tto\tlabel\n"]
+    for source, target in texts(n):
+        places = range(len(source.split()))
+        lines += [f"{source}\t{target}\t{place}\t{place ^ 1}\tmeaning\n" for place in places]
+    table = folder / "pairs.tsv"
+    table.write_text("".join(lines), encoding="utf-8")
+    return headscope.classify(str(folder), pairs=table, validate=False, **options)
 
 
 def of_cross(result: ClassifyResult) -> dict[str, HeadResult]:
     return {head.name: head for head in result.heads if head.stack == "cross"}
 
 
-def test_the_head_that_aligns_words(folder: Path) -> None:
-    found = classified(folder)
-    heads = of_cross(found)
-    assert [name for name, head in heads.items() if "pair:aligned" in head.roles] == ["cross:L0H1"]
+def test_the_cross_attention_head_that_follows_pairs(folder: Path) -> None:
+    result = classified(folder)
+    heads = of_cross(result)
+    following = [name for name, head in heads.items() if "pair:meaning" in head.roles]
+    assert following == ["cross:L0H1"]
     (score,) = heads["cross:L0H1"].syntactic
-    assert (score.relation, score.direction) == ("aligned", "target->source")
+    assert (score.relation, score.direction) == ("meaning", "target->source")
     assert float(score.accuracy) == 1.0
     assert score.baselines["offset"] < 0.6
-    links = found.pairs.alignments
-    assert links.alignment_heads == ((0, 1),)
-    own = {head.name: head.links for head in links.heads}
-    assert float(own["cross:L0H1"].error) == 0.0 == float(links.random.low or 0.0)
-    assert links.first_of_last == own["cross:L1H0"]
-    assert float(links.straight.error) == 1.0  # every link lies beside the line
-    # The alignment depends on the length alone, so that of another pair is as good.
-    assert found.control.swapped.heads == 1
+    # The pairs depend on the length alone, so those of another text are as good.
+    assert result.control.swapped.heads == 1
     # Only cross-attention has these labels.
-    encoder = found.only("encoder")
+    encoder = result.only("encoder")
     assert (encoder.labels, encoder.control.swapped) == ((), None)
-    assert "pair:aligned" not in {role.key for role in encoder.possible_roles}
-    assert to_dict(found)["pairs"]["alignments"]["alignment_heads"] == [[0, 1]]
+    assert "pair:meaning" not in {role.key for role in encoder.possible_roles}
+    assert to_dict(result)["pairs"] == {"stack": "cross", "labels": ["meaning"]}
 
 
-def test_numbers_of_alignments_are_those_of_loops(folder: Path) -> None:
-    """Every head's argmax, links and error rate, one pair at a time."""
-    found = classified(folder, n=24, stack="cross")
-    links = found.pairs.alignments
+def test_hits_of_cross_attention_are_those_of_a_loop(folder: Path) -> None:
+    """Every head's argmax, one text at a time."""
+    result = classified(folder, n=24, stack="cross")
     network = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
     hits = np.zeros((2, 2))
     trials = 0
-    weights: list[list[tuple[int, Any]]] = [[], []]  # By half: size and patterns
-    for index, (source, target) in enumerate(texts(24)):
+    for source, target in texts(24):
         ids = [4 + int(word[1:]) for word in source.split()]
         out = [4 + int(word[1:]) for word in target.split()]
         with torch.no_grad():
-            ran = network(
+            outputs = network(
                 input_ids=torch.tensor([[*ids, 2]]),
                 decoder_input_ids=torch.tensor([[2, *out]]),
                 output_attentions=True,
             )
-        pattern = torch.stack(ran.cross_attentions)[:, 0].numpy()  # (layers, heads, query, key)
-        words = pattern[:, :, : len(out), : len(ids)]  # query p is to write word p
-        weights[index % 2].append((len(ids), words))
-        for p in range(len(out)):
-            hits += words[:, :, p].argmax(axis=-1) == p ^ 1
+        patterns = torch.stack(outputs.cross_attentions)[:, 0].numpy()
+        weights = patterns[:, :, : len(out), : len(ids)]  # query p is to write word p
+        for place in range(len(out)):
+            hits += weights[:, :, place].argmax(axis=-1) == place ^ 1
             trials += 1
-    for head in of_cross(found).values():
+    for head in of_cross(result).values():
         score = head.syntactic[0]
         assert score.trials == trials
         assert float(score.accuracy) == pytest.approx(hits[head.layer, head.head] / trials)
 
-    def error(half: int, layer: int, head: int, threshold: float) -> tuple[float, int]:
-        given = right = sure = 0
-        for size, words in weights[half]:
-            for p in range(size):
-                for s in range(size):
-                    if words[layer, head, p, s] >= threshold:
-                        given += 1
-                        right += s == p ^ 1
-                sure += 1
-        return 1 - 2 * right / (given + sure), given
-
-    for own in links.heads:
-        place = own.layer, own.head
-        steps = [round(0.02 * i, 2) for i in range(1, 50)]
-        best = min(steps, key=lambda t: error(0, *place, t)[0])
-        expected, given = error(1, *place, best)
-        assert own.links.threshold == best
-        assert float(own.links.error) == pytest.approx(expected)
-        assert own.links.links == given
-
 
 def test_too_few_pairs_are_not_testable_and_others_refused(folder: Path, demo: Any) -> None:
     few = classified(folder, n=6, prefix_matching=True)
-    assert "fewer than 8 different texts" in few.untestable["cross:pair:aligned"]
+    assert "fewer than 8 different texts" in few.untestable["cross:pair:meaning"]
     # The tokenizer knows no word of the built-in sample.
     assert few.untestable["prefix matching"] == "too few tokens"
     with pytest.raises(InputError, match="needs the stack cross"):
         classified(folder, n=24, stack="decoder")
-    (folder / "two.align").write_text("0-0\n0-0\n")
     with pytest.raises(InputError, match="no encoder-decoder model"):
-        headscope.classify(demo, [("a", "b"), ("c", "d")], pairs=folder / "two.align")
+        headscope.classify(demo, pairs=folder / "pairs.tsv")
+    with pytest.raises(InputError, match="pairs come with their own text"):
+        headscope.classify(demo, ["a b", "c d"], pairs=folder / "pairs.tsv")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from planted_models import Planted, build_planted
 from scipy import stats
 from tiny_models import (
     OTHERS,
@@ -22,13 +21,12 @@ from tiny_models import (
     write_pairs,
 )
 from torch import nn
-from transformers import AutoModel, BertModel
+from transformers import AutoModel
 
 import headscope
 from headscope.analyses.classify.causes import CauseSource, with_causes
 from headscope.analyses.classify.prefix_matching import PLACES, PrefixWeights
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.value_norms import compare
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
@@ -170,13 +168,15 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
             drawn = 2.0 + rng.normal(0, 0.2, rotations)  # what a rotation costs
             rows = drawn[:, None] + shared + rng.normal(0, 0.5, (rotations, n))
             half = 1.96 * rows.std(axis=1, ddof=1) / np.sqrt(n)
-            found = joint_mean(rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), of=heads)
+            found = joint_mean(
+                rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), n_means=heads
+            )
             missed += not found.interval[0] <= 2.0 <= found.interval[1]
             inside.append(found.all_low <= 2.0 <= found.all_high)
         any_missed += not all(inside)
     assert missed <= stats.binom.ppf(0.999, runs * heads, 0.06)
     assert any_missed <= stats.binom.ppf(0.999, runs, 0.07)
-    same = joint_mean([1.0] * 5, [0.5] * 5, [0.25] * 5, of=72)  # rotations that agree
+    same = joint_mean([1.0] * 5, [0.5] * 5, [0.25] * 5, n_means=72)  # rotations that agree
     assert same.interval == pytest.approx((0.5, 1.25))
     assert same.all_low < 0.5 < 1.25 < same.all_high
 
@@ -250,75 +250,7 @@ def test_too_few_examples_are_refused(tmp_path):
         CauseSource.read("fidelity", tmp_path / "few.txt", 64, 0)
 
 
-# --- attention by norms, and on repeated tokens ---------------------------------------------------
-
-
-@torch.no_grad()
-def with_output(planted: Planted, *, sink: bool) -> Any:
-    """Let every head write a little; if it is a sink, L1H0 has no values at special tokens.
-
-    L1H0 looks at [SEP]. What is written is too small to change what later layers see.
-    """
-    model = BertModel.from_pretrained(planted.folder).eval()
-    torch.manual_seed(0)
-    for layer in model.encoder.layer:
-        nn.init.normal_(layer.attention.output.dense.weight, std=1e-7)
-    loaded = headscope.load(str(planted.folder))
-    words = model.embeddings.word_embeddings.weight.double()
-    blind = torch.cat([words[2:4], model.embeddings.position_embeddings.weight.double()])
-    mean = words[5:].mean(dim=0)
-    # What all words have in common, less what special tokens and positions have of it.
-    reads = (
-        mean - torch.linalg.lstsq(blind.t(), mean[:, None], driver="gelsd").solution[:, 0] @ blind
-    )
-    value = model.encoder.layer[1].attention.self.value
-    if sink:
-        value.weight[:64] = torch.outer(torch.ones(64).double(), reads / reads.norm()).float()
-        value.bias[:64] = 0.0
-    return headscope.wrap(model, loaded.tokenizer, name="planted")
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    return build_planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.mark.parametrize("sink", [True, False])
-def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(planted, sink):
-    result = headscope.classify(
-        with_output(planted, sink=sink),
-        planted.treebank,
-        frequencies=planted.frequencies,
-        limit=120,
-        norm_weighted=True,
-        validate=False,
-    )
-    by_role = {role.role: role for role in result.norms.roles}
-    special = by_role["special"]
-    assert special.heads == 1
-    assert special.mass > 0.9
-    assert special.kept == (() if sink else ("L1H0",))
-    assert special.norm_mass < 0.1 if sink else special.norm_mass > 0.9
-    # Heads that look at one word by its place keep their labels in either model.
-    assert by_role["positional"].heads == len(by_role["positional"].kept) == 4
-    assert ("special" in result.heads[4].roles) is not sink
-    assert special.share.low <= special.share.value == len(special.kept) <= special.share.high
-
-
-def test_roles_are_compared_by_name(planted):
-    plain: ClassifyResult = headscope.classify(
-        str(planted.folder), planted.treebank, limit=60, validate=False
-    )
-    other = tuple(plain.heads[:4])
-    for role in compare(plain.heads, other, (plain.heads, other)).roles:
-        mine = [h.name for h in plain.heads if role.role in h.roles]
-        first = tuple(name for name in mine if name.startswith("L0"))
-        assert (role.heads, role.kept, role.gained) == (len(mine), first, ())
-        assert (role.control_heads, role.control_kept) == (len(mine), len(first))
-        assert role.share.low <= role.share.value == len(first) / len(mine) <= role.share.high
-    gained = [name for role in compare(other, plain.heads).roles for name in role.gained]
-    assert gained
-    assert not any(name.startswith("L0") for name in gained)
+# --- attention on repeated tokens -----------------------------------------------------------------
 
 
 COPY = 5

@@ -1,0 +1,237 @@
+"""Labelled pairs of a word of a target and a word of its source, as a model's tokens.
+
+Cross-attention looks from the tokens of the target to those of the source. Here words are found in
+the tokens of both, and every word of the target with a pair is asked for its words of the source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import CorpusError
+from headscope.data.batches import Batch, CrossWords, collate_pairs
+from headscope.data.corpus import Corpus, LabelledTexts, Spans, corpus_of_pairs
+from headscope.data.edge_trials import RowTrials, edge_trials, trials_of
+from headscope.data.files import Edge, LastOther, text_key
+from headscope.data.pieces import TextModel, tokenise
+from headscope.data.token_rows import Ends, PairRow, encode_pairs
+from headscope.data.word_pieces import EncodedSentence
+
+CROSS_WAY = "target->source"  # The direction of these pairs
+
+
+def labelled_texts(
+    examples: Iterable[tuple[str, str, tuple[Edge, ...]]],
+    *,
+    source_word: re.Pattern[str],
+    target_word: re.Pattern[str],
+) -> list[LabelledTexts]:
+    """Find the words of (source, target, pairs), deal them into halves, and add the control.
+
+    Examples that share a text make a group, which lies in one half. An example that repeats both
+    texts of an earlier one, but for case and spaces, is left out.
+    """
+    groups: dict[str, int] = {}
+    n_groups = 0
+    seen: set[tuple[str, str]] = set()
+    earlier = LastOther[tuple[Edge, ...]]()
+    labelled = []
+    for source, target, pairs in examples:
+        keys = (text_key(source), text_key(target))
+        if keys in seen:
+            continue
+        seen.add(keys)
+        group = next((groups[key] for key in keys if key in groups), n_groups)
+        n_groups = max(n_groups, group + 1)
+        for key in keys:
+            groups.setdefault(key, group)
+        source_spans = tuple(match.span() for match in source_word.finditer(source))
+        target_spans = tuple(match.span() for match in target_word.finditer(target))
+        size = (len(source_spans), len(target_spans))
+        labelled.append(
+            LabelledTexts(
+                source=source,
+                target=target,
+                source_words=source_spans,
+                target_words=target_spans,
+                pairs=pairs,
+                half=group % 2,
+                swapped=earlier.before(pairs, size, group) or (),
+            )
+        )
+    return labelled
+
+
+def corpus_of_labelled(
+    name: str, sha256: str, texts: Sequence[LabelledTexts], labels: tuple[str, ...]
+) -> Corpus:
+    """Make a corpus of sources and targets with labelled pairs."""
+    corpus = corpus_of_pairs(name, sha256, lambda: ((one.source, one.target) for one in texts))
+    return dataclasses.replace(corpus, labels=labels, labelled=lambda: iter(texts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRow(PairRow):
+    """A source and its target as a model reads them, with the words of both."""
+
+    source_words: tuple[int, ...]  # For each token of the source its word, -1 for none
+    target_words: tuple[int, ...]  # The same for each token that is to be written
+    texts: LabelledTexts
+
+
+def encode_labelled(
+    model: TextModel, texts: Iterable[LabelledTexts], target_ends: Ends, *, check: bool = True
+) -> Iterator[LabelledRow | None]:
+    """Tokenise as :func:`.token_rows.encode_pairs` does, and find the words of the tokens.
+
+    A word that yields no piece is left out, with its pairs. Raises :class:`CorpusError` where a
+    piece stands for several characters that are counted as words.
+    """
+    examples, for_sources, for_targets = tee(texts, 3)
+    sources = (example.source for example in for_sources)
+    targets = (example.target for example in for_targets)
+    rows = encode_pairs(model, sources, targets, target_ends, check=check)
+    for example, row in zip(examples, rows, strict=True):
+        if row is None or not row.decoder_content:
+            yield None
+            continue
+        source_words = _words_of_tokens(
+            model,
+            text=example.source,
+            words=example.source_words,
+            tokens=row.source_spans,
+            content=row.content,
+        )
+        target_words = _words_of_tokens(
+            model,
+            text=example.target,
+            words=example.target_words,
+            tokens=row.target_spans,
+            content=[position - 1 for position in row.decoder_content],
+        )
+        read = example._replace(
+            pairs=_with_pieces(example.pairs, source_words, target_words),
+            swapped=_with_pieces(example.swapped, source_words, target_words),
+        )
+        yield LabelledRow(
+            **vars(row), source_words=source_words, target_words=target_words, texts=read
+        )
+
+
+def _with_pieces(
+    pairs: Iterable[Edge], source_words: Sequence[int], target_words: Sequence[int]
+) -> tuple[Edge, ...]:
+    """Return the pairs of words that both have a piece."""
+    sources = set(source_words)
+    targets = set(target_words)
+    return tuple(pair for pair in pairs if pair[0] in targets and pair[1] in sources)
+
+
+def _words_of_tokens(
+    model: TextModel, *, text: str, words: Spans, tokens: Spans, content: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the word of each token, that of its first character which is no space."""
+    word_of_character: dict[int, int] = {}
+    for word, (start, stop) in enumerate(words):
+        word_of_character.update(dict.fromkeys(range(start, stop), word))
+    words_are_characters = len(words) == len(text)
+    word_of_token = [-1] * len(tokens)
+    for token in content:
+        start, stop = tokens[token]
+        words_of_token = [
+            word_of_character[i] for i in range(start, stop) if i in word_of_character
+        ]
+        if words_are_characters and len(set(words_of_token)) > 1:
+            refuse_characters(model, text[start:stop])
+        if words_of_token:
+            word_of_token[token] = words_of_token[0]
+    return tuple(word_of_token)
+
+
+def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
+    """Raise unless a model reads texts whose characters are counted one character a piece."""
+    texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
+    for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
+        for start, stop in encoding.offsets:
+            if stop > start + 1:
+                refuse_characters(model, text[start:stop])
+
+
+def refuse_characters(model: TextModel, piece: str) -> NoReturn:
+    """Say that a model joins characters which are counted as words."""
+    raise CorpusError(
+        f"No text has a space, so positions count characters, but {model.name} reads {piece!r} as "
+        "one piece; write spaces between the words and count words, or give a model whose pieces "
+        "are characters."
+    )
+
+
+def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
+    """Pad rows as :func:`.batches.collate_pairs` does, and add their words."""
+    batch = collate_pairs(rows, pad_id)
+    assert batch.source is not None
+    n_source = max(len(row.texts.source_words) for row in rows)
+    n_target = max(len(row.texts.target_words) for row in rows)
+    of_source = _pieces_of_words(
+        [row.source_words for row in rows], n_source, batch.source.input_ids.shape[1]
+    )
+    of_target = _pieces_of_words([row.target_words for row in rows], n_target, batch.size[1])
+    distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
+    for i, row in enumerate(rows):
+        size = (len(row.texts.source_words), len(row.texts.target_words))
+        distance[i] = np.arange(n_source) - straight(*size, n_target)[:, None]
+    pieces = of_source.sum(axis=2).astype(np.int64)
+    of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
+    words = CrossWords(
+        of_target=torch.from_numpy(of_target).float(),
+        of_source=torch.from_numpy(of_source).float(),
+        pieces=torch.from_numpy(pieces),
+        queries=torch.from_numpy(of_target.any(axis=2)),
+        distance=torch.from_numpy(distance),
+        half=torch.tensor([row.texts.half for row in rows]),
+        edges=edge_trials(map(_row_trials, rows, pieces, [row.texts.pairs for row in rows])),
+        swapped=edge_trials(map(_row_trials, rows, pieces, [row.texts.swapped for row in rows])),
+    )
+    return dataclasses.replace(batch, words=words)
+
+
+def _pieces_of_words(
+    words_of_tokens: Sequence[Sequence[int]], n_words: int, n_tokens: int
+) -> Array:
+    """Mark with 1 which tokens are pieces of which word: (rows, words, tokens)."""
+    marks = np.zeros((len(words_of_tokens), n_words, n_tokens))
+    for i, words in enumerate(words_of_tokens):
+        word_of = np.array(words)
+        tokens = np.flatnonzero(word_of >= 0)
+        marks[i, word_of[tokens], tokens] = 1.0
+    return marks
+
+
+def straight(n_source: int, n_target: int, n: int) -> Array:
+    """Return the source word beside each of ``n`` target words, if both sides went evenly along."""
+    steps = max(n_target - 1, 1)
+    return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
+
+
+def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTrials:
+    """Ask every word of the target that has a pair for its words of the source."""
+    n_source = len(row.texts.source_words)
+    n_target = len(row.texts.target_words)
+    longest = pieces == pieces.max()
+    return RowTrials(
+        half=row.texts.half,
+        trials=trials_of(pairs, CROSS_WAY),
+        positions=np.arange(max(n_source, n_target)),
+        offset_origin=straight(n_source, n_target, n_target),
+        last_word=n_source - 1,
+        uniform=lambda query, target: longest[target] / longest.sum(),
+    )
