@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headscope.analyses.attribute import attribute as attribute
     from headscope.analyses.classify import ClassifyResult as ClassifyResult
     from headscope.analyses.classify import classify as classify
+    from headscope.analyses.classify import roles as roles
     from headscope.analyses.depth import DepthResult as DepthResult
     from headscope.analyses.depth import depth as depth
     from headscope.analyses.explain import ExplainResult as ExplainResult
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from headscope.analyses.validate import validate as validate
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
-    from headscope.core import roles as roles
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
@@ -73,7 +73,7 @@ _HOMES = {
     "save": "artefacts.saving",
     "wrap": "models.run.loaded",
 }
-_PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.core.roles"}
+_PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
 _FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
 _RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
 

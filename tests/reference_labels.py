@@ -59,7 +59,7 @@ class Observed:
 
     index: int
     sentence: Sentence
-    kept: list[int]  # Which of the file's words are its words
+    words: list[int]  # Which of the file's words are its words
     n: int
     pieces: Ints  # of every word
     choice: Ints  # argmax of the sum over the attended word's pieces
@@ -90,8 +90,8 @@ def choose(attention: Floats) -> Ints:
     words = np.arange(attention.shape[1])
     without[:, words, words] = -np.inf
     largest = without.max(axis=2, keepdims=True)
-    found: Ints = (without >= largest - 64 / 2**23 * np.abs(largest)).argmax(axis=2)
-    return found
+    looks_at: Ints = (without >= largest - 64 / 2**23 * np.abs(largest)).argmax(axis=2)
+    return looks_at
 
 
 def distances(words: int) -> Ints:
@@ -103,9 +103,9 @@ def distances(words: int) -> Ints:
 
 def uniform_hit(pieces: Ints, query: int, targets: frozenset[int]) -> float:
     """Evenly spread attention looks at the words with most pieces, which share the argmax."""
-    others = [word for word in range(len(pieces)) if word != query]
-    most = max(pieces[word] for word in others)
-    top = [word for word in others if pieces[word] == most]
+    keys = [word for word in range(len(pieces)) if word != query]
+    most = max(pieces[word] for word in keys)
+    top = [word for word in keys if pieces[word] == most]
     return sum(word in targets for word in top) / len(top)
 
 
@@ -136,23 +136,24 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
         pieces = np.array([len(encoded.pieces(word)) for word in range(words)])
         attention = word_attention(patterns, encoded)
         per_piece = attention / pieces
-        for r in range(-CLIP, CLIP + 1) if index % 2 == 0 else ():
-            at = (distances(words) == r) & (r != 0)
-            total[:, r + CLIP] += per_piece[:, at].sum(axis=1)
-            pairs[r + CLIP] += at.sum()
+        if index % 2 == 0:
+            for r in range(-CLIP, CLIP + 1):
+                far_apart = (distances(words) == r) & (r != 0)
+                total[:, r + CLIP] += per_piece[:, far_apart].sum(axis=1)
+                pairs[r + CLIP] += far_apart.sum()
         rows = patterns[:, encoded.queries, :]
         entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=2)
         n = len(encoded.ids)
-        both = (choose(attention), choose(per_piece))
         observed.append(
             Observed(
-                index,
-                encoded.sentence,
-                encoded.kept,
-                n,
-                pieces,
-                *both,
-                entropy / math.log(n),
+                index=index,
+                sentence=encoded.sentence,
+                words=encoded.kept,
+                n=n,
+                pieces=pieces,
+                choice=choose(attention),
+                choice_mean=choose(per_piece),
+                relative_entropy=entropy / math.log(n),
             )
         )
     kernel = np.where(pairs > 0, total / np.maximum(pairs, 1), 0.0)
@@ -184,7 +185,8 @@ class Outcomes:
 
     def part(self, which: Floats) -> Outcomes:
         trials = [trial for trial, keep in zip(self.trials, which, strict=True) if keep]
-        return Outcomes(trials, {name: values[which > 0] for name, values in self.hits.items()})
+        chosen = which > 0
+        return Outcomes(trials, {name: values[chosen] for name, values in self.hits.items()})
 
     def offset(self, offset: int) -> Floats:
         return np.array([baseline_hit(trial, offset) for trial in self.trials], dtype=float)
@@ -192,12 +194,14 @@ class Outcomes:
 
 def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outcomes]:
     """Score every measured sentence against `trees[index]`, where there is one."""
-    found: dict[Key, list[tuple[Observed, Trial]]] = {}
+    trials: dict[Key, list[tuple[Observed, Trial]]] = {}
     for one in corpus.observed:
         tree = trees[one.index]
-        for trial in syntactic_trials(tree.only(one.kept)) if tree is not None else []:
-            found.setdefault((trial.relation, trial.direction), []).append((one, trial))
-    return {key: outcomes(pairs) for key, pairs in sorted(found.items())}
+        if tree is None:
+            continue
+        for trial in syntactic_trials(tree.only(one.words)):
+            trials.setdefault((trial.relation, trial.direction), []).append((one, trial))
+    return {key: outcomes(pairs) for key, pairs in sorted(trials.items())}
 
 
 def outcomes(pairs: Sequence[tuple[Observed, Trial]]) -> Outcomes:
@@ -232,11 +236,11 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
         trees = previous_of_same_length(corpus.sentences)
     result: dict[tuple[int, int], dict[Key, Any]] = {head: {} for head in corpus.heads}
     tested: list[dict[str, Any]] = []
-    for key, every in collect(corpus, trees).items():
-        half_a = every.part(every.hits["in_a"])
-        half_b = every.part(1 - every.hits["in_a"])
+    for key, both_halves in collect(corpus, trees).items():
+        half_a = both_halves.part(both_halves.hits["in_a"])
+        half_b = both_halves.part(1 - both_halves.hits["in_a"])
         for position, head in enumerate(corpus.heads):
-            entry = describe(every, half_a, position)
+            entry = describe(both_halves, half_a, position)
             entry["selected"] = may_be_labelled(key, half_b) and is_selected(entry["half_a"])
             if entry["selected"]:
                 entry["confirmed"] = confirm(half_a, half_b, position)
@@ -249,12 +253,12 @@ def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dic
     return result
 
 
-def describe(every: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
+def describe(both_halves: Outcomes, half_a: Outcomes, head: int) -> dict[str, Any]:
     """The figures on all sentences and those on half A."""
-    offset = best_offset(every.trials)
+    offset = best_offset(both_halves.trials)
     offset_a = best_offset(half_a.trials) if half_a.trials else None
     return {
-        **figures(every, offset, head),
+        **figures(both_halves, offset, head),
         "offset": offset,
         "half_a": figures(half_a, offset_a, head),
         "confirmed": None,
@@ -274,12 +278,12 @@ def figures(half: Outcomes, offset: int | None, head: int) -> dict[str, Any]:
     }
 
 
-def rates(part: Outcomes, offset: int | None, head: int) -> dict[str, float]:
+def rates(half: Outcomes, offset: int | None, head: int) -> dict[str, float]:
     """The five baselines; without an offset (no trial to choose it on) that one never hits."""
     hits = {
-        "offset": part.offset(offset) if offset is not None else np.zeros(len(part.trials)),
-        **{name: part.hits[name] for name in ("first", "last", "uniform")},
-        "kernel": part.hits["kernel"][:, head],
+        "offset": half.offset(offset) if offset is not None else np.zeros(len(half.trials)),
+        **{name: half.hits[name] for name in ("first", "last", "uniform")},
+        "kernel": half.hits["kernel"][:, head],
     }
     return {name: float(value.mean()) for name, value in hits.items()}
 
@@ -336,8 +340,8 @@ def mcnemar_of(hits: NDArray[np.bool_], base: NDArray[np.bool_]) -> float:
     """Exact, two-sided, on the trials where exactly one of the two hits."""
     only_head = int((hits & ~base).sum())
     only_base = int((base & ~hits).sum())
-    both = only_head + only_base
-    return float(stats.binomtest(only_head, both).pvalue) if both else 1.0
+    differing = only_head + only_base
+    return float(stats.binomtest(only_head, differing).pvalue) if differing else 1.0
 
 
 def paired_z(difference: Floats) -> float:
@@ -422,8 +426,8 @@ def broad(corpus: Corpus) -> dict[tuple[int, int], dict[str, Any]]:
     long = [one for one in corpus.observed if one.n >= 20]
     result: dict[tuple[int, int], dict[str, Any]] = {}
     for position, head in enumerate(corpus.heads):
-        rows = [value for one in long for value in one.relative_entropy[position]]
-        mean = float(np.mean(rows)) if rows else None
+        rows = np.concatenate([one.relative_entropy[position] for one in long]) if long else []
+        mean = float(np.mean(rows)) if len(rows) else None
         testable = len(long) >= 50
         labelled = testable and mean is not None and mean > 0.8
         result[head] = {

@@ -69,10 +69,10 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     CheckpointError
         If a file is damaged, or is a link that leads out of the model's folder.
     """
-    if source is None or not (source / MODULES).is_file():
+    files = None if source is None else SentenceFiles.of(source)
+    if files is None:
         return SentenceCopy([], {})
-    files = SentenceFiles(source)
-    modules = files.listed()
+    modules = [dict(values) for values in files.listed]
     to_copy: dict[str, Path] = {}
     for values in modules:
         if values["type"].endswith("Transformer"):
@@ -83,11 +83,11 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
             folder = files.path(values["path"], "config.json").parent
             prefix = folder.relative_to(files.folder).as_posix()
             to_copy |= {f"{prefix}/{file.name}": file for file in _module_files(folder)}
-    to_copy |= _reading_files(source)
+    to_copy |= _reading_files(files)
     for file in to_copy.values():
         if file.suffix == ".json":
             read_json(file)  # refuses a damaged one
-        elif leads_out(file, source):
+        elif leads_out(file, files.folder):
             raise CheckpointError(
                 f"{file} is a link that leads out of the model's folder, so it is not copied; put "
                 "the file itself there."
@@ -103,10 +103,10 @@ def _module_files(folder: Path) -> list[Path]:
     return files
 
 
-def _reading_files(source: Path) -> dict[str, Path]:
+def _reading_files(files: SentenceFiles) -> dict[str, Path]:
     """List the files that say how texts are read, by their names in the new folder."""
-    transformer = transformer_folder(source)
-    candidates = {SETTINGS: source / SETTINGS}
+    transformer = transformer_folder(files)
+    candidates = {SETTINGS: files.folder / SETTINGS}
     candidates |= {name: transformer / name for name in READING}
     return {name: file for name, file in candidates.items() if file.is_file()}
 
@@ -245,7 +245,7 @@ def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
     if pooling.prompt:
         unread = ", which is not pooled" if pooling.skipped else ""
         yield f"Every text is read after the default prompt {pooling.prompt!r}{unread}."
-    if lower_cases(folder):
+    if lower_cases(SentenceFiles.of(folder)):
         yield "Every text is read in lower case, as the folder says."
     if pooling.max_length is not None and pooling.max_length < loaded.max_length:
         yield (

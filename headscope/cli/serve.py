@@ -61,7 +61,7 @@ def serve(
             "pip install 'headscope[serve]'."
         )
     from headscope.live import server
-    from headscope.live.answers import prepared
+    from headscope.live.page import prepared
 
     token = secrets.token_urlsafe(16)
     progress = RunProgress("serve", quiet=quiet)

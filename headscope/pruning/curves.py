@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.roles import ROLES
 from headscope.core.errors import InputError
-from headscope.core.roles import ROLES
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import MANUAL, Repair

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.core.roles import role_name, role_of
+from headscope.analyses.classify.roles import role_name, role_of
 from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
 from headscope.removal.metric_words import METRIC_NAMES, amount, number, span

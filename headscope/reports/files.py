@@ -80,7 +80,9 @@ def write_report(
         section: {name: sha256_of(files[name]) for name in sorted(files)}
         for section, files in written.items()
     }
-    content = {name: data for files in written.values() for name, data in files.items()}
+    content: dict[str, bytes] = {}
+    for files in written.values():
+        content |= files
     gone = [name for name in _of_earlier_report(folder) if name not in content]
     content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     results = results_of(document, REPORT, report.sections)
@@ -98,11 +100,13 @@ def _of_earlier_report(folder: Path) -> Iterator[str]:
     """
     try:
         files = json.loads((folder / REPORT).read_text(encoding="utf-8"))["files"]
-        listed = [item for names in files.values() for item in names.items()]
+        listed: list[tuple[str, str]] = []
+        for names in files.values():
+            listed += names.items()
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return
     for name, sha256 in listed:
         with suppress(OSError, ValueError):  # a name that no file can have
-            plain = Path(name).name == name and name != ".."
-            if plain and sha256_of_file(folder / name) == sha256:
+            stays_inside = Path(name).name == name and name != ".."
+            if stays_inside and sha256_of_file(folder / name) == sha256:
                 yield name

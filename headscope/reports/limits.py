@@ -18,7 +18,7 @@ from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.safe_text import visible
 from headscope.reports.baseline import Measurements
 from headscope.reports.changes import TOLERANCE, changes_between
-from headscope.reports.claims.rule import claims
+from headscope.reports.claims.registry import claims
 from headscope.reports.limit_kinds import (
     LIMIT_KINDS,
     LIMITS,

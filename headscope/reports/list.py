@@ -36,7 +36,7 @@ def _entries(kind: str) -> Iterator[Entry]:
         for name, task in TASKS.items():
             yield Entry(name, task.words, "", page)
     elif kind == "roles":
-        from headscope.core.roles import ROLES
+        from headscope.analyses.classify.roles import ROLES
 
         for role in ROLES:
             yield Entry(role.key, role.words, role.source, page)

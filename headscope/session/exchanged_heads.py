@@ -62,8 +62,11 @@ class PooledStates:
         self, attention: Mechanism | None = None, *, scores: Factors | None = None
     ) -> list[Array]:
         """Return the cosine of every example, by batch, with another attention at every site."""
-        pairs = zip(self._embeddings(attention, scores), self._original, strict=True)
-        return [cosine(*pair).cpu().numpy().clip(-1.0, 1.0) for pair in pairs]
+        changed = self._embeddings(attention, scores)
+        return [
+            _cosines(embeddings, original)
+            for embeddings, original in zip(changed, self._original, strict=True)
+        ]
 
     def _embeddings(
         self, attention: Mechanism | None = None, scores: Factors | None = None
@@ -74,6 +77,11 @@ class PooledStates:
                 loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
                 for ids, mask in self._batches
             ]
+
+
+def _cosines(embeddings: Tensor, original: Tensor) -> Array:
+    """Return the cosine of every row of two batches of embeddings."""
+    return cosine(embeddings, original).cpu().numpy().clip(-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -88,22 +96,18 @@ class Opened:
     @classmethod
     def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
+        # Read the task's examples first: they must not calibrate what they measure.
         seed = options.seed
         limit = options.limit
-        text = as_plain(options.text)
-        text = text.first(limit)
-        lines_before = text.n_sentences
+        text = as_plain(options.text).first(limit)
+        n_lines_before = text.n_sentences
         examples = None
-        if options.task is not None:  # its sentences must not calibrate what they measure
+        if options.task is not None:
             examples = read_examples(options.task, options.data, limit, seed)
             text = lines_without_shared(text, examples)
-        lines = min(options.sentences, text.n_sentences)
-        chosen = {i * text.n_sentences // lines for i in range(lines)}  # spread evenly
+        source = _spread_evenly(text, options.sentences)
 
-        def read() -> Iterator[str]:
-            return (line for i, line in enumerate(text.lines()) if i in chosen)
-
-        source = dataclasses.replace(text, n_sentences=lines, read=read)
+        # Open the model, and certify the one stack that a text runs.
         all_stacks = open_for_tasks(model, task=options.task, **options.loading)
         need_tokenizer(all_stacks, name)
         all_stacks.pooling.check()
@@ -111,6 +115,8 @@ class Opened:
             require_valid(all_stacks, options.validate)
         loaded = readable(all_stacks, name)
         validation = require_valid(loaded, options.validate)
+
+        # Measure the unchanged model.
         task = None
         if options.task is not None and examples is not None:
             task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
@@ -132,11 +138,22 @@ class Opened:
                 "lines": effects.lines,
                 "skipped": effects.skipped,
                 "tokens": sum(int(mask.sum()) for _, mask in effects.batches),
-                "dropped": lines_before - text.n_sentences,
+                "dropped": n_lines_before - text.n_sentences,
             },
             "task": effects.task,
         }
         return cls(loaded, effects, common)
+
+
+def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
+    """Return so many lines of a text, at even distances; all where it has no more."""
+    n_lines = min(n_lines, text.n_sentences)
+    chosen = {i * text.n_sentences // n_lines for i in range(n_lines)}
+
+    def read() -> Iterator[str]:
+        return (line for i, line in enumerate(text.lines()) if i in chosen)
+
+    return dataclasses.replace(text, n_sentences=n_lines, read=read)
 
 
 #: The task's value of a changed model, and its difference to the unchanged one's.
@@ -163,16 +180,17 @@ class Effects:
     def __init__(
         self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
+        """Pad the lines, and measure the unchanged model by the task if there is one."""
         self._loaded = loaded
         self._task = task
         self._seed = seed
-        self.batches = [
-            loaded.pad(part)
-            for _, batch in line_batches(loaded, text)
-            for part in buckets(list(batch), SHORT)
-        ]
-        #: The first line of every batch, and how many lines there are.
-        *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
+        self.batches: list[tuple[Tensor, Tensor]] = []
+        for _, lines in line_batches(loaded, text):
+            self.batches += [loaded.pad(short_lines) for short_lines in buckets(list(lines), SHORT)]
+        lines_of_batches = [len(ids) for ids, _ in self.batches]
+        self.lines = sum(lines_of_batches)
+        #: The number of the first line of every batch
+        self.first = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
         self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
         self._baseline = None if task is None else task.outputs(loaded)
@@ -216,21 +234,25 @@ class Effects:
         for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), reading):
             pass
 
-    def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
-        """Measure changed versions of the model, each alone."""
-        cosines = self.cosines(versions, progress, what)
-        tasks = self.on_task(versions, progress, what)
-        return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
+    def measure(self, versions: Sequence[Exchanged], progress: Progress, step: str) -> list[Effect]:
+        """Measure changed versions of the model, each alone; ``step`` names the progress."""
+        cosines = self.cosines(versions, progress, step)
+        task_effects = self.on_task(versions, progress, step)
+        return [
+            self.effect(cosines_of_version, task_effect)
+            for cosines_of_version, task_effect in zip(cosines, task_effects, strict=True)
+        ]
 
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
         """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
         effect = Effect(boot(cosines, self._seed))
         if on_task is None:
             return effect
-        return dataclasses.replace(effect, metric=on_task[0], difference=on_task[1])
+        value, difference = on_task
+        return dataclasses.replace(effect, metric=value, difference=difference)
 
     def on_task(
-        self, versions: Sequence[Exchanged], progress: Progress, what: str
+        self, versions: Sequence[Exchanged], progress: Progress, step: str
     ) -> list[TaskEffect | None]:
         """Measure changed versions by the task, each alone; None where there is no task."""
         loaded = self._loaded
@@ -243,8 +265,8 @@ class Effects:
 
         @contextmanager
         def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
-            def read(item: tuple[int, Padded]) -> BatchOutputs:
-                i, batch = item
+            def read(numbered: tuple[int, Padded]) -> BatchOutputs:
+                i, batch = numbered
                 with intervene(model, attention=versions[i]) as router:
                     run: Run = partial(router.checked, model.run)  # type: ignore[call-arg]
                     return task.read(rerun.again(run, model), batch)
@@ -252,56 +274,58 @@ class Effects:
             with prepared(model.network):
                 yield read
 
+        # Versions that change the same first layer share what comes before it.
         for row in sorted({version.first_row for version in versions}):
             rerun.start_at(row)
             changed = [i for i, version in enumerate(versions) if version.first_row == row]
-            items = itertools.product(changed, rerun.batches)
-            with closing(side_by_side(loaded, items, reading, alone=task.alone)) as outputs:
+            numbered_batches = itertools.product(changed, rerun.batches)
+            outputs = side_by_side(loaded, numbered_batches, reading, alone=task.alone)
+            with closing(outputs):
                 for i in changed:
                     of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
                     change = task.change(self._baseline, of_version, seed=self._seed)
                     effects[i] = change.value, change.estimate()
                     give_back()  # what lies between blocks in use grows with every version
-                    progress(f"{what}, task", len(effects), len(versions))
+                    progress(f"{step}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
-    def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
+    def cosines(self, versions: Sequence[Exchanged], progress: Progress, step: str) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines)."""
-        parts = list[list[Array]]([] for _ in versions)
         batches = self.batches
-        items = [(b, i) for b in range(len(batches)) for i in range(len(versions))]
 
         @contextmanager
         def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
             replay = Replay(model)
             embed = model.pooling.embed
             # The recorded batch, what its layers returned, and its embeddings.
-            number = -1
+            recorded_batch = -1
             recorded = Recorded()
             unchanged = Tensor()
 
-            def read(item: tuple[int, int]) -> Array:
-                nonlocal number, recorded, unchanged
-                b = item[0]
-                version = versions[item[1]]
-                ids, mask = batches[b]
-                if b != number:
+            def read(batch_and_version: tuple[int, int]) -> Array:
+                nonlocal recorded_batch, recorded, unchanged
+                number, i = batch_and_version
+                version = versions[i]
+                ids, mask = batches[number]
+                if number != recorded_batch:
                     with intervene(model) as router, replay.recording() as recorded:
                         unchanged = embed(router.checked(model.forward, ids, mask), mask)
-                    number = b
+                    recorded_batch = number
                 playing = replay.playing(recorded, version.first_row)
                 with intervene(model, attention=version) as router, playing:
                     changed = embed(router.checked(model.forward, ids, mask), mask)
-                return cosine(changed, unchanged).cpu().numpy().clip(-1.0, 1.0)
+                return _cosines(changed, unchanged)
 
             with prepared(model.network):
                 yield read
 
-        results = side_by_side(self._loaded, items, reading)
-        for n, ((_, i), cosines) in enumerate(zip(items, results, strict=True), start=1):
-            parts[i].append(cosines)
-            progress(what, n, len(items))
-        return np.array([np.concatenate(of_lines) for of_lines in parts])
+        runs = list(itertools.product(range(len(batches)), range(len(versions))))
+        by_version = list[list[Array]]([] for _ in versions)
+        results = side_by_side(self._loaded, runs, reading)
+        for n_done, ((_, i), cosines) in enumerate(zip(runs, results, strict=True), start=1):
+            by_version[i].append(cosines)
+            progress(step, n_done, len(runs))
+        return np.array([np.concatenate(cosines_of_batches) for cosines_of_batches in by_version])
 
 
 def boot(values: Array, seed: int) -> Estimate:

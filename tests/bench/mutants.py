@@ -60,17 +60,17 @@ binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
 cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
-cross-sides | analyses/classify/labels.py | p is one-sided
-    both = 2 * t_p( => both = t_p(
-best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
+cross-sides | analyses/classify/roles/monotonic.py | p is one-sided
+    two_sided = 2 * t_p( => two_sided = t_p(
+best-of-ten | analyses/classify/roles/positional.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
-offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
-    ((1,), from_a)) => ((1,), best))
-rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
-    rates - uniform >= => rates - chance >=
+offset-of-both | analyses/classify/two_halves.py | B's baseline is chosen on B too
+    name, (1,), offset_of_a) => name, (1,), offset)
+rare-gain | analyses/classify/roles/rare.py | gain over chance, not over uniform
+    (rate - uniform >= => (rate - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     for least in (2, LONG) => for least in (2, LONG + 1)
-dealt-anywhere | analyses/classify/causes.py | labels cross layers
+dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,
@@ -87,7 +87,7 @@ collapse-axis | analyses/depth/measure.py | residual of the wrong mean
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
     _read(reader, loaded, 1, seed, name, judge) => _read(reader, loaded, 0, seed, name, judge)
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
-    elif words in self._first: => elif not words:
+    elif words in self._first_half: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
     z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/run.py | noise of another size
@@ -130,13 +130,13 @@ worse-or-better | reports/changes.py | old and new are swapped
     row.better * (row.value - new_row.value) => row.better * (new_row.value - row.value)
 limit-of-loss | reports/limit_kinds.py | a limit of a loss is upside down
     row.better * (_value(row) - least) < 0 => _value(row) - least < 0
-interference-random | reports/claims/routing_claims.py | no random weights
-"random", control.over_random, ** => "random", stored.difference, **
-at-least-mean | reports/claims/rule.py | the mean, not its interval
+interference-random | reports/claims/interference.py | no random weights
+"random", random.over_random, text => "random", linear.stored.difference, text
+at-least-mean | reports/claims/intervals.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
-roles-tail | reports/claims/head_claims.py | p of doing worse
-    random >= value - ROUNDING => random <= value + ROUNDING
-low-rank-none | reports/claims/matrix_claims.py | open counts as low rank
+roles-tail | reports/claims/labelled_heads.py | p of doing worse
+    random >= labelled_score - ROUNDING => random <= labelled_score + ROUNDING
+low-rank-none | reports/claims/low_rank.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """
 

@@ -28,7 +28,6 @@ def small(demo):
     """A report of the demo model: most of its sections, little of each."""
     settings = {
         "classify": {"limit": 64, "control": False, "ablate": False, "prefix_matching": False},
-        "attribute": {"resamples": 0},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 24, "sequences": 4, "control": False},
         "flow": {"limit": 16, "control": False},

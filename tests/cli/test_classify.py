@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,13 @@ def test_a_treebank(run, model, treebank, tmp_path):
     corpus = result["corpus"]
     assert (corpus["sentences"], corpus["skipped"], corpus["language"]) == (20, 0, "en")
     assert corpus["frequencies"].startswith("wordfreq ")
-    edges = [rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"]
-    ways = {(relation, way) for relation in edges for way in ("dep->head", "head->dep")}
+    relations = [relation for _, _, relation in chain.from_iterable(TREES) if relation != "root"]
+    edges = [relation.partition(":")[0] for relation in relations]
+    ways = set(product(edges, ("dep->head", "head->dep")))
     for head in result["heads"]:
-        found = [(score["relation"], score["direction"]) for score in head["syntactic"]]
-        assert len(found) == len(set(found))
-        assert set(found) == ways
+        scored = [(score["relation"], score["direction"]) for score in head["syntactic"]]
+        assert len(scored) == len(set(scored))
+        assert set(scored) == ways
         for score in head["syntactic"]:
             if score["direction"] == "dep->head":
                 assert score["trials"] == 10 * edges.count(score["relation"])
@@ -113,18 +115,21 @@ def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_
     assert (file["thresholds"]["positional"], file["thresholds"]["broad_relative"]) == (0.2, 0.5)
     assert any("positional" in head["roles"] for head in file["heads"])
     flags = ("--limit", 3, "--seed", 6, "--threshold", "positional=0.9", "--no-validate")
-    found = run("classify", model, *flags, "--config", path).json
-    assert (found["corpus"]["sentences"], found["provenance"]["seed"]) == (3, 6)
-    assert (found["thresholds"]["positional"], found["thresholds"]["broad_relative"]) == (0.9, 0.5)
-    assert not any("positional" in head["roles"] for head in found["heads"])
+    flagged = run("classify", model, *flags, "--config", path).json
+    assert (flagged["corpus"]["sentences"], flagged["provenance"]["seed"]) == (3, 6)
+    thresholds = flagged["thresholds"]
+    assert (thresholds["positional"], thresholds["broad_relative"]) == (0.9, 0.5)
+    assert not any("positional" in head["roles"] for head in flagged["heads"])
     # One sentence gives a mean no interval, and with q = 1 the mean is a label all the same.
-    every = ("--limit", 1, "--threshold", "q=1", "--threshold", "special=0", "--verbose")
-    assert "uniform" in run("classify", model, *every, "--no-validate").stdout
-    assert found["validation"]["passed"] is None
+    lenient = ("--limit", 1, "--threshold", "q=1", "--threshold", "special=0", "--verbose")
+    assert "uniform" in run("classify", model, *lenient, "--no-validate").stdout
+    assert flagged["validation"]["passed"] is None
 
 
 def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
-    out, text, counts = (tmp_path / name for name in ("out", "lines.txt", "counts.tsv"))
+    out = tmp_path / "out"
+    text = tmp_path / "lines.txt"
+    counts = tmp_path / "counts.tsv"
     text.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
     counts.write_text("the\t9\nzebra\t1\n")
     call = ("classify", model, "--text", text, "--control", "--seed", 7)
@@ -145,8 +150,8 @@ def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
 
 
 def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, model, tmp_path):
-    asked = {"ablate": True, "prefix_matching": True}
-    options = [f"--{name.replace('_', '-')}" for name in asked]
+    parts = {"ablate": True, "prefix_matching": True}
+    options = [f"--{name.replace('_', '-')}" for name in parts]
     limits = ("--limit", "12", "--ablate-limit", "4", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", tmp_path)
     assert done.code == 0, done.stderr
@@ -160,15 +165,15 @@ def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, mode
         _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
         assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain.value
-    given = {"limit": 12, "ablate_limit": 4, "validate": False, "state": tmp_path / "state"}
+    settings = {"limit": 12, "ablate_limit": 4, "validate": False, "state": tmp_path / "state"}
     for _ in range(2):
-        again = headscope.classify(str(model), resume=True, **given, **asked)
-        found = from_dict(ClassifyResult, json.loads(to_json(again)))
-        for part in ("heads", "causes"):
-            assert getattr(found, part) == getattr(result, part)
+        again = headscope.classify(str(model), resume=True, **settings, **parts)
+        resumed = from_dict(ClassifyResult, json.loads(to_json(again)))
+        for field in ("heads", "causes"):
+            assert getattr(resumed, field) == getattr(result, field)
     thresholds = headscope.Thresholds(rare=0.2)
     with pytest.raises(ResumeError, match="thresholds differ"):
-        headscope.classify(str(model), resume=True, thresholds=thresholds, **given)
+        headscope.classify(str(model), resume=True, thresholds=thresholds, **settings)
 
 
 def test_every_stack_has_its_part(run, tmp_path):
@@ -180,9 +185,9 @@ def test_every_stack_has_its_part(run, tmp_path):
     encoder, rest = outcome.stdout.split("Decoder: 60 pairs")
     decoder, cross = rest.split("Cross-attention: ")
     assert "Encoder: 60 sources" in encoder
-    for part in (decoder, cross):
-        assert "syntactic" not in part
-        assert "rare" not in part
+    for section in (decoder, cross):
+        assert "syntactic" not in section
+        assert "rare" not in section
     assert "monotonic" not in encoder + decoder
     result = from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
     assert result.stacks == ("encoder", "decoder", "cross")
@@ -190,8 +195,9 @@ def test_every_stack_has_its_part(run, tmp_path):
     assert [row["stack"] for row in rows] == [head.stack for head in result.heads]
     assert float(rows[-1]["alignment"]) == result.heads[-1].alignment.score.value
     assert rows[-1]["positional_score"] == rows[-1]["rare_rate"] == ""
-    every = {"classify.json", "heads.csv", "roles.png", "roles.svg"}
-    assert {path.name for path in out.iterdir()} == every | {"alignment.png", "alignment.svg"}
+    files = {"classify.json", "heads.csv", "roles.png", "roles.svg"}
+    files |= {"alignment.png", "alignment.svg"}
+    assert {path.name for path in out.iterdir()} == files
     # The page has one map, and lists the roles of all stacks that the text exercises.
     outcome = run("report", bart, "--only", "classify", "--text", table, "-o", tmp_path / "report")
     assert outcome.code == 0, outcome.stderr

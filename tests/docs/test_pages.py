@@ -9,9 +9,9 @@ import typer
 import typer.main
 
 from headscope.analyses.attribute.result import EFFECTS
+from headscope.analyses.classify.roles import primary_roles
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.core.roles import primary_roles
 from headscope.pruning.options import METHODS
 from headscope.tasks.making import TASKS
 

@@ -24,8 +24,8 @@ from torch import nn
 from transformers import AutoModel
 
 import headscope
-from headscope.analyses.classify.causes import CauseSource, with_causes
-from headscope.analyses.classify.prefix_matching import PLACES, PrefixWeights
+from headscope.analyses.classify.optional.causes import CauseSource, with_causes
+from headscope.analyses.classify.optional.prefix_matching import PLACES, PrefixWeights
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError, InputError
@@ -51,8 +51,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def classified(model: Any, text: Path, **options: Any) -> ClassifyResult:
-    given = {"ablate": True, "data": text, "validate": False, "limit": 8, **options}
-    return headscope.classify(model, text, **given)
+    settings = {"ablate": True, "data": text, "validate": False, "limit": 8, **options}
+    return headscope.classify(model, text, **settings)
 
 
 def dense_of(network: Any) -> list[torch.nn.Linear]:
@@ -95,13 +95,13 @@ def test_the_head_that_carries_the_output_is_found(tmp_path, text):
         assert cause.zero_estimate == pytest.approx(0.0, abs=1e-12)
 
 
-def cut(folder: Path, row: int, head: int, left: torch.Tensor) -> Any:
+def cut(folder: Path, row: int, head: int, replacement: torch.Tensor) -> Any:
     """Read the network by transformers, and put ``left`` in the place of one head's z."""
     network = AutoModel.from_pretrained(folder).eval()
 
     def replace(_: Any, args: Any) -> Any:
         z = args[0].clone()
-        z[..., 8 * head : 8 * head + 8] = left.to(z)
+        z[..., 8 * head : 8 * head + 8] = replacement.to(z)
         return (z,)
 
     dense_of(network)[row].register_forward_pre_hook(replace)
@@ -121,16 +121,16 @@ def test_losses_are_those_of_networks_cut_by_hand(tmp_path, text):
     result = classified(folder, text)
     plain = AutoModel.from_pretrained(folder).eval()
     seen: list[list[torch.Tensor]] = [[], []]
-    for kept, dense in zip(seen, dense_of(plain), strict=True):
-        dense.register_forward_pre_hook(lambda _, args, kept=kept: kept.append(args[0][0]))
+    for states, dense in zip(seen, dense_of(plain), strict=True):
+        dense.register_forward_pre_hook(lambda _, args, states=states: states.append(args[0][0]))
     for line in source.calibration.first:
         pooled(plain, line)
-    means = [torch.cat(kept).double().mean(0) for kept in seen]
+    means = [torch.cat(states).double().mean(0) for states in seen]
     for row, head in ((0, 0), (1, 3)):
         cause = result.heads[4 * row + head].cause
-        wanted = {"zero": torch.zeros(8), "mean": means[row][8 * head : 8 * head + 8]}
-        for name, left in wanted.items():
-            network = cut(folder, row, head, left)
+        replacements = {"zero": torch.zeros(8), "mean": means[row][8 * head : 8 * head + 8]}
+        for name, replacement in replacements.items():
+            network = cut(folder, row, head, replacement)
             cosines = [
                 torch.cosine_similarity(pooled(network, line), pooled(plain, line), dim=0)
                 for line in source.measured.first
@@ -146,10 +146,10 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
         for site in loaded.sites:
             site.output_weight.mul_(0.05)
     result = classified(loaded, text)
-    found = [head.cause for head in result.heads if head.cause]
-    measured = sum(cause.zero.value for cause in found)
+    causes = [head.cause for head in result.heads if head.cause]
+    measured = sum(cause.zero.value for cause in causes)
     # Along random directions: the sum over heads and sentences is right to some 20%.
-    assert sum(cause.zero_estimate for cause in found) == pytest.approx(measured, rel=0.4)
+    assert sum(cause.zero_estimate for cause in causes) == pytest.approx(measured, rel=0.4)
     assert result.causes.estimate == "squared"
 
 
@@ -184,16 +184,16 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
 def test_noise_has_the_size_of_the_head(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     site = loaded.sites[1]
-    own = output_map(site)
+    full_map = output_map(site)
     other = less_random_write(site, 2, torch.Generator().manual_seed(0))
-    taken = (own.W - other.W)[16:24].double()
-    W = own.W[16:24].double()
+    taken = (full_map.W - other.W)[16:24].double()
+    W = full_map.W[16:24].double()
     torch.testing.assert_close(taken @ taken.t(), W @ W.t(), rtol=1e-4, atol=1e-6)
     assert float((taken * W).sum() / (W * W).sum()) < 0.5  # another direction
     untouched = torch.ones(32, dtype=torch.bool)
     untouched[16:24] = False
-    torch.testing.assert_close(other.W[untouched], own.W[untouched], rtol=0, atol=0)
-    torch.testing.assert_close(other.b, own.b, rtol=0, atol=0)
+    torch.testing.assert_close(other.W[untouched], full_map.W[untouched], rtol=0, atol=0)
+    torch.testing.assert_close(other.b, full_map.b, rtol=0, atol=0)
 
 
 def test_what_a_role_costs_is_said_and_the_model_left_as_it_was(tmp_path, text):
@@ -210,11 +210,11 @@ def test_what_a_role_costs_is_said_and_the_model_left_as_it_was(tmp_path, text):
     )
     labelled = dataclasses.replace(plain, heads=heads)
     source = CauseSource.read("fidelity", text, 64, 0)
-    found = with_causes(labelled, loaded, source, silent)
-    test = next(t for t in found.causes.tests if (t.role, t.removal) == ("any", "zero"))
+    result = with_causes(labelled, loaded, source, silent)
+    test = next(t for t in result.causes.tests if (t.role, t.removal) == ("any", "zero"))
     assert test.verdict == "costs more"
-    assert found.causes.rotations >= 5
-    cause = found.heads[5].cause
+    assert result.causes.rotations >= 5
+    cause = result.heads[5].cause
     assert cause.beyond_noise.value == pytest.approx(cause.zero.value - cause.noise.value, abs=1e-6)
     assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
 
@@ -238,8 +238,8 @@ def test_stacks_of_an_encoder_decoder_model(tmp_path, text):
     assert {h.stack for h in sentences.heads if h.cause} == {"encoder"}
     assert len({h.stack for h in sentences.heads}) == 3
     # A mean is left behind by gates, also where T5 has no b_O to keep it in.
-    found = [h.cause for h in sentences.heads if h.cause]
-    assert any(abs(c.zero.value - c.mean.value) > 1e-4 for c in found)
+    causes = [h.cause for h in sentences.heads if h.cause]
+    assert any(abs(c.zero.value - c.mean.value) > 1e-4 for c in causes)
     with pytest.raises(InputError, match="runs the encoder"):
         classified(loaded, path, data=text, stack="cross")
 
@@ -260,19 +260,19 @@ def test_weights_are_read_where_the_first_copy_stands():
     """[CLS] 1 2 3 4 5 1 2 3 4 5 [SEP]: each query's places, in a loop."""
     n = 2 * COPY + 2
     pattern = torch.rand(3, 2, n, n, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    found = PrefixWeights(1, 3, 3, 1, COPY)
+    prefix = PrefixWeights(n_layers=1, n_heads=3, sequences=3, start=1, copy=COPY)
     none = torch.empty(0)
     for rows in (slice(0, 2), slice(2, 3)):
         seen = (rows, slice(1, 3), 3, none, none, none, pattern[rows], none)
-        found.observe(Activations("encoder", 0, 0, *seen))
-    for place, (name, step) in enumerate(PLACES.items()):
+        prefix.observe(Activations("encoder", 0, 0, *seen))
+    for i_target, (name, step) in enumerate(PLACES.items()):
         for sequence in range(3):
             for head in range(2):
                 rows = pattern[sequence, head]
                 total = [float(rows[i, i - COPY + step]) for i in range(COPY + 2, 2 * COPY)]
-                value = found.weights[place, 0, head + 1, sequence]
+                value = prefix.weights[i_target, 0, head + 1, sequence]
                 assert value == pytest.approx(np.mean(total)), name
-    assert np.isnan(found.weights[:, :, 0]).all()
+    assert np.isnan(prefix.weights[:, :, 0]).all()
 
 
 CODE = 32
@@ -317,11 +317,11 @@ def induction() -> Any:
     angle = angle * torch.arange(1, PLACE // 2 + 1)
     fill(places.weight, "place", torch.stack([angle.cos(), angle.sin()], -1).flatten(1))
 
-    def look(layer: int, head: int, query: str, key: str, turn: int = 0) -> None:
-        """Let a head look for the key whose block is the query's, turned by so many places."""
+    def attend(layer: int, head: int, query: str, key: str, steps: int = 0) -> None:
+        """Let a head look for the key whose block is the query's, turned by so many positions."""
         attention = model.encoder.layer[layer].attention.self
         rows = slice(head * half // 2, head * half // 2 + CODE)
-        attention.query.weight[rows, blocks[query]] = 6.0 * _turned(turn)
+        attention.query.weight[rows, blocks[query]] = 6.0 * _turned(steps)
         attention.key.weight[rows, blocks[key]] = 6.0 * torch.eye(CODE)
 
     def write(head: int, block: str) -> None:
@@ -333,21 +333,23 @@ def induction() -> Any:
         out[blocks[block], rows] = torch.eye(CODE)
         out[half:][blocks[block], rows] = -torch.eye(CODE)
 
-    def _turned(turn: int) -> torch.Tensor:
-        if not turn:
+    def _turned(steps: int) -> torch.Tensor:
+        if not steps:
             return torch.eye(CODE)
-        found = torch.zeros(CODE, CODE)
+        rotation = torch.zeros(CODE, CODE)
         for i in range(PLACE // 2):
-            a = torch.tensor(turn * (i + 1) * 2 * math.pi / n_positions)
-            found[2 * i, 2 * i] = found[2 * i + 1, 2 * i + 1] = a.cos()
-            found[2 * i, 2 * i + 1], found[2 * i + 1, 2 * i] = -a.sin(), a.sin()
-        return found
+            angle = torch.tensor(steps * (i + 1) * 2 * math.pi / n_positions)
+            pair = slice(2 * i, 2 * i + 2)
+            rotation[pair, pair] = torch.tensor(
+                [[angle.cos(), -angle.sin()], [angle.sin(), angle.cos()]]
+            )
+        return rotation
 
-    look(0, 0, "place", "place", -1), write(0, "before")
-    look(0, 1, "place", "place", 1), write(1, "after")
-    look(1, 0, "own", "before")
-    look(1, 1, "own", "own")
-    look(1, 2, "own", "after")
+    attend(0, 0, "place", "place", -1), write(0, "before")
+    attend(0, 1, "place", "place", 1), write(1, "after")
+    attend(1, 0, "own", "before")
+    attend(1, 1, "own", "own")
+    attend(1, 2, "own", "after")
     return headscope.wrap(model, tiny_tokenizer(n_positions), name="induction")
 
 
@@ -358,18 +360,18 @@ def test_a_planted_induction_head_is_found_and_its_mirror_image_too():
     scores = {head.name: head.prefix for head in result.heads if head.prefix}
     expected = {"L1H0": "after", "L1H1": "same", "L1H2": "before"}
     for name, score in scores.items():
-        for place in PLACES:
-            match = getattr(score, place)
-            if expected.get(name) == place:
+        for target in PLACES:
+            match = getattr(score, target)
+            if expected.get(name) == target:
                 # An encoder's token sees its own copy as well: half of the weight goes there.
                 assert match.score == pytest.approx(0.5, abs=0.1), name
                 assert match.control < 0.05
                 assert match.gain.low > 0.35
             else:
-                assert match.gain.value < 0.05, (name, place)
+                assert match.gain.value < 0.05, (name, target)
             assert match.gain.value == pytest.approx(match.score - match.control)
     # L0H0 always looks one token back, a great weight that repetition does not change.
-    assert all(abs(getattr(scores["L0H0"], place).gain.value) < 0.02 for place in PLACES)
+    assert all(abs(match.gain.value) < 0.02 for match in vars(scores["L0H0"]).values())
     assert max(result.prefix.random_weights.values()) < 0.05
 
 

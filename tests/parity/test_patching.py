@@ -17,8 +17,9 @@ from tiny_models import SOURCES, VOCABULARY, framed_tokenizer
 from transformers import BertModel
 
 import headscope
-from headscope.analyses.classify.minimal_pairs import positional_pairs, syntactic_pairs
-from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, patch, verdict
+from headscope.analyses.classify.optional.minimal_pairs import positional_pairs, syntactic_pairs
+from headscope.analyses.classify.optional.patched_runs import patch
+from headscope.analyses.classify.optional.patching import SMALLEST, evidence, p_above, verdict
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
 from headscope.data.files import Sentence
@@ -32,12 +33,12 @@ def write_clauses(path: Path) -> Path:
     """Clauses of one verb, its object and plain words, in any order."""
     rng = np.random.default_rng(3)
     blocks = []
-    every = range(planted_models.N_LEVELS)
+    all_levels = range(planted_models.N_LEVELS)
     for _ in range(240):
         n_plain = int(rng.integers(2, 6))
         kinds = ["verb", "obj", *["plain"] * n_plain]
         chosen = [
-            str(rng.choice([w.form for w in pool(kind, -1 if kind == "plain" else 0, every)]))
+            str(rng.choice([w.form for w in pool(kind, -1 if kind == "plain" else 0, all_levels)]))
             for kind in kinds
         ]
         order = rng.permutation(len(kinds)).tolist()
@@ -67,7 +68,9 @@ def with_writes(planted: Planted, obj: str) -> Any:
     that no later map reads (``unread``), or is nothing (``silent``).
     """
     model = BertModel.from_pretrained(planted.folder).eval()
-    first, *later = [layer.attention for layer in model.encoder.layer]
+    attentions = [layer.attention for layer in model.encoder.layer]
+    first = attentions[0]
+    later = attentions[1:]
     for name in ("query", "key"):
         source = getattr(later[0].self, name).weight[3 * D_HEAD :]
         getattr(first.self, name).weight[2 * D_HEAD : 3 * D_HEAD] = source
@@ -108,12 +111,14 @@ def classified(clauses: tuple[Planted, Path]) -> Callable[[str], ClassifyResult]
 @pytest.mark.parametrize("obj", EXPECTED)
 def test_planted_heads_carry_their_role_or_do_not(classified, obj):
     result = classified(obj)
-    patched = {(h.name, p.detail): p for h in result.heads for p in h.patched}
-    own = patched["L0H1", "obj dep->head"]
-    assert {effect.reader: effect.verdict for effect in own.effects} == EXPECTED[obj]
-    assert own.verdict == ("does not" if obj == "silent" else "carries")
-    assert own.follows.value > 0.95
-    assert own.pairs == 24
+    patched = {}
+    for head in result.heads:
+        patched |= {(head.name, patch.detail): patch for patch in head.patched}
+    obj_patch = patched["L0H1", "obj dep->head"]
+    assert {effect.reader: effect.verdict for effect in obj_patch.effects} == EXPECTED[obj]
+    assert obj_patch.verdict == ("does not" if obj == "silent" else "carries")
+    assert obj_patch.follows.value > 0.95
+    assert obj_patch.pairs == 24
     assert patched["L0H0", "-1"].verdict == "does not"
     assert patched["L0H3", "+2"].verdict == "carries"
     for name, detail in (("L1H1", "+1"), ("L2H1", "-2")):  # nothing in their layers writes
@@ -142,10 +147,10 @@ def test_text_without_trees_has_positional_heads_alone(clauses):
     assert result.patching.notes == (
         "Syntactic heads were not patched: that needs gold trees (give a treebank).",
     )
-    found = {head.name: patch for head in result.heads for patch in head.patched}
-    assert {patch.role for patch in found.values()} == {"positional"}
-    assert {patch.pairs for patch in found.values()} == {8}
-    assert found["L0H3"].verdict == "carries"
+    patched = {head.name: head.patched[0] for head in result.heads if head.patched}
+    assert {patch.role for patch in patched.values()} == {"positional"}
+    assert {patch.pairs for patch in patched.values()} == {8}
+    assert patched["L0H3"].verdict == "carries"
 
 
 def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:

@@ -20,13 +20,13 @@ def label(role: PlantedRole) -> list[tuple[str, str]]:
 def test_recovers_every_planted_role_and_nothing_else(tmp_path, long):
     planted = build_planted(tmp_path / "planted", long=long)
     options = {"frequencies": planted.frequencies}
-    found = headscope.classify(str(planted.folder), planted.treebank, **options)
-    assert len(found.heads) == len(planted.roles)
-    for head in found.heads:
+    result = headscope.classify(str(planted.folder), planted.treebank, **options)
+    assert len(result.heads) == len(planted.roles)
+    for head in result.heads:
         role = planted.roles[head.layer, head.head]
         assert [(one.role, one.detail) for one in head.labels] == label(role), head.name
         assert head.primary == role.kind
     folder = random_bert(tmp_path / "random", seed=int(long))  # random weights earn no label
     brief = {"limit": 150, "validate": False, **options}
-    found = headscope.classify(str(folder), planted.treebank, **brief)
-    assert not any({"syntactic", "rare"} & set(head.roles) for head in found.heads)
+    result = headscope.classify(str(folder), planted.treebank, **brief)
+    assert not any({"syntactic", "rare"} & set(head.roles) for head in result.heads)

@@ -1,6 +1,7 @@
 """Classification of real models: known numbers, and every number against the slow oracle."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def parallel(demo, shared):
 
 
 def labels_of(result):
-    return {
-        (h.name, s.relation, s.direction) for h in result.heads for s in h.syntactic if s.labelled
-    }
+    labels = set()
+    for head in result.heads:
+        labels |= {(head.name, s.relation, s.direction) for s in head.syntactic if s.labelled}
+    return labels
 
 
 def test_known_numbers_of_the_demo_model(english):
@@ -49,12 +51,11 @@ def test_known_numbers_of_the_demo_model(english):
         assert heads[name].positional.score.value == pytest.approx(score, abs=0.004)
     assert {h.name for h in english.heads if "positional" in h.roles} == {"L0H2", "L1H8"}
 
-    objects = {
-        head.name: score
-        for head in english.heads
-        for score in head.syntactic
-        if (score.relation, score.direction) == ("obj", "dep->head")
-    }
+    objects = {}
+    for head in english.heads:
+        for score in head.syntactic:
+            if (score.relation, score.direction) == ("obj", "dep->head"):
+                objects[head.name] = score
     name = max(objects, key=lambda name: objects[name].accuracy.value)
     best = objects[name]
     confirmed = objects[name].confirmed
@@ -67,7 +68,8 @@ def test_known_numbers_of_the_demo_model(english):
     assert 20 <= len(labels) <= 34
     assert len({n for n, relation, _ in labels if relation in reference_labels.VOITA}) >= 7
     # URLs and numbers make `list` easy for heads that spread evenly: no label from that.
-    lists = [s for h in english.heads for s in h.syntactic if s.relation == "list"]
+    scores = chain.from_iterable(head.syntactic for head in english.heads)
+    lists = [score for score in scores if score.relation == "list"]
     assert any(s.accuracy.value - s.baseline > 0.1 for s in lists)
     assert all(s.accuracy.value - s.uniform >= 0.1 for s in lists if s.labelled)
 
@@ -121,23 +123,23 @@ def test_every_number_is_the_oracles(demo):
     assert len(fast.heads) == len(slow["heads"]) == 72
     near = 1.5 / slow["queries"]  # of thousands of rows one has two keys as near as rounding
     for head in fast.heads:
-        slow_head = slow["heads"][f"{head.layer} {head.head}"]
-        positional = slow_head["positional"]
+        expected = slow["heads"][f"{head.layer} {head.head}"]
+        positional = expected["positional"]
         assert head.positional.rates == pytest.approx(positional["rates"], abs=near)
         assert head.positional.mass == pytest.approx(positional["mass"], abs=TOLERANCE)
         assert head.positional.score.value == pytest.approx(positional["score"], abs=near)
         assert head.positional.offset == positional["offset"]
-        for ours, other, tolerance in (
-            (head.self_rate, slow_head["self_rate"], near),
-            (head.duplicate_rate, slow_head["duplicate"], near),
-            (head.confidence, slow_head["confidence"], TOLERANCE),
-            (head.entropy, slow_head["entropy"], TOLERANCE),
-            (head.special_mass, slow_head["special_mass"], TOLERANCE),
-            (head.first_special_mass, slow_head["cls_mass"], TOLERANCE),
-            (head.last_special_mass, slow_head["sep_mass"], TOLERANCE),
-            (head.punctuation_mass, slow_head["punctuation_mass"], TOLERANCE),
+        for ours, number, tolerance in (
+            (head.self_rate, expected["self_rate"], near),
+            (head.duplicate_rate, expected["duplicate"], near),
+            (head.confidence, expected["confidence"], TOLERANCE),
+            (head.entropy, expected["entropy"], TOLERANCE),
+            (head.special_mass, expected["special_mass"], TOLERANCE),
+            (head.first_special_mass, expected["cls_mass"], TOLERANCE),
+            (head.last_special_mass, expected["sep_mass"], TOLERANCE),
+            (head.punctuation_mass, expected["punctuation_mass"], TOLERANCE),
         ):
-            assert ours == pytest.approx(other, abs=tolerance), head.name
+            assert ours == pytest.approx(number, abs=tolerance), head.name
 
 
 def _labelled_slowly(treebank: Path, limit: int) -> Any:
@@ -149,11 +151,13 @@ def _labelled_slowly(treebank: Path, limit: int) -> Any:
 
 def _compact(result: dict[str, Any]) -> dict[str, Any]:
     """What is the same for all heads once; of the two halves what a result holds."""
-    swapped = [entry for head in result["swapped"].values() for entry in head.values()]
+    swapped = chain.from_iterable(entries.values() for entries in result["swapped"].values())
     heads = {}
+    confirmed = {}
     shared = ("offset", "first", "last", "uniform")
-    for place_name, entries in result["syntactic"].items():
-        heads[place_name] = {
+    names = ("trials", "accuracy", "strongest", "baselines", "interval", "p_adjusted")
+    for layer_and_head, entries in result["syntactic"].items():
+        heads[layer_and_head] = {
             key: [
                 *(round(e[name], 7) for name in ("accuracy", "accuracy_mean")),
                 round(e["baselines"]["kernel"], 7),
@@ -161,18 +165,16 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
             ]
             for key, e in entries.items()
         }
+        for key, e in entries.items():
+            if e["confirmed"] is not None:
+                numbers = {name: e["confirmed"][name] for name in names}
+                confirmed[f"{layer_and_head} {key}"] = numbers
     first = next(iter(result["syntactic"].values()))
-    names = ("trials", "accuracy", "strongest", "baselines", "interval", "p_adjusted")
     return {
         "syntactic": heads,
         "trials": {key: [e["trials"], e["offset"]] for key, e in first.items()},
         "baselines": {key: {n: e["baselines"][n] for n in shared} for key, e in first.items()},
-        "confirmed": {
-            f"{place_name} {key}": {name: e["confirmed"][name] for name in names}
-            for place_name, entries in result["syntactic"].items()
-            for key, e in entries.items()
-            if e["confirmed"] is not None
-        },
+        "confirmed": confirmed,
         "swapped_labels": sum(entry["labelled"] for entry in swapped),
         "rare": result["rare"],
         "broad": result["broad"],
@@ -190,10 +192,10 @@ def test_labels_agree_with_the_oracle(parallel, shared):
     )
     labels = 0
     for head in parallel.heads:
-        name = f"{head.layer} {head.head}"
+        layer_and_head = f"{head.layer} {head.head}"
         for score in head.syntactic:
             key = f"{score.relation} {score.direction}"
-            accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][name][key]
+            accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][layer_and_head][key]
             near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
             assert [score.trials, score.baseline_offset] == slow["trials"][key], key
             assert score.accuracy.value == pytest.approx(accuracy, abs=near), key
@@ -202,9 +204,9 @@ def test_labels_agree_with_the_oracle(parallel, shared):
             assert score.baselines == pytest.approx(baselines, abs=near), key
             assert [score.selected, score.labelled] == decided, key
             if score.confirmed is not None:
-                _compare_confirmed(score.confirmed, slow["confirmed"][f"{name} {key}"])
+                _compare_confirmed(score.confirmed, slow["confirmed"][f"{layer_and_head} {key}"])
             labels += score.labelled
-        _compare_roles(head, slow["rare"][name], slow["broad"][name])
+        _compare_roles(head, slow["rare"][layer_and_head], slow["broad"][layer_and_head])
     assert labels > 20
     assert parallel.control is not None
     assert parallel.control.swapped is not None
@@ -241,7 +243,9 @@ def test_heads_of_a_transliteration_model(shared):
     read = {item.stack: item.sentences + item.skipped for item in result.corpus.by_stack}
     assert read == {"encoder": 600, "decoder": 600, "cross": 600}
     assert set(result.untestable) >= {"cross:special", "cross:broad", "decoder:broad", "syntactic"}
-    roles = Counter((head.stack, role) for head in result.heads for role in head.roles)
+    roles: Counter[tuple[str, str]] = Counter()
+    for head in result.heads:
+        roles.update((head.stack, role) for role in head.roles)
     # Of all 1,590 pairs 42 and 13
     assert roles.keys() == {("cross", "monotonic"), ("cross", "sharp")}
     assert 36 <= roles["cross", "monotonic"] <= 48

@@ -5,16 +5,17 @@ import pytest
 import torch
 from families import tiny
 from hand_made import encode
+from judging import judged
 from result_files import INSIGHTS, changed
 from scipy import stats
 from tiny_models import tiny_tokenizer
 
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.syntactic import Syntactic, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import Syntactic
+from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.artefacts.onnx_graph import INPUTS, Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
@@ -35,13 +36,13 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     sums = CrossHeads(1, 1)
     for counted in (sums.units, sums.sampled, sums.queries, sums.queries_squared):
         counted += pairs
-    column = CrossHeads.quantities.index("alignment")
-    sums.sums[..., column] = sums.products[..., column] = pairs * mean
-    sums.squares[..., column] = (pairs - 1) * deviation**2 + pairs * mean**2
-    judged = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
-    assert judged is not None
+    quantity = CrossHeads.quantities.index("alignment")
+    sums.sums[..., quantity] = sums.products[..., quantity] = pairs * mean
+    sums.squares[..., quantity] = (pairs - 1) * deviation**2 + pairs * mean**2
+    alignment = judged(sums, "cross")[0].alignment
+    assert alignment is not None
     expected = 2 * stats.t.sf(abs(mean) / (deviation / np.sqrt(pairs)), pairs - 1)
-    assert judged.p_adjusted == pytest.approx(expected)
+    assert alignment.p_adjusted == pytest.approx(expected)
 
 
 def test_a_bias_is_added_to_the_numbers_of_a_mask():
@@ -91,19 +92,15 @@ def _halves() -> Syntactic:
 
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
-    tests = judge_syntactic(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
-    (offset_test,) = (
-        test for test in tests if (test.relation, test.direction) == ("obj", "dep->head")
-    )
-    return offset_test
+    tests = judge_relations(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
+    by_name = {(test.relation, test.direction): test for test in tests}
+    return by_name["obj", "dep->head"]
 
 
 def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
-    judged = _judged(_halves())
-    assert judged.offset == 1
-    rates = [
-        half.rates["offset"].item() for half in (judged.overall, judged.chosen, judged.held_out)
-    ]
+    test = _judged(_halves())
+    assert test.offset == 1
+    rates = [counts.rates["offset"].item() for counts in (test.overall, test.chosen, test.held_out)]
     assert rates == pytest.approx([80 / 120, 1.0, 0.0])
 
 
@@ -112,12 +109,12 @@ def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
     sums = _halves()
     name = (0, "obj", "dep->head")
-    index = list(sums.relations.names).index(name)
-    sums.wordless[index] = 0
-    sums.hits[index] = hits
-    for column, key in enumerate(sums.offsets.names):
+    relation = list(sums.relations.names).index(name)
+    sums.wordless[relation] = 0
+    sums.hits[relation] = hits
+    for offset_index, key in enumerate(sums.offsets.names):
         if key[:3] == name:
-            sums.offset_trials[column] = 14 if key[3] == -1 else 0
+            sums.offset_trials[offset_index] = 14 if key[3] == -1 else 0
     assert bool(_judged(sums).selected[0, 0]) is selected
 
 
@@ -127,13 +124,13 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums.positional.hits[0, 0, 4] = 20
     sums.positional.content += 400
     sums.positional.chance += 120.0
-    positional = judge(sums, Thresholds(), [[0]])[0].positional
+    positional = judged(sums)[0].positional
     assert positional is not None
     assert positional.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
 def test_where_no_query_has_a_target_no_offset_is_the_best():
-    positional = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
+    positional = judged(HeadMeasures(1, 1))[0].positional
     assert positional is not None
     assert (positional.score.value, positional.offset, positional.chance) == (None, None, None)
 
@@ -152,7 +149,7 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
         rare.sums[..., i] += gain.sum()
         rare.squares[..., i] += (gain**2).sum()
         rare.products[..., i] += 2 * gain.sum()
-    head = judge(sums, Thresholds(), [[0]])[0]
+    head = judged(sums)[0]
     assert head.roles == roles
     assert head.rare is not None
     assert head.rare.p_adjusted < 0.01

@@ -54,6 +54,7 @@ def strings(tree):
 def test_library_messages_name_parameters_and_no_flags():
     flag = re.compile(r"(?<![\w-])(--[a-z]|-o\b)")
     library = [path for path in TEXTS if path.parts[0] in ROOMS and path.name not in SHOWN]
+    library = [path for path in library if "steps" not in path.parts]  # what explain shows
     assert len(library) > 100
     for path in library:
         for text in strings(ast.parse(TEXTS[path])) if flag.search(TEXTS[path]) else ():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label
-from headscope.core.roles import role_class, role_name, role_of
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.roles import role_class, role_name, role_of
+from headscope.analyses.classify.scores import Label
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
 from headscope.stats.estimate import JointEstimate
@@ -46,22 +47,22 @@ def head_sentence(head: HeadResult) -> str:
         detail=role.detail(label.detail),
         against=RULES.get(label.against, label.against),
     )
-    others = [role_name(key) for key in head.roles if key != head.primary]
-    return f"{text} Also: {', '.join(others)}." if others else text
+    further = [role_name(key) for key in head.roles if key != head.primary]
+    return f"{text} Also: {', '.join(further)}." if further else text
 
 
 def _without_role(head: HeadResult) -> str:
-    parts = ["Earned no role on this corpus."]
+    sentences = ["Earned no role on this corpus."]
     if head.best_relation is not None:
         best, confirmed = head.best_relation
-        parts.append(
+        sentences.append(
             f"Its best relation is {best.relation} ({best.direction}), right "
             f"{float(confirmed.accuracy):.0%} of the time on held-out sentences; the best rule of "
             f"thumb is right in {confirmed.baselines[confirmed.strongest]:.0%}."
         )
     elif head.special_mass is not None:
-        parts.append(f"It puts {head.special_mass:.0%} of its attention on special tokens.")
-    return " ".join(parts)
+        sentences.append(f"It puts {head.special_mass:.0%} of its attention on special tokens.")
+    return " ".join(sentences)
 
 
 def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
@@ -90,8 +91,12 @@ def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
 
 def describe_offset(offset: int) -> str:
     """Say an offset in words: -1 is ``previous token``."""
-    names = {-1: "previous token", 1: "next token"}
-    return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
+    if offset == -1:
+        return "previous token"
+    if offset == 1:
+        return "next token"
+    direction = "back" if offset < 0 else "ahead"
+    return f"{abs(offset)} tokens {direction}"
 
 
 def mark_of(head: HeadResult) -> str:
@@ -108,9 +113,9 @@ def offset_text(head: HeadResult) -> str:
     return "" if offset is None else describe_offset(offset)
 
 
-def head_cards(part: ClassifyResult) -> Iterator[Card]:
+def head_cards(stack_result: ClassifyResult) -> Iterator[Card]:
     """Yield a card for each head of one stack: roles, labels with baselines, scores."""
-    for head in part.heads:
+    for head in stack_result.heads:
         yield Card(
             head.layer,
             head.head,
@@ -148,8 +153,10 @@ def head_cards(part: ClassifyResult) -> Iterator[Card]:
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     """Yield the lines of a head's card."""
     if head.positional is not None:
-        at = f" ({text})" if (text := offset_text(head)) else ""
-        yield "Best offset", f"{decimal(head.positional.score.value)}{at}"
+        best_offset = decimal(head.positional.score.value)
+        if offset_text(head):
+            best_offset += f" ({offset_text(head)})"
+        yield "Best offset", best_offset
     if head.syntactic and head.best_relation is None:
         yield "Best relation", "none was selected"
     elif head.best_relation is not None:

@@ -75,51 +75,66 @@ class CrossHeads(QueryMeans, RowMeasure):
         self.skipped: Array = np.zeros((), dtype=np.int64)  # Pairs that are too short.
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
-        """Add one batch; pairs that are too short have no queries.
-
-        Content tokens are counted from 0 in each sequence.
-        """
+        """Add one batch; pairs that are too short have no queries."""
         assert batch.source is not None  # cross-attention reads one
         source = batch.source
-        query = ordered_queries(batch.source)
+        query = ordered_queries(source)
         key = source.content
         real = source.attention_mask
         content = widest(query)
-        m_query, m_key, n_keys = (side.sum(dim=1) for side in (query, key, real))
-        used = m_query > 0
+        # Content queries, content keys and all keys of each pair; positions among the content.
+        n_queries = query.sum(dim=1)
+        n_content_keys = key.sum(dim=1)
+        n_keys = real.sum(dim=1)
+        query_position = (query.cumsum(1) - 1).clamp(min=0)
+        key_position = (key.cumsum(1) - 1).clamp(min=0)
+        measured = n_queries > 0
         long = n_keys >= LONG
-        position, key_position = ((side.cumsum(1) - 1).clamp(min=0) for side in (query, key))
 
-        def near_line(key: Tensor, query: Tensor) -> Tensor:
+        def near_line(key_number: Tensor, query_number: Tensor) -> Tensor:
             """Whether key and query, as numbers in their sequences, lie within 1 of the line."""
-            n = m_query[:, None, None] - 1
-            m = m_key[:, None, None] - 1
-            return (key * n - query * m).abs() <= n
+            last_query = n_queries[:, None, None] - 1
+            last_key = n_content_keys[:, None, None] - 1
+            return (key_number * last_query - query_number * last_key).abs() <= last_query
 
-        asked = dict.fromkeys(self.quantities, m_query)
-        asked |= {"alignment": used.long(), "long_entropy": m_query * long}
-        # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
-        near = (near_line(key_position[:, None], position[..., None]) & key[:, None]).sum(dim=2)
+        # Count queries, and what uniform attention gives to each.
+        queries_of = dict.fromkeys(self.quantities, n_queries)
+        queries_of["alignment"] = measured.long()
+        queries_of["long_entropy"] = n_queries * long
+        queries = torch.stack([*queries_of.values()], dim=1)
+        near = near_line(key_position[:, None], query_position[..., None]) & key[:, None]
         at_least_one = widest(n_keys.clamp(min=1))
         n_special = (real.bool() & ~key).sum(dim=1)
-        expected = (
-            near / widest(m_key.clamp(min=1))[:, None],
-            (1 / at_least_one)[:, None],
-            (n_special / at_least_one)[:, None],
-        )
-        queries = torch.stack([*asked.values()], dim=1)
-        self.count(queries, [part * content for part in expected])
-        self.units += int(used.sum())
-        self.skipped += int((~used).sum())
-        self.long_units += int((used & long).sum())
-        # From positions to numbers among the content keys: (batch, heads, query_pos)
+        uniform = {
+            "diagonal": near.sum(dim=2) / widest(n_content_keys.clamp(min=1))[:, None],
+            "confidence": (1 / at_least_one)[:, None],
+            "special_mass": (n_special / at_least_one)[:, None],
+        }
+        self.count(queries, [uniform[name] * content for name in self.baselines])
+        self.units += int(measured.sum())
+        self.skipped += int((~measured).sum())
+        self.long_units += int((measured & long).sum())
+
+        # Add the sums of each head. looks_at is the number of a content key:
+        # (batch, heads, query_pos)
         looks_at = key_position[:, None].expand(*rows.argmax.shape[:2], -1).gather(2, rows.argmax)
-        alignment = rank_correlation(looks_at, position, content)
-        on_line = widest(near_line(looks_at, position[:, None]))
+        alignment = rank_correlation(looks_at, query_position, content)
+        on_line = widest(near_line(looks_at, query_position[:, None]))
         diagonal = torch.einsum("bhi,bi->bh", on_line, content)
         relative, long_entropy = rows.relative.unbind(dim=-1)
-        parts = (alignment, diagonal, rows.top, rows.entropy, relative, *rows.mass.unbind(-1))
-        self.add(..., torch.stack([*parts, long_entropy], dim=-1), queries)
+        special, first_special, last_special = rows.mass.unbind(dim=-1)
+        sums = {
+            "alignment": alignment,
+            "diagonal": diagonal,
+            "confidence": rows.top,
+            "entropy": rows.entropy,
+            "relative_entropy": relative,
+            "special_mass": special,
+            "first_special_mass": first_special,
+            "last_special_mass": last_special,
+            "long_entropy": long_entropy,
+        }
+        self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
 
 
 def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 
 from headscope.analyses.classify.cards import primary_label
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.roles import NO_ROLE, Role, role_of
 from headscope.core.heads import layer_name
-from headscope.core.roles import NO_ROLE, Role, role_of
 from headscope.show import figures as draw
 
 _NONE = 0.15  # Shade of a head without a role

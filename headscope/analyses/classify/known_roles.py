@@ -62,8 +62,9 @@ def classification_of(
             return None
     result = read_classification(source)
     if _weights(result) != loaded.weights_sha256:
+        named = "" if isinstance(source, ClassifyResult) else f"{source} "
         raise InputError(
-            f"The classification {'' if isinstance(source, ClassifyResult) else f'{source} '}is of "
+            f"The classification {named}is of "
             f"another model ({result.provenance['model']['id']}): its weights differ from those of "
             f"{loaded.name}. Run 'headscope classify MODEL -o DIR' on it first."
         )
@@ -80,24 +81,25 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
             f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
-    theirs = _weights(result)
-    ours = loaded.weights_sha256
-    warning = "The classification (roles) was made with other weights than this model's."
+    classified = _weights(result)
+    warnings: tuple[str, ...] = ()
+    if None not in (classified, loaded.weights_sha256) and classified != loaded.weights_sha256:
+        warnings = ("The classification (roles) was made with other weights than this model's.",)
     return KnownRoles(
         by_place=by_place,
         heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in heads),
         corpus=result.corpus.name,
-        warnings=() if theirs is None or ours is None or theirs == ours else (warning,),
+        warnings=warnings,
     )
 
 
 def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
     """Map heads by their original names (stack, layer, head) to row and index in the model."""
-    return {
-        (site.stack, site.layer, name): (site.row, index)
-        for site in loaded.sites
-        for index, name in enumerate(site.head_ids)
-    }
+    by_name = {}
+    for site in loaded.sites:
+        for index, original in enumerate(site.head_ids):
+            by_name[site.stack, site.layer, original] = (site.row, index)
+    return by_name
 
 
 def _weights(result: ClassifyResult) -> str | None:

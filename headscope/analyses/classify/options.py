@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from headscope.analyses.classify.roles import Thresholds
 from headscope.core.errors import UnusedOptionError
 from headscope.core.options import Option, Usual
-from headscope.core.roles import Thresholds
 from headscope.session.options import (
     POOLING,
     STACK,
@@ -161,9 +161,11 @@ class ClassifyOptions(ResumableOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the passes: one, a second with controls, and with causes one for each head."""
-        wanted = {
-            "control": self.control,
-            "patching heads": self.patch,
-            "removing heads": self.ablate,
-        }
-        return ("model", *(name for name, asked in wanted.items() if asked))
+        names = ["model"]
+        if self.control:
+            names.append("control")
+        if self.patch:
+            names.append("patching heads")
+        if self.ablate:
+            names.append("removing heads")
+        return tuple(names)

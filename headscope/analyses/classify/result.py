@@ -1,145 +1,39 @@
-"""The labels that ``headscope classify`` gives, and the scores that they are given for."""
+"""What ``headscope classify`` says of every head, and what it was measured on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from headscope.analyses.classify.optional_results import (
+from headscope.analyses.classify.frames import head_row, patched_rows, relation_rows
+from headscope.analyses.classify.optional.results import (
     Causes,
     HeadCause,
     HeadPatch,
-    PatchEffect,
     Patching,
     PrefixMatching,
     PrefixScore,
     UserPairs,
 )
+from headscope.analyses.classify.roles import Role, role_in, roles_of
+from headscope.analyses.classify.scores import (
+    AlignmentScore,
+    Confirmation,
+    Label,
+    PositionalScore,
+    RareScore,
+    SharpnessScore,
+    SyntacticScore,
+)
 from headscope.core.heads import Head, layer_numbers
-from headscope.core.roles import Role, role_in, roles_of
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import columns, estimated_columns, head_frame
+from headscope.stats.effects import head_frame
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
-
-
-@dataclass(frozen=True)
-class Label:
-    """One role that a head has earned, with what a reader needs to doubt it."""
-
-    #: Key of one of :data:`headscope.core.roles.ROLES`; of a user's pairs ``pair:`` and their label
-    role: str
-    #: The offset (``-1``), the relation or label (``obj dep->head``), the token, or empty
-    detail: str
-    #: The measured rate or mean. Interval: Wilson for positional and syntactic rates, Student's t
-    #: over pairs for alignments, for all others normal with the sentence (or pair) as the unit.
-    score: Estimate
-    baseline: float  # What it must beat
-    p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
-    against: str = ""  # Which baseline that is
-
-
-@dataclass(frozen=True)
-class PositionalScore:
-    """How often a head looks at one fixed relative position."""
-
-    #: The largest of ``rates``, unknown without a trial; Wilson interval.
-    score: Annotated[Estimate, Compare("positional score")]
-    offset: int | None  # Where it is reached; -1 is the token before
-    rates: dict[str, float | None]  # By offset: share of queries with their largest weight there
-    mass: dict[str, float | None]  # By offset: mean weight there
-    chance: float | None  # The rate of a head that picks at random
-    p_adjusted: float  # Against chance, Benjamini-Hochberg adjusted over heads and offsets
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """A selected relation on the half of the corpus that it was not selected on."""
-
-    accuracy: Estimate  # As in :class:`SyntacticScore`.
-    accuracy_mean: float
-    baselines: dict[str, float]  # Offset and kernel as chosen on the other half
-    strongest: str  # The baseline with the highest accuracy
-    #: Of the worst of the paired tests against offset, first, last and uniform; Benjamini-Hochberg
-    #: over what was selected.
-    p_adjusted: float
-    trials: int  # Pairs of the relation on the other half
-
-    @property
-    def gain(self) -> float:
-        """How far ``accuracy`` exceeds the strongest baseline."""
-        return float(self.accuracy) - self.baselines[self.strongest]
-
-
-@dataclass(frozen=True)
-class SyntacticScore:
-    """One relation and direction of one head."""
-
-    relation: str  # A label of Universal Dependencies, or of a user's pairs
-    #: ``dep->head`` or ``head->dep``; of pairs ``from->to`` or ``to->from``, of alignments
-    #: ``target->source``
-    direction: str
-    #: Hits / trials over all sentences; Wilson interval.
-    accuracy: Annotated[Estimate, Compare("all sentences")]
-    accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
-    baseline: float  # Accuracy of the best fixed offset on the same trials
-    baseline_offset: int  # That offset
-    #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always that word), ``uniform``
-    #: (evenly spread attention) and ``kernel`` (the head's mean attention by distance).
-    baselines: dict[str, float]
-    trials: int  # Pairs of the relation in the corpus
-    uniform: float  # As in ``baselines``
-    selected: bool  # Whether it exceeds every baseline on the first half of the corpus
-    confirmed: Confirmation | None  # What the other half says; None unless selected
-    labelled: bool  # Whether the other half confirms it
-
-
-@dataclass(frozen=True)
-class RareScore:
-    """How often a head looks at the rarest word of the sentence."""
-
-    #: Share of the queries (words) whose largest weight is on the rarest word; interval over
-    #: sentences.
-    rate: Annotated[Estimate, Compare("rare-word rate")]
-    two_rarest: float | None  # On one of the two rarest
-    chance: float | None  # The rate of a head that picks at random
-    queries: int
-    uniform: float | None  # The rate of evenly spread attention
-    p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
-    sentences: int = 0  # The unit that counts as sampled
-
-
-@dataclass(frozen=True)
-class AlignmentScore:
-    """How a cross-attention head follows the order of the source; None where there is no pair."""
-
-    #: Mean over pairs of the rank correlation between content queries and the content keys that
-    #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order. Student's t
-    #: over pairs.
-    score: Annotated[Estimate, Compare("alignment")]
-    p_adjusted: float  # Against 0 in either direction, Benjamini-Hochberg adjusted over heads
-    #: The score when each target is given another pair's source of the same length: what position
-    #: explains. Unknown without that pass.
-    swapped: Annotated[Estimate, Compare("alignment, swapped sources")]
-    #: Share of the queries whose largest weight lies within 1 key of the straight line between the
-    #: ends of both sequences.
-    diagonal: Annotated[float | None, Compare()]
-    diagonal_uniform: float | None  # That share for keys drawn at random
-    pairs: int  # The unit that counts as sampled
-
-
-@dataclass(frozen=True)
-class SharpnessScore:
-    """How much of its weight a cross-attention head puts on one content key."""
-
-    #: Mean largest weight on a content key, unknown without a query; interval over pairs.
-    confidence: Estimate
-    uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
-    p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
 
 
 @dataclass(frozen=True)
@@ -190,8 +84,8 @@ class HeadResult(Head):
 
         None where no relation of the head was selected: then the held-out half was not asked.
         """
-        asked = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
-        return max(asked, key=lambda row: (row[0].labelled, row[1].gain), default=None)
+        selected = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
+        return max(selected, key=lambda row: (row[0].labelled, row[1].gain), default=None)
 
 
 @dataclass(frozen=True)
@@ -311,17 +205,21 @@ class ClassifyResult(Measured):
         """Return the results of one stack."""
         if self.stacks == (stack,):
             return self
-        known = next((vars(item) for item in self.corpus.by_stack if item.stack == stack), {})
-        scored = self.pairs.stack if self.pairs else "encoder"
-        pairs = self.pairs if stack == scored else None
+        corpus = self.corpus
+        for of_stack in corpus.by_stack:
+            if of_stack.stack == stack:
+                counts = {name: n for name, n in vars(of_stack).items() if name != "stack"}
+                corpus = replace(corpus, **counts)
+        scored_stack = self.pairs.stack if self.pairs else "encoder"
+        pairs = self.pairs if stack == scored_stack else None
         labels = pairs.labels if pairs else ()
         names = {role_in(role.key, stack) for role in roles_of(stack, labels=labels)}
         return replace(
             self,
             pairs=pairs,
-            corpus=replace(self.corpus, **{k: v for k, v in known.items() if k != "stack"}),
+            corpus=corpus,
             heads=tuple(head for head in self.heads if head.stack == stack),
-            control=self.control and self.control.only(stack, swapped=stack == scored),
+            control=self.control and self.control.only(stack, swapped=stack == scored_stack),
             untestable={name: why for name, why in self.untestable.items() if name in names},
         )
 
@@ -333,85 +231,20 @@ class ClassifyResult(Measured):
         columns for their stack and for cross-attention; removals and repeated tokens add theirs
         where they were measured.
         """
-        stacked = self.stacks not in ((), ("encoder",))
-        rows = []
-        for head in self.heads:
-            row = _flat(head, stacked)
-            if head.cause is not None:
-                for name in ("zero", "mean", "noise", "beyond_noise"):
-                    loss = vars(getattr(head.cause, name)).items()
-                    row |= {f"{name}_{'loss' if part == 'value' else part}": x for part, x in loss}
-                row["zero_estimate"] = head.cause.zero_estimate
-                row["mean_estimate"] = head.cause.mean_estimate
-            for name, match in vars(head.prefix).items() if head.prefix else ():
-                row |= {f"{name}_score": match.score, f"{name}_control": match.control}
-                row |= {f"{name}_gain": match.gain.value}
-                row |= {f"{name}_low": match.gain.low, f"{name}_high": match.gain.high}
-            for role, weight in head.registered.items():
-                row |= estimated_columns(role, weight)
-            rows.append(row)
-        return head_frame(rows)
+        with_stack = self.stacks not in ((), ("encoder",))
+        return head_frame([head_row(head, with_stack=with_stack) for head in self.heads])
 
     def patched_frame(self) -> pandas.DataFrame:
         """One row per patched head, role and reader (pandas)."""
         import pandas as pd
 
-        rows = []
-        for head in self.heads:
-            for patch in head.patched:
-                role = {"head": head.name, **columns(patch, "role", "detail", "pairs", "follows")}
-                names = [field.name for field in fields(PatchEffect)]
-                rows += [role | columns(effect, *names) for effect in patch.effects]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(patched_rows(self.heads))
 
     def relations_frame(self) -> pandas.DataFrame:
         """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""
         import pandas as pd
 
-        names = ("accuracy", "low", "high", "strongest", "baseline", "p_adjusted", "trials")
-        rows = []
-        for head in self.heads:
-            for score in head.syntactic:
-                row: dict[str, Any] = {"layer": head.layer, "head": head.head, **vars(score)}
-                del row["baselines"], row["uniform"], row["confirmed"]
-                row["accuracy"] = score.accuracy.value
-                row |= {"low": score.accuracy.low, "high": score.accuracy.high, **score.baselines}
-                held_out: tuple[Any, ...] = (None,) * len(names)
-                if (c := score.confirmed) is not None:
-                    rate = (c.accuracy.value, c.accuracy.low, c.accuracy.high)
-                    held_out = *rate, c.strongest, c.baselines[c.strongest], c.p_adjusted, c.trials
-                row |= {f"confirmed_{x}": y for x, y in zip(names, held_out, strict=True)}
-                rows.append(row)
-        return pd.DataFrame(rows)
-
-
-def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
-    best, confirmed = head.best_relation or (None, None)
-    means = ("confidence", "entropy", "special_mass", "punctuation_mass")
-    row = {
-        **({"stack": head.stack} if stacked else {}),
-        "layer": head.layer,
-        "head": head.head,
-        "primary": head.primary,
-        "roles": " ".join(head.roles),
-        "positional_score": head.positional.score.value if head.positional else None,
-        "positional_offset": head.positional.offset if head.positional else None,
-        "best_relation": f"{best.relation} {best.direction}" if best else None,
-        "best_accuracy": confirmed.accuracy.value if confirmed else None,
-        "best_baseline": confirmed.baselines[confirmed.strongest] if confirmed else None,
-        "best_labelled": best.labelled if best else None,
-        "rare_rate": head.rare.rate.value if head.rare else None,
-        **{f"rare_{x}": getattr(head.rare, x, None) for x in ("chance", "uniform")},
-        **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
-    }
-    if stacked:
-        order = head.alignment
-        row |= estimated_columns("alignment", order.score if order else None)
-        row |= estimated_columns("alignment_swapped", order.swapped if order else None)
-        row["diagonal"] = order.diagonal if order else None
-        row["diagonal_uniform"] = order.diagonal_uniform if order else None
-        row["confidence_uniform"] = head.sharpness.uniform if head.sharpness else None
-    return row
+        return pd.DataFrame(relation_rows(self.heads))
 
 
 @dataclass(frozen=True)

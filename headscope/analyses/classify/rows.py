@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.roles import roles_with_keys
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.errors import InputError
-from headscope.core.roles import registered_roles
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
 from headscope.data.batches import Batch, Source
@@ -54,8 +54,8 @@ class RowSummary:
     #: (..., 2): entropy / ln n, n the keys that the row may see: over rows of two keys or more, and
     #: over rows of LONG keys or more
     relative: Tensor
-    #: (..., 4 + registered roles): mass on special tokens, the first special, the last,
-    #: punctuation, and on the keys of each registered role; of cross-attention the first three
+    #: (..., 4 + roles with keys): mass on special tokens, the first special, the last, punctuation,
+    #: and on the keys of each role that names them; of cross-attention the first three
     mass: Tensor
     #: As ``argmax``, at first pieces: first piece of the word attended to most, itself excluded;
     #: attention to a word is the sum over its pieces, from a word the mean over its pieces
@@ -76,8 +76,9 @@ def ordered_queries(source: Source) -> Tensor:
 
     These pairs have at least FEWEST content queries and content keys.
     """
-    long = [side.sum(dim=1) >= FEWEST for side in (source.predicts_content, source.content)]
-    return source.predicts_content & (long[0] & long[1])[:, None]
+    enough_queries = source.predicts_content.sum(dim=1) >= FEWEST
+    enough_keys = source.content.sum(dim=1) >= FEWEST
+    return source.predicts_content & (enough_queries & enough_keys)[:, None]
 
 
 def word_offset_index(step: Tensor) -> Tensor:
@@ -98,12 +99,12 @@ def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(places == SIDE - 1, last, places).clamp(min=0).minimum(last), exists
 
 
-def registered_keys(batch: Batch) -> list[Tensor]:
-    """Return the keys of each registered role that a query may see, bool, (batch, pos, pos)."""
+def keys_of_roles(batch: Batch) -> list[Tensor]:
+    """Return what a query may see of the keys that roles name, a mask each: (batch, pos, pos)."""
     real = batch.attention_mask.bool()[:, None]
     shape = (batch.size[0], batch.size[1], batch.size[1])
     masks = []
-    for role in registered_roles():
+    for role in roles_with_keys():
         assert role.keys is not None
         mask = role.keys(batch)
         try:
@@ -156,14 +157,17 @@ class QueryMeans(Accumulator):
         self.queries += numpy(queries.sum(dim=0))
         self.queries_squared += numpy(queries.square().sum(dim=0))
         self.sampled += numpy((queries > 0).sum(dim=0))
-        self.uniform += numpy(torch.stack([widest(part).sum() for part in expected]))
+        self.uniform += numpy(torch.stack([widest(shares).sum() for shares in expected]))
 
-    def add(self, at: Any, sums: Tensor, queries: Tensor) -> None:
-        """Add each sequence's sums, (batch, heads, quantities), to the heads at an index."""
-        by_query = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
-        parts = (sums.sum(dim=0), sums.square().sum(dim=0), by_query)
-        for total, part in zip((self.sums, self.squares, self.products), parts, strict=True):
-            total[at] += numpy(part).reshape(total[at].shape)
+    def add(self, heads: Any, sums: Tensor, queries: Tensor) -> None:
+        """Add each sequence's sums, (batch, heads, quantities), to the heads of an index."""
+        products = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
+        for total, added in (
+            (self.sums, sums.sum(dim=0)),
+            (self.squares, sums.square().sum(dim=0)),
+            (self.products, products),
+        ):
+            total[heads] += numpy(added).reshape(total[heads].shape)
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
@@ -215,7 +219,7 @@ class RowReducer:
         """Prepare what every layer of this batch shares."""
         self._batch = batch
         self._layer = 0
-        self._registered: list[Tensor] = []
+        self._keys_of_roles: list[Tensor] = []
         if self._stack == "cross":
             assert batch.source is not None
             query = ordered_queries(batch.source)
@@ -225,19 +229,22 @@ class RowReducer:
             first = special & (special.cumsum(1) == 1)
             marks = [special, first, special & (special.flip(1).cumsum(1).flip(1) == 1)]
         else:
-            query = key = batch.content
+            query = batch.content
+            key = batch.content
             visible = batch.visible
             marks = [batch.special, batch.first_special, batch.last_special, batch.punctuation]
-            self._registered = [mask.float() for mask in registered_keys(batch)]
-        content = self._content = widest(query)
+            self._keys_of_roles = [mask.float() for mask in keys_of_roles(batch)]
+        content = widest(query)
+        self._content = content
         # Every quantity is allocated before the first chunk: nothing small is then left among a
         # layer's large temporaries, which would keep the C library from using their memory again.
         heads = (len(query), *self._shape)
-        last = {"relative": 2, "mass": len(marks) + len(self._registered)}
         self._summary = {
             "argmax": content.new_zeros(*heads, query.shape[1], dtype=torch.int64),
-            **{name: content.new_zeros(heads) for name in ("top", "entropy")},
-            **{name: content.new_zeros(*heads, size) for name, size in last.items()},
+            "top": content.new_zeros(heads),
+            "entropy": content.new_zeros(heads),
+            "relative": content.new_zeros(*heads, 2),
+            "mass": content.new_zeros(*heads, len(marks) + len(self._keys_of_roles)),
         }
         # Added to weights to take keys out of an argmax: several times as fast as filling them in
         # through a mask.
@@ -255,10 +262,10 @@ class RowReducer:
         content = self._content
         device = batch.input_ids.device
         heads = (n_rows, *self._shape)
-        for name in ("word_argmax", "word_argmax_mean"):
-            self._summary[name] = content.new_zeros(*heads, n, dtype=torch.int64)
-        for name, size in (("band", len(OFFSETS)), ("by_distance", len(WORD_OFFSETS))):
-            self._summary[name] = content.new_zeros(*heads, size)
+        self._summary["word_argmax"] = content.new_zeros(*heads, n, dtype=torch.int64)
+        self._summary["word_argmax_mean"] = content.new_zeros(*heads, n, dtype=torch.int64)
+        self._summary["band"] = content.new_zeros(*heads, len(OFFSETS))
+        self._summary["by_distance"] = content.new_zeros(*heads, len(WORD_OFFSETS))
         self._corner, exists = corners(batch.attention_mask)
         self._in_corner = exists[:, :, None] & exists[:, None, :]
         self._corners = content.new_zeros(*self._shape, SIDE, SIDE)
@@ -288,10 +295,10 @@ class RowReducer:
         merged = pattern + self._no_content[rows, None, None, :].to(dtype)
         top, argmax = first_largest(merged)
         mass = pattern @ self._features[rows, None].to(dtype)
-        if self._registered:
+        if self._keys_of_roles:
             on_keys = [
                 torch.einsum("bhij,bij->bhi", pattern, keys[rows].to(dtype))
-                for keys in self._registered
+                for keys in self._keys_of_roles
             ]
             mass = torch.cat([mass, torch.stack(on_keys, dim=-1)], dim=-1)
         by_row = widest(row_entropy(pattern))
@@ -304,13 +311,17 @@ class RowReducer:
         }
         if self._stack != "cross":
             reduced |= self._sentences(pattern, merged, rows)
-            at = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
-            corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
-            corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
-            inside = widest(corner) * self._in_corner[rows, None]
-            self._corners[self._layer, site.heads] += inside.sum(dim=0)
-        for name, part in reduced.items():
-            self._summary[name][rows, self._layer, site.heads] = part.to(self._summary[name].dtype)
+            self._corners[self._layer, site.heads] += self._picture(pattern, rows)
+        for name, numbers in reduced.items():
+            summary = self._summary[name]
+            summary[rows, self._layer, site.heads] = numbers.to(summary.dtype)
+
+    def _picture(self, pattern: Tensor, rows: slice) -> Tensor:
+        """Sum the weights between the tokens of the picture over rows: (heads, SIDE, SIDE)."""
+        tokens = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
+        corner = pattern.gather(2, tokens[..., None].expand(*tokens.shape, pattern.shape[-1]))
+        corner = corner.gather(3, tokens[..., None, :].expand(*tokens.shape, SIDE))
+        return (widest(corner) * self._in_corner[rows, None]).sum(dim=0)
 
     def _sentences(self, pattern: Tensor, merged: Tensor, rows: slice) -> dict[str, Tensor]:
         """Reduce to words, word offsets and relative positions; ``merged`` is overwritten."""
@@ -325,9 +336,10 @@ class RowReducer:
             - fold.new_tensor([[rows.start], [0], [0]])
             for fold, bounds in zip(self._batch.folds, self._bounds, strict=True)
         ]
-        for side in (by_query, by_key):
-            for row, piece, target in folds:
-                side[row, target] += side[row, piece]
+        for row, piece, target in folds:
+            by_query[row, target] += by_query[row, piece]
+        for row, piece, target in folds:
+            by_key[row, target] += by_key[row, piece]
         per_piece = merged * self._per_piece[rows, None, None, :].to(merged.dtype)
         chosen = torch.nonzero(self._batch.half[rows] == 0)[:, 0]
         # Means over the attending word's pieces, too: (chosen rows, n_heads, pairs of tokens)
@@ -350,7 +362,7 @@ class RowReducer:
             return
         self._layer += 1  # layers are counted: their numbers have gaps where some were removed
         if self._layer == self._shape[0]:
-            fields = {name: part.flatten(1, 2) for name, part in self._summary.items()}
+            fields = {name: numbers.flatten(1, 2) for name, numbers in self._summary.items()}
             if self._stack != "cross":
                 fields["corner"] = self._corners.flatten(0, 1)
             self._hand_over(RowSummary(**fields), self._batch)

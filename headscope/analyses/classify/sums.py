@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
+from headscope.analyses.classify.roles import roles_with_keys
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
@@ -19,11 +20,10 @@ from headscope.analyses.classify.rows import (
     RowMeasure,
     RowSummary,
     corners,
-    registered_keys,
+    keys_of_roles,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
 from headscope.core.accumulator import Parts, numpy, zeros
-from headscope.core.roles import registered_roles
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
 
@@ -107,9 +107,10 @@ class Profile(QueryMeans, RowMeasure):
     )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        registered = [role.key for role in registered_roles()]  # mean mass on the keys of each
-        self.quantities = (*Profile.quantities, *registered)
-        self.baselines = (*Profile.baselines, *registered)
+        #: Roles that name their keys, each with the mean weight on these
+        self._roles = [role.key for role in roles_with_keys()]
+        self.quantities = (*Profile.quantities, *self._roles)
+        self.baselines = (*Profile.baselines, *self._roles)
         super().__init__(n_layers, n_heads)
         self.left_out = np.zeros((), dtype=np.int64)  # Words without a piece
 
@@ -123,12 +124,12 @@ class Profile(QueryMeans, RowMeasure):
         same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
         same.diagonal(dim1=1, dim2=2).fill_(False)
         same = same.tril() if batch.causal else same
-        asked = dict.fromkeys(self.quantities, content) | {
+        queries_of = dict.fromkeys(self.quantities, content) | {
             "relative_entropy": content & (visible >= 2),
             "duplicate_rate": same.any(dim=2),
             "long_entropy": content & (visible >= LONG),
         }
-        queries = torch.stack([mask.sum(dim=1) for mask in asked.values()], dim=1)
+        queries = torch.stack([mask.sum(dim=1) for mask in queries_of.values()], dim=1)
         self.count(queries, _expected(batch, same))
         self.units += batch.size[0]
         self.left_out += batch.left_out
@@ -138,11 +139,22 @@ class Profile(QueryMeans, RowMeasure):
         itself = rows.argmax == position
         query_ids = ids[:, None].expand_as(rows.argmax)
         copy = (query_ids.gather(2, rows.argmax) == query_ids) & ~itself & same.any(dim=2)[:, None]
-        rates = [(mark & content[:, None]).sum(dim=2) for mark in (itself, copy)]
         relative, long = rows.relative.unbind(dim=-1)
-        mass = rows.mass.unbind(dim=-1)
-        parts = (rows.top, rows.entropy, relative, *mass[:4], *rates, long, *mass[4:])
-        self.add(..., torch.stack(parts, dim=-1), queries)
+        special, first_special, last_special, punctuation, *by_role = rows.mass.unbind(dim=-1)
+        sums = {
+            "confidence": rows.top,
+            "entropy": rows.entropy,
+            "relative_entropy": relative,
+            "special_mass": special,
+            "first_special_mass": first_special,
+            "last_special_mass": last_special,
+            "punctuation_mass": punctuation,
+            "self_rate": (itself & content[:, None]).sum(dim=2),
+            "duplicate_rate": (copy & content[:, None]).sum(dim=2),
+            "long_entropy": long,
+            **dict(zip(self._roles, by_role, strict=True)),
+        }
+        self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
 
 
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
@@ -153,13 +165,15 @@ def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
         return mark.cumsum(dim=1) if batch.causal else mark.sum(dim=1, keepdim=True)
 
     content = batch.content
-    visible = widest(batch.visible.clamp(min=1))
-    others = widest(seen(content).clamp(min=1))
+    n_visible = widest(batch.visible.clamp(min=1))
+    n_content = widest(seen(content).clamp(min=1))
+    by_role = [content * keys.sum(dim=2) / n_visible for keys in keys_of_roles(batch)]
     return (
-        *(content * seen(mark) / visible for mark in (batch.special, batch.punctuation)),
-        content / others,
-        same.sum(dim=2) / others,
-        *(content * keys.sum(dim=2) / visible for keys in registered_keys(batch)),
+        content * seen(batch.special) / n_visible,
+        content * seen(batch.punctuation) / n_visible,
+        content / n_content,
+        same.sum(dim=2) / n_content,
+        *by_role,
     )
 
 
@@ -196,13 +210,14 @@ class Rare(QueryMeans, RowMeasure):
 
         queries = rare.query.sum(dim=1)
         expected = (rare.chance, rare.uniform.sum(dim=1))
-        asked = queries[:, None].expand(-1, len(self.quantities))
-        self.count(asked, expected)
+        queries_of_each = queries[:, None].expand(-1, len(self.quantities))
+        self.count(queries_of_each, expected)
         self.units += int((queries > 0).sum())
         self.unspaced += batch.unspaced
         rarest = hits(rare.rarest)
-        gains = (rarest - by_baseline[:, None] for by_baseline in expected)
-        self.add(..., torch.stack([rarest, hits(rare.two_rarest), *gains], dim=-1), asked)
+        sums = [rarest, hits(rare.two_rarest)]
+        sums += [rarest - by_baseline[:, None] for by_baseline in expected]
+        self.add(..., torch.stack(sums, dim=-1), queries_of_each)
 
 
 class MeanPattern(RowMeasure):
@@ -240,8 +255,8 @@ class HeadMeasures(Parts):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        for part in vars(self).values():
-            part.update(rows, batch)
+        for measure in vars(self).values():
+            measure.update(rows, batch)
 
 
 class StackSums(Parts):

@@ -73,8 +73,10 @@ class FlowOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: two passes of the model, and two of its random twin."""
-        models = ("model", "control") if self.control else ("model",)
-        return tuple(f"{model}, {name}" for model in models for name in ("choosing", "measuring"))
+        steps = ["model, choosing", "model, measuring"]
+        if self.control:
+            steps += ["control, choosing", "control, measuring"]
+        return tuple(steps)
 
 
 flow = entry(FlowOptions, FlowResult, "headscope.analyses.flow.run")

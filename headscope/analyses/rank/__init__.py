@@ -104,8 +104,12 @@ class RankOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: the weights, and what depends on a text."""
-        wanted = {"text": self.text is not None, "shared projections": bool(self.share_projections)}
-        return ("model", *(name for name, asked in wanted.items() if asked))
+        steps = ["model"]
+        if self.text is not None:
+            steps.append("text")
+        if self.share_projections:
+            steps.append("shared projections")
+        return tuple(steps)
 
 
 rank = entry(RankOptions, RankResult, "headscope.analyses.rank.run")

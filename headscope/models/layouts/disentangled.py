@@ -78,7 +78,7 @@ def table_rows(module: Any, n_q: int, n_k: int) -> Tensor:
     if buckets > 0:
         distances = bucketed(distances, buckets, farthest)
         half = buckets
-    row_of_distance = (distances + half).clamp(0, 2 * half - 1)
+    row_of_distance: Tensor = (distances + half).clamp(0, 2 * half - 1)
     return row_of_distance[torch.arange(n_q)[:, None] - torch.arange(n_k) + n_k - 1]
 
 

@@ -15,6 +15,7 @@ from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts
 from headscope.models.load.network import check_finite, load_network, read_config
+from headscope.models.load.sentence_files import SentenceFiles
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
     lower_cases,
@@ -86,7 +87,10 @@ def load(
     placed_on = pick_device(device)
     computed_in = dtype_on(dtype, placed_on)
     outer = find_source(model, revision=revision)
-    source = replace(outer, folder=transformer_folder(outer.folder))
+    sentence_files = SentenceFiles.of(outer.folder)
+    source = outer
+    if sentence_files is not None:
+        source = replace(outer, folder=transformer_folder(sentence_files))
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
@@ -101,11 +105,12 @@ def load(
         remaining = kept_parts(checkpoint)
         opened = OpenedTokenizer(None, False, ())
         if checkpoint.has_tokenizer:
-            opened = open_tokenizer(source, lower=lower_cases(outer.folder))
+            opened = open_tokenizer(source, lower=lower_cases(sentence_files))
         tokenizer = opened.tokenizer
         network, head_weights = load_network(source, checkpoint, computed_in, task_head, remaining)
     check_finite(network, source)
-    if (activation := cross_encoder_activation(outer.folder)) is not None:
+    activation = cross_encoder_activation(sentence_files)
+    if activation is not None:
         # As older folders say it, so that copies of the model say it too.
         network.config.sentence_transformers = {"activation_fn": activation}
     network = network.to(placed_on).eval()
@@ -124,7 +129,7 @@ def load(
     loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
-    loaded.pooling = read_pooling(outer.folder, width, tokenizer)
+    loaded.pooling = read_pooling(sentence_files, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 

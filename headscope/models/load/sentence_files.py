@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -24,13 +25,19 @@ _PACKAGES = ("sentence_transformers", "headscope")
 
 
 class SentenceFiles:
-    """The files of one folder."""
+    """The files of one folder, whose ``modules.json`` is read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @classmethod
+    def of(cls, folder: Path) -> SentenceFiles | None:
+        """Return the files of a folder; None where it is none of sentence-transformers'."""
+        return cls(folder) if (folder / MODULES).is_file() else None
+
+    @cached_property
     def listed(self) -> list[dict[str, Any]]:
-        """Return what modules.json says of every module; its class and its folder are texts."""
+        """What modules.json says of every module; its class and its folder are texts."""
         path = self.path("", MODULES)
         listed = read_json(path)
         if not isinstance(listed, list) or not listed:
@@ -46,7 +53,7 @@ class SentenceFiles:
     def modules(self) -> list[tuple[str, str]]:
         """Return (class, folder) of every module; the first one is the model itself."""
         modules = []
-        for values in self.listed():
+        for values in self.listed:
             package, _, name = values["type"].rpartition(".")
             if package.partition(".")[0] not in _PACKAGES:
                 raise CheckpointError(

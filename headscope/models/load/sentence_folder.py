@@ -48,7 +48,7 @@ _ONE = "sentence_embedding"
 _Read = tuple[list[Step], int | None]
 
 
-def transformer_folder(folder: Path) -> Path:
+def transformer_folder(files: SentenceFiles) -> Path:
     """Return where the model itself lies: ``0_Transformer`` in folders of old versions.
 
     Raises
@@ -56,10 +56,8 @@ def transformer_folder(folder: Path) -> Path:
     CheckpointError
         If there is no transformer at all, such as in a folder of static embeddings.
     """
-    if not (folder / MODULES).is_file():
-        return folder
+    folder = files.folder
     try:
-        files = SentenceFiles(folder)
         kind, module = files.modules()[0]
         inner = files.path(module, "config.json").parent
     except (CheckpointError, OSError, RecursionError):
@@ -74,37 +72,37 @@ def transformer_folder(folder: Path) -> Path:
     )
 
 
-def read_pooling(folder: Path, width: int | None, tokenizer: Any = None) -> Pooling:
+def read_pooling(files: SentenceFiles | None, width: int | None, tokenizer: Any = None) -> Pooling:
     """Read how a model makes embeddings; the mean where its folder does not say.
 
     ``width`` is that of the model's states. Its ``tokenizer`` counts the tokens of a prompt that
     the pooling leaves out.
     """
-    if not (folder / MODULES).is_file():
+    if files is None:
         return Pooling()
     try:
-        return _pooling(SentenceFiles(folder), width, tokenizer)
+        return _pooling(files, width, tokenizer)
     except (CheckpointError, OSError, RecursionError) as error:
         said = str(error).rstrip(".")
         return Pooling(origin=MODULES, problem=f"How texts are embedded is not known: {said}.")
 
 
-def lower_cases(folder: Path) -> bool:
+def lower_cases(files: SentenceFiles | None) -> bool:
     """Whether the folder wants texts in lower case, whatever its tokenizer does."""
-    if not (folder / MODULES).is_file():
+    if files is None:
         return False
     try:
-        return SentenceFiles(folder).reading().get("do_lower_case") is True
+        return files.reading().get("do_lower_case") is True
     except (CheckpointError, OSError, RecursionError):
         return False
 
 
-def cross_encoder_activation(folder: Path) -> str | None:
+def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
     """Return the class that a CrossEncoder's folder puts after its logits, where it says one."""
-    if not (folder / MODULES).is_file():
+    if files is None:
         return None
     try:
-        settings = SentenceFiles(folder).optional(SETTINGS)
+        settings = files.optional(SETTINGS)
     except (CheckpointError, OSError, RecursionError):
         return None
     if settings.get("model_type") != "CrossEncoder":
@@ -115,28 +113,33 @@ def cross_encoder_activation(folder: Path) -> str | None:
 
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
-    modules = files.modules()
     settings = files.optional(SETTINGS)
     reading = files.reading()
     if settings.get("model_type") == "CrossEncoder":
         return Pooling()
-    _check_model(files, modules[0][0], reading)
-    if {kind for kind, _ in modules[1:]} <= _SCORES:
+    (model_kind, _), *following = files.modules()
+    _check_model(files, model_kind, reading)
+    if {kind for kind, _ in following} <= _SCORES:
         return Pooling()
-    if modules[1][0] != "Pooling":
-        raise _unknown(files, *modules[1])
-    modes, size = _modes(files, modules[1][1], width)
+
+    # The pooling itself, and the modules after it.
+    (pooling_kind, pooling_path), *later = following
+    if pooling_kind != "Pooling":
+        raise _unknown(files, pooling_kind, pooling_path)
+    modes, size = _modes(files, pooling_path, width)
     steps: list[Step] = []
-    for kind, path in modules[2:]:
+    for kind, path in later:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
         module_steps, size = _READERS[kind](files, path, size)
         steps += module_steps
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))
+
+    # What stands before a text, and whether it is pooled.
     prompt = _prompt(files, settings)
     skipped = 0
-    if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
+    if prompt and files.config(pooling_path).get("include_prompt", True) is not True:
         skipped = _left_out(prompt, modes, tokenizer)
     return Pooling(
         modes=modes,

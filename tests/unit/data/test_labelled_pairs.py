@@ -26,8 +26,8 @@ def written(folder: Path, text: str, name: str = "pairs.tsv") -> Path:
 def test_rows_with_the_same_text_are_one_sentence(tmp_path: Path, rows: slice) -> None:
     lines = ["a b c\t0\t1\tx", "d e f\t2\t0\tx", "a b c\t1\t2\ty:z", "a b c\t0\t1\tx"][rows]
     corpus = open_labelled(written(tmp_path, "\n".join(lines)))
-    found = {sentence.text: set(sentence.pairs or ()) for sentence in corpus}
-    assert found == {"a b c": {(0, 1, "x"), (1, 2, "y:z")}, "d e f": {(2, 0, "x")}}
+    pairs_of = {sentence.text: set(sentence.pairs or ()) for sentence in corpus}
+    assert pairs_of == {"a b c": {(0, 1, "x"), (1, 2, "y:z")}, "d e f": {(2, 0, "x")}}
     assert (corpus.n_sentences, set(corpus.labels)) == (2, {"x", "y:z"})
     assert not (corpus.characters)
     assert not (corpus.has_trees)
@@ -35,17 +35,19 @@ def test_rows_with_the_same_text_are_one_sentence(tmp_path: Path, rows: slice) -
 
 def test_copies_of_a_text_are_one_sentence_in_blocks_too(tmp_path: Path) -> None:
     blocks = "a b\t0\t1\tx\n\na b\n\na  b\t1\t0\tx\na b\t0\t1\tx\n\n\nc d\t0\t1\tx\n"
-    found = {sentence.text: sentence.pairs for sentence in open_labelled(written(tmp_path, blocks))}
-    assert found == {"a b": ((0, 1, "x"), (1, 0, "x")), "c d": ((0, 1, "x"),)}
+    pairs_of = {
+        sentence.text: sentence.pairs for sentence in open_labelled(written(tmp_path, blocks))
+    }
+    assert pairs_of == {"a b": ((0, 1, "x"), (1, 0, "x")), "c d": ((0, 1, "x"),)}
 
 
 def test_halves_and_controls_of_pairs_go_by_text(tmp_path: Path) -> None:
     """Texts that differ in case alone are one text; the control has another one."""
     texts = ["a b", "A b", "c d", "a B", "e f", "C d"]
     rows = "".join(f"{text}\t0\t1\tx\n" for text in texts)
-    found = list(placed(open_labelled(written(tmp_path, rows))))
-    assert [item.half for item in found] == [0, 0, 1, 0, 0, 1]
-    swapped = [item.swapped and item.swapped.text for item in found]
+    items = list(placed(open_labelled(written(tmp_path, rows))))
+    assert [item.half for item in items] == [0, 0, 1, 0, 0, 1]
+    swapped = [item.swapped and item.swapped.text for item in items]
     assert swapped == [None, None, "A b", "c d", "a B", "e f"]
     # Sentences of a treebank are halved by their index, and their controls differ all the same.
     trees = [Sentence(tuple(text.split()), (-1, 0), ("root", "x")) for text in texts]

@@ -15,8 +15,9 @@ from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator
 import headscope
 from headscope.analyses.classify.cards import mark_of
 from headscope.analyses.classify.figures import role_map
-from headscope.analyses.classify.result import Confirmation
-from headscope.analyses.classify.view import VIEW, legend, role_counts
+from headscope.analyses.classify.scores import Confirmation
+from headscope.analyses.classify.stack_words import legend, role_counts
+from headscope.analyses.classify.view import VIEW
 from headscope.analyses.depth.result import DepthResult
 from headscope.commands import COMMANDS
 from headscope.core.roles import NO_ROLE

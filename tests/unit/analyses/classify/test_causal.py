@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from hand_made import activations
+from judging import judged
 
-from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, collate
 from headscope.data.files import Sentence
 from headscope.data.word_pieces import EncodedSentence
@@ -116,7 +115,7 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
                     note(f"rate {r}", looks_at == i + r)
                 if 0 <= i + r <= i:
                     note(f"mass {r}", row[i + r])
-    return {name: float(np.mean(found)) for name, found in values.items()}
+    return {name: float(np.mean(numbers)) for name, numbers in values.items()}
 
 
 MEANS = ("confidence", "entropy", "relative_entropy", "long_entropy")
@@ -127,21 +126,23 @@ RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 def test_numbers_equal_a_loop_over_rows(begins_special):
     lines = make_lines(begins_special, (1, 2, 5, 9, 21, 24, 30))
     sums = measured(lines)
-    for head in judge(sums, Thresholds(), [range(N_HEADS)], "decoder"):
+    for head in judged(sums, "decoder", [range(N_HEADS)]):
         expected = slow(lines, head.head)
         for name in MEANS + RATES:
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
         assert head.positional.chance == pytest.approx(expected["chance"])
         for r in OFFSETS:
-            found = (head.positional.rates[str(r)], head.positional.mass[str(r)])
+            rate_and_mass = (head.positional.rates[str(r)], head.positional.mass[str(r)])
             if r > 0:  # nobody can look there
-                assert found == (None, None)
+                assert rate_and_mass == (None, None)
             else:
-                assert found == pytest.approx((expected[f"rate {r}"], expected[f"mass {r}"]))
+                assert rate_and_mass == pytest.approx(
+                    (expected[f"rate {r}"], expected[f"mass {r}"])
+                )
     # Expectations under uniform attention are those of what a row sees.
-    every, duplicate = sums.profile.queries[[0, 8]].tolist()
+    all_queries, duplicate = sums.profile.queries[[0, 8]].tolist()
     for name, total in zip(RATES, sums.profile.uniform, strict=False):
-        queries = duplicate if name == "duplicate_rate" else every
+        queries = duplicate if name == "duplicate_rate" else all_queries
         assert float(total) / queries == pytest.approx(expected[f"uniform {name}"]), name
 
 
@@ -156,7 +157,7 @@ def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_s
         before[:2] = np.eye(n)[:2]
         first[:] = first[0]
         line.pattern = np.stack([even, before, first, first])
-    heads = judge(measured(lines), Thresholds(), [range(N_HEADS)], "decoder")
+    heads = judged(measured(lines), "decoder", [range(N_HEADS)])
     assert [head.roles for head in heads[:3]] == [("broad",), ("positional",), ("special",)]
     assert (heads[0].relative_entropy, heads[0].long_entropy) == pytest.approx((1.0, 1.0))
     assert (heads[0].name, heads[0].syntactic, heads[0].rare) == ("decoder:L0H0", (), None)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,13 +13,13 @@ import torch
 from hand_made import activations
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import evidence_of, judged
 from scipy import stats
 
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import judge, untestable
+from headscope.analyses.classify.labels import untestable
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
-from headscope.core.roles import Thresholds
 from headscope.data.batches import Source
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
@@ -52,21 +52,21 @@ def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
 
 def padded(pairs: Sequence[Pair]) -> tuple[Source, torch.Tensor]:
     """Pad pairs to one batch; padded queries attend evenly, padded keys get nothing."""
-    n_query, n_key = (max(len(getattr(p, side)) for p in pairs) for side in ("query", "key"))
+    n_query = max(len(pair.query) for pair in pairs)
+    n_key = max(len(pair.key) for pair in pairs)
     layers, heads = pairs[0].pattern.shape[:2]
     pattern = torch.zeros(len(pairs), layers, heads, n_query, n_key, dtype=torch.float64)
-    marks = [torch.zeros(len(pairs), n, dtype=torch.bool) for n in (n_key, n_key, n_query, n_query)]
+    source = torch.zeros(len(pairs), n_key, dtype=torch.int64)
+    source_content = torch.zeros(len(pairs), n_key, dtype=torch.bool)
+    target_content = torch.zeros(len(pairs), n_query, dtype=torch.bool)
     for row, pair in enumerate(pairs):
         q = len(pair.query)
         k = len(pair.key)
         pattern[row, :, :, :, :k] = 1 / k
         pattern[row, :, :, :q, :k] = torch.from_numpy(pair.pattern)
-        marks[0][row, :k] = marks[2][row, :q] = True
-        marks[1][row, :k] = torch.tensor(pair.key)
-        marks[3][row, :q] = torch.tensor(pair.query)
-    source, source_content, target, target_content = marks
-    source = source.long()
-    target = target.long()
+        source[row, :k] = 1
+        source_content[row, :k] = torch.tensor(pair.key)
+        target_content[row, :q] = torch.tensor(pair.query)
     return Source(source, source, source_content, target_content), pattern
 
 
@@ -80,9 +80,10 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
         reducer.start(cast(Any, SimpleNamespace(source=batch)))
         for layer in range(layers):
             for row, head in product(range(0, len(pattern), rows_at_once), range(heads)):
-                where = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
-                part = pattern[where[0], layer, where[1]]
-                reducer.observe(activations(part, "cross", layer, *where, N_HEADS))
+                rows = slice(row, min(row + rows_at_once, len(pattern)))
+                heads_at_once = slice(head, head + 1)
+                chunk = pattern[rows, layer, heads_at_once]
+                reducer.observe(activations(chunk, "cross", layer, rows, heads_at_once, N_HEADS))
             reducer.observe(activations(pattern[:1, layer, :1], "decoder", layer))
             reducer.finish("cross", layer)
     return sums
@@ -90,7 +91,8 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
 
 def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
     """Everything of one pattern (queries, keys), from the definitions; None if too short."""
-    queries, keys = ([i for i, content in enumerate(x) if content] for x in (pair.query, pair.key))
+    queries = np.flatnonzero(pair.query).tolist()
+    keys = np.flatnonzero(pair.key).tolist()
     special = [j for j in range(len(pair.key)) if j not in keys]
     if len(queries) < 3 or len(keys) < 3:
         return None
@@ -98,10 +100,10 @@ def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
     rows: dict[str, list[float]] = {name: [] for name in CrossHeads.quantities[1:]}
     looks_at = []
     near_random = []
-    for place, i in enumerate(queries):
+    for number, i in enumerate(queries):
         weights = [pattern[i, j] for j in keys]
         looks_at.append(weights.index(max(weights)))
-        line = place * (len(keys) - 1) / (len(queries) - 1)
+        line = number * (len(keys) - 1) / (len(queries) - 1)
         near = [abs(j - line) < 1 + 1e-9 for j in range(len(keys))]
         near_random.append(sum(near) / len(keys))
         entropy = -sum(p * math.log(p) for p in pattern[i] if p > 0)
@@ -126,10 +128,10 @@ def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
     }
 
 
-def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
+def clustered_error(measured_pairs: Sequence[dict[str, Any]], name: str) -> float:
     """The standard error of a ratio of sums over pairs (Cochran 1977, section 6.4)."""
-    sums = np.array([sum(pair["rows"][name]) for pair in found], dtype=float)
-    counts = np.array([len(pair["rows"][name]) for pair in found], dtype=float)
+    sums = np.array([sum(pair["rows"][name]) for pair in measured_pairs], dtype=float)
+    counts = np.array([len(pair["rows"][name]) for pair in measured_pairs], dtype=float)
     if counts.sum() == 0:
         return math.nan
     if (counts > 0).sum() < FEWEST_UNITS:
@@ -152,7 +154,7 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
         return float(np.mean(values)) if values else math.nan
 
     def pooled(table: str, name: str) -> float:
-        return mean([value for pair in found for value in pair[table][name]])
+        return mean(list(chain.from_iterable(pair[table][name] for pair in measured_pairs)))
 
     rng = np.random.default_rng(seed)
     pairs = [random_pair(rng, longest) for _ in range(n_pairs)]
@@ -164,22 +166,21 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
     for layer in range(N_LAYERS):
         for head in range(N_HEADS):
             slow = [slow_pair(pair, pair.pattern[layer, head]) for pair in pairs]
-            found = [pair for pair in slow if pair is not None]
-            assert int(sums.units) == len(found)
-            assert int(sums.skipped) == n_pairs - len(found)
-            here = (layer, head)
-            values = [pair["alignment"] for pair in found]
-            np.testing.assert_allclose(alignment[here], mean(values), atol=1e-12)
-            if len(found) >= FEWEST_UNITS:
-                error = np.std(values, ddof=1) / math.sqrt(len(found))
-                np.testing.assert_allclose(alignment_error[here], error, atol=1e-7)
+            measured_pairs = [pair for pair in slow if pair is not None]
+            assert int(sums.units) == len(measured_pairs)
+            assert int(sums.skipped) == n_pairs - len(measured_pairs)
+            values = [pair["alignment"] for pair in measured_pairs]
+            np.testing.assert_allclose(alignment[layer, head], mean(values), atol=1e-12)
+            if len(measured_pairs) >= FEWEST_UNITS:
+                error = np.std(values, ddof=1) / math.sqrt(len(measured_pairs))
+                np.testing.assert_allclose(alignment_error[layer, head], error, atol=1e-7)
             for i, name in enumerate(CrossHeads.quantities[1:], start=1):
-                wanted = (pooled("rows", name), clustered_error(found, name))
-                both = (means[here][i], errors[here][i])
-                np.testing.assert_allclose(both, wanted, atol=1e-6, err_msg=name)
+                mean_and_error = (means[layer, head][i], errors[layer, head][i])
+                expected = (pooled("rows", name), clustered_error(measured_pairs, name))
+                np.testing.assert_allclose(mean_and_error, expected, atol=1e-6, err_msg=name)
             for name in ("diagonal", "confidence", "special_mass"):
-                wanted = pooled("uniform", name)
-                np.testing.assert_allclose(sums.expected(name), wanted, atol=1e-6, err_msg=name)
+                uniform = pooled("uniform", name)
+                np.testing.assert_allclose(sums.expected(name), uniform, atol=1e-6, err_msg=name)
 
 
 #: From (query place, queries, keys, random numbers) to weights over the content keys.
@@ -241,8 +242,8 @@ def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> I
 
 def heads_of(lengths: Sequence[int]) -> dict[str, HeadResult]:
     sums = measured(list(planted(HEADS, lengths)), per_batch=16, rows_at_once=16)
-    found = judge(sums, Thresholds(), [range(len(HABITS))], "cross")
-    return dict(zip(HABITS, found, strict=True))
+    heads = judged(sums, "cross", [range(len(HABITS))])
+    return dict(zip(HABITS, heads, strict=True))
 
 
 def test_planted_heads_earn_their_roles_and_no_others():
@@ -276,9 +277,9 @@ def test_planted_heads_earn_their_roles_and_no_others():
 
 def test_what_cannot_be_shown():
     # A handful of short pairs is in order by luck now and then.
-    found = heads_of([5] * 49)
-    assert {role for head in found.values() for role in head.roles} == {"special"}
-    reasons = untestable(measured(list(planted(HEADS, [5] * 49))), Thresholds(), stack="cross")
+    roles = [head.roles for head in heads_of([5] * 49).values()]
+    assert set(chain.from_iterable(roles)) == {"special"}
+    reasons = untestable(evidence_of(measured(list(planted(HEADS, [5] * 49))), "cross"))
     assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
     # Sources without special tokens cannot show a sink.
     pairs = list(planted([HABITS["along"]], [6] * 60))
@@ -287,11 +288,9 @@ def test_what_cannot_be_shown():
         pair.pattern = content / content.sum(-1, keepdims=True).clip(1e-9)
         pair.key = pair.key[:-1]
     sums = measured(pairs)
-    assert (
-        untestable(sums, Thresholds(), stack="cross")["special"] == "no source has a special token"
-    )
+    assert untestable(evidence_of(sums, "cross"))["special"] == "no source has a special token"
     # Nothing measured is unknown, and never zero.
-    (head,) = judge(CrossHeads(1, 1), Thresholds(), [[0]], "cross")
+    (head,) = judged(CrossHeads(1, 1), "cross")
     assert (head.roles, head.confidence) == ((), None)
     assert head.alignment.score == Estimate(None)
     assert head.sharpness.confidence == Estimate(None)

@@ -39,17 +39,17 @@ def test_a_word_without_a_piece_takes_its_edges_along(loaded, tmp_path):
     plain = tmp_path / "plain.conllu"
     path.write_text(bank(words, heads) * 8, encoding="utf-8")
     # The dog hung from the word that is not there: as a second root it has no edge.
-    kept = [
+    without_the_word = [
         Sentence(("the", "cat", "saw", "dog"), (1, 2, -1, NO_HEAD), ("dep", "dep", "root", "x"))
     ]
     plain.write_text(bank(words[:3] + words[4:], [2, 3, 0, 3]) * 8)
-    found = classified(loaded, path)
-    others = classified(loaded, kept * 8)
-    assert (found.corpus.sentences, found.corpus.skipped) == (8, 0)
-    assert (found.corpus.words_left_out, others.corpus.words_left_out) == (8, 0)
-    assert found.heads == others.heads
-    assert found.control.swapped == others.control.swapped
-    trials = {s.direction: s.trials for s in found.heads[0].syntactic if s.relation == "dep"}
+    result = classified(loaded, path)
+    expected = classified(loaded, without_the_word * 8)
+    assert (result.corpus.sentences, result.corpus.skipped) == (8, 0)
+    assert (result.corpus.words_left_out, expected.corpus.words_left_out) == (8, 0)
+    assert result.heads == expected.heads
+    assert result.control.swapped == expected.control.swapped
+    trials = {s.direction: s.trials for s in result.heads[0].syntactic if s.relation == "dep"}
     assert trials == {"dep->head": 16, "head->dep": 16}
     more = {s.trials for s in classified(loaded, plain).heads[0].syntactic if s.relation == "dep"}
     assert 24 in more, "with all its edges"
@@ -101,7 +101,8 @@ def test_texts_of_a_pair_are_parted_where_they_end(loaded):
         [("the", "cat", "[SEP]", "a", "dog"), ("it", "ran")],
         [("the", "cat"), ("a", "[SEP]", "dog")],
     ]
-    (alone,) = (row for row in encode_rows(loaded, ["the [SEP] cat"], None) if row is not None)
+    alone = next(encode_rows(loaded, ["the [SEP] cat"], None))
+    assert alone is not None
     assert len(list(sentences_of(alone))) == 1
     assert alone.content == (1, 3)
 

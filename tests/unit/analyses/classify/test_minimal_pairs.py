@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from headscope.analyses.classify.minimal_pairs import (
+from headscope.analyses.classify.optional.minimal_pairs import (
     LONGEST,
     extents,
     positional_pairs,
@@ -103,21 +103,23 @@ def test_what_holds_of_all_syntactic_pairs(sample, relation, direction):
     of_ids = {tuple(s.ids.tolist()): s for s in sample}
     assert len({tuple(p.sentence) for p in pairs}) == len(pairs)
     for pair in pairs:
-        own = of_ids[tuple(pair.sentence)].sentence
-        at = list(pair.rows)
-        assert at == list(pair.rows_elsewhere)
+        sentence = of_ids[tuple(pair.sentence)].sentence
+        rows = list(pair.rows)
+        assert rows == list(pair.rows_elsewhere)
         assert not set(pair.targets) & set(pair.targets_elsewhere)
         # What the query looks for really is its head, or its dependent of this relation.
-        query, target = (of_ids[tuple(pair.sentence)].word_of[p[0]] for p in (at, pair.targets))
+        word_of = of_ids[tuple(pair.sentence)].word_of
+        query = word_of[pair.rows[0]]
+        target = word_of[pair.targets[0]]
         dependent, head = (query, target) if direction == "dep->head" else (target, query)
-        assert (own.heads[dependent], own.relations[dependent]) == (head, relation)
+        assert (sentence.heads[dependent], sentence.relations[dependent]) == (head, relation)
         for other in (pair.elsewhere, pair.same):
             changed = [
                 i for i, (a, b) in enumerate(zip(pair.sentence, other, strict=True)) if a != b
             ]
             assert changed
             assert changed[-1] - changed[0] < LONGEST
-            assert not set(changed) & set(at)
+            assert not set(changed) & set(rows)
 
 
 @pytest.mark.parametrize(("offset", "causal"), [(-1, False), (2, False), (-1, True)])
@@ -127,13 +129,13 @@ def test_what_holds_of_all_positional_pairs(sample, offset, causal):
     steps = set()
     for pair in pairs:
         (row,) = pair.rows
-        (taken,) = pair.rows_elsewhere
-        (place,) = pair.targets
+        (row_elsewhere,) = pair.rows_elsewhere
+        (old,) = pair.targets
         (new,) = pair.targets_elsewhere
-        assert (place - row, new - taken) == (offset, offset)
-        assert min(row, taken, place, new) > 0
-        assert max(row, taken, place, new) < len(pair) - 1
+        assert (old - row, new - row_elsewhere) == (offset, offset)
+        assert min(row, row_elsewhere, old, new) > 0
+        assert max(row, row_elsewhere, old, new) < len(pair) - 1
         assert list(pair.elsewhere) == list(pair.same) != list(pair.sentence)
         assert len(pair.elsewhere) == len(pair)
-        steps.add(taken - row)
+        steps.add(row_elsewhere - row)
     assert steps == ({-1} if causal else {-1, 1})

@@ -71,7 +71,8 @@ class Slow:
             decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
             output_attentions=True,
         )
-        decoder, cross = ([p[0] for p in x] for x in (out.decoder_attentions, out.cross_attentions))
+        decoder = [pattern[0] for pattern in out.decoder_attentions]
+        cross = [pattern[0] for pattern in out.cross_attentions]
         return Pair(source, labels, decoder, cross)
 
 
@@ -153,13 +154,13 @@ def test_a_stack_alone_is_as_among_all(bart, folder):
     loaded = headscope.load(str(folder), dtype="float64")
     for stack in ("encoder", "cross"):
         alone = headscope.classify(loaded, PAIRS, stack=stack, control=True)
-        part = bart.only(stack)
-        assert alone.heads == part.heads
-        assert alone.untestable == part.untestable
+        among_all = bart.only(stack)
+        assert alone.heads == among_all.heads
+        assert alone.untestable == among_all.untestable
         for name in ("sentences", "skipped", "queries", "pairs"):
-            assert getattr(alone.corpus, name) == getattr(part.corpus, name)
+            assert getattr(alone.corpus, name) == getattr(among_all.corpus, name)
         known = {k: v for k, v in vars(alone.control).items() if v is not None}
-        assert {k: v for k, v in vars(part.control).items() if v is not None} == known
+        assert {k: v for k, v in vars(among_all.control).items() if v is not None} == known
     # The encoder reads the sources as sentences; a view is measured by default.
     alone = headscope.classify(loaded, [source for source, _ in PAIRS])
     assert (alone.stacks, alone.heads) == (("encoder",), bart.only("encoder").heads)
@@ -170,11 +171,11 @@ def test_a_decoder_alone_reads_sentences(tmp_path):
     """gpt2 has one stack; no row sees a token to its right."""
     loaded = headscope.load(str(write_tiny(tmp_path / "gpt2", "gpt2")))
     lines = [source for source, _ in PAIRS[:20]]
-    found = headscope.classify(loaded, lines)
-    assert (found.stacks, found.heads[-1].name) == (("decoder",), "decoder:L1H3")
-    assert "decoder:special" in found.untestable
-    assert not any(name.endswith(("syntactic", "rare")) for name in found.untestable)
-    assert {rate for offset, rate in found.heads[0].positional.rates.items() if offset > "0"} == {
+    result = headscope.classify(loaded, lines)
+    assert (result.stacks, result.heads[-1].name) == (("decoder",), "decoder:L1H3")
+    assert "decoder:special" in result.untestable
+    assert not any(name.endswith(("syntactic", "rare")) for name in result.untestable)
+    assert {rate for offset, rate in result.heads[0].positional.rates.items() if offset > "0"} == {
         None
     }
     with pytest.raises(InputError, match="has no stack 'encoder'; it has decoder"):
@@ -227,7 +228,7 @@ def test_killed_and_resumed(tmp_path, folder, monkeypatch):
         del document["provenance"]["created"]
         return to_json(document)
 
-    whole = run()
+    uninterrupted = run()
     monkeypatch.setattr(RunState, "note", save_always)
     for stop_in in passes[1::3]:
         state = tmp_path / f"{stop_in}.safetensors"
@@ -244,17 +245,17 @@ def test_killed_and_resumed(tmp_path, folder, monkeypatch):
         resumed = run(state=state, resume=True, progress=lambda name, *_, a=again: a.append(name))
         assert stop_in in again
         assert not set(again) & set(passes[: passes.index(stop_in)])
-        assert resumed == whole
+        assert resumed == uninterrupted
 
 
 def test_roles_are_found_by_stack_and_compared(bart, folder):
-    whole = headscope.load(str(folder))
-    known = find_roles(whole, bart)
+    loaded = headscope.load(str(folder))
+    known = find_roles(loaded, bart)
     assert len(known.by_place) == len(bart.heads)
     assert known.by_place[2 + 3 + 1, 2].name == "cross:L1H2"
-    assert find_roles(whole.only("cross"), bart).by_place[1, 2].name == "cross:L1H2"
+    assert find_roles(loaded.only("cross"), bart).by_place[1, 2].name == "cross:L1H2"
     with pytest.raises(InputError, match="covers 12 of the 28 heads"):
-        find_roles(whole, bart.only("cross"))
+        find_roles(loaded, bart.only("cross"))
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
     rows = {(row.where, row.name): row for row in rows_of(Results("x", classify=bart))}
     alignment = rows["cross:L2H3", "alignment"]

@@ -54,7 +54,7 @@ def test_a_registered_role_is_everywhere_at_once(planted, neighbour):
     heads = {head.name: head for head in result.heads}
     assert {name for name, head in heads.items() if "neighbour" in head.roles} == near
     for name in near:
-        (label,) = (one for one in heads[name].labels if one.role == "neighbour")
+        label = next(label for label in heads[name].labels if label.role == "neighbour")
         assert heads[name].primary == "neighbour"
         assert label.score == heads[name].registered["neighbour"]
         assert label.score.low <= label.score.value <= label.score.high
@@ -91,13 +91,13 @@ def test_a_mean_is_that_of_the_weights(neighbour):
     for kind in ("bert", "gpt2"):
         loaded = headscope.wrap(tiny(kind, vocab_size=60), tiny_tokenizer(38), name=kind)
         line = "the cat sat on the mat"
-        found = headscope.classify(loaded, [line], validate=False)
+        result = headscope.classify(loaded, [line], validate=False)
         ids = torch.tensor([loaded.tokenizer(line).input_ids])
         special = set(loaded.tokenizer.all_special_ids)
         loaded.model.set_attn_implementation("eager")
         with torch.no_grad():
             patterns = loaded.model(ids, output_attentions=True).attentions
-        for head in found.heads:
+        for head in result.heads:
             pattern = patterns[head.layer][0, head.head].numpy()
             n = len(pattern)
             weights = [

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headscope.analyses.classify.causes import DEALS, role_tests
+from headscope.analyses.classify.optional.role_tests import DEALS, role_tests
 from headscope.core.rounding import ROUNDING
 
 LAYERS = np.repeat(np.arange(6), 8)
@@ -74,22 +74,23 @@ def test_superiority_is_that_of_all_pairs_and_p_of_all_deals():
     assert len(exact) == 10 * 6 * 4
     chosen = itertools.combinations(range(13), 5)
     free = np.array([superiority(values, np.isin(np.arange(13), list(c))) for c in chosen])
-    for found, every, own in (
+    for p_value, deals, observed in (
         (test.within_p, exact, superiority(values, has, layers)),
         (test.p_value, free, superiority(values, has)),
     ):
-        p = float(np.mean(np.abs(every - 0.5) >= abs(own - 0.5) - 1e-9))
+        p = float(np.mean(np.abs(deals - 0.5) >= abs(observed - 0.5) - 1e-9))
         assert 0.01 < p < 0.2
-        assert found == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / DEALS) + 1 / DEALS)
+        assert p_value == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / DEALS) + 1 / DEALS)
 
 
 def test_p_is_adjusted_over_the_roles_of_a_removal():
     labels = {"half": HALF, "late": LATE, "whole layers": LAYERS > 2}
     tests = role_tests({"zero": NOISE + HALF, "mean": NOISE}, labels, LAYERS)
     for removal in ("zero", "mean"):
-        half, late, whole = (test for test in tests if test.removal == removal)
-        assert whole.within_p_adjusted is None  # there is no pair, and it takes no part
-        low, high = sorted((half, late), key=lambda test: test.within_p)
+        of_role = {test.role: test for test in tests if test.removal == removal}
+        # There is no pair, and it takes no part.
+        assert of_role["whole layers"].within_p_adjusted is None
+        low, high = sorted((of_role["half"], of_role["late"]), key=lambda test: test.within_p)
         assert high.within_p_adjusted == pytest.approx(high.within_p)
         assert low.within_p_adjusted == pytest.approx(min(2 * low.within_p, high.within_p))
 
@@ -98,8 +99,8 @@ def test_small_groups_are_not_compared_and_have_no_interval():
     values = np.arange(len(LAYERS), dtype=float)
     labels = {str(n): values < n for n in (2, 3, 7, 8, 41, 48)}
     tests = role_tests({"zero": values}, labels, LAYERS)
-    found = {test.role: test.superiority.interval is not None for test in tests}
-    assert found == {"3": False, "7": False, "8": True, "41": False}
+    has_interval = {test.role: test.superiority.interval is not None for test in tests}
+    assert has_interval == {"3": False, "7": False, "8": True, "41": False}
 
 
 def test_rounding_makes_no_difference():
@@ -114,5 +115,5 @@ def test_rounding_makes_no_difference():
     )
     values = np.round(NOISE, 2)  # far apart but for true ties
     shaken = [values + rng.uniform(-1, 1, len(values)) * ROUNDING / 8 for _ in range(3)]
-    found = [role_tests({"zero": v}, {"any": HALF}, LAYERS, size=1.0) for v in shaken]
-    assert found[0] == found[1] == found[2]
+    tests = [role_tests({"zero": v}, {"any": HALF}, LAYERS, size=1.0) for v in shaken]
+    assert tests[0] == tests[1] == tests[2]

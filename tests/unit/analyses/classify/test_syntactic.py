@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ from headscope.analyses.classify.rows import WORD_OFFSETS, RowReducer, RowSummar
 from headscope.analyses.classify.syntactic import (
     Kernel,
     Syntactic,
-    SyntacticTest,
-    judge_syntactic,
     kernel_argmax,
     kernel_hits,
 )
+from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
 from headscope.data.files import Sentence
@@ -59,27 +59,27 @@ def test_word_level_reductions(rows_at_once):
         for heads in (slice(0, 1), slice(1, 3)):
             reducer.observe(activations(pattern[rows, heads], rows=rows, heads=heads, n_heads=3))
     reducer.finish("encoder", 0)
-    sums = {(head, r): [] for head in range(3) for r in WORD_OFFSETS}
+    sums: dict[tuple[int, int], list[float]] = {key: [] for key in product(range(3), WORD_OFFSETS)}
     for row in range(batch.size[0]):
         first = torch.nonzero(batch.first_piece[row])[:, 0].tolist()
         pieces = np.array([int(batch.pieces[row, p]) for p in first])
         for head in range(3):
             words = naive(batch, pattern, row, head)
             for i in range(len(words) if len(words) > 1 else 0):
-                others = [j for j in range(len(words)) if j != i]
-                by_sum = max(others, key=lambda j: words[i, j])
-                by_mean = max(others, key=lambda j: words[i, j] / pieces[j])
+                keys = [j for j in range(len(words)) if j != i]
+                by_sum = max(keys, key=lambda j: words[i, j])
+                by_mean = max(keys, key=lambda j: words[i, j] / pieces[j])
                 assert int(keep.rows.word_argmax[row, head, first[i]]) == first[by_sum]
                 assert int(keep.rows.word_argmax_mean[row, head, first[i]]) == first[by_mean]
                 if row % 2 == 0:
-                    for j in others:
+                    for j in keys:
                         r = max(-20, min(20, j - i))
                         sums[head, r].append(words[i, j] / pieces[j])
     for (head, r), values in sums.items():
-        at = WORD_OFFSETS.index(r)
-        assert int(kernel.pairs[at]) == len(values)
+        index = WORD_OFFSETS.index(r)
+        assert int(kernel.pairs[index]) == len(values)
         expected = np.mean(values) if values else 0.0
-        assert kernel.means()[0, head, at] == pytest.approx(expected, rel=1e-6)
+        assert kernel.means()[0, head, index] == pytest.approx(expected, rel=1e-6)
 
 
 def test_kernel_argmax_equals_its_definition():
@@ -87,7 +87,7 @@ def test_kernel_argmax_equals_its_definition():
     corpus = [Sentence(tuple("w" * n)) for n in (1, 2, 3, 25, 50)]
     batch = encode(corpus, pieces=lambda i: 1 + (i * 7) % 3)
     kernel = rng.integers(1, 4, (3, len(WORD_OFFSETS))).astype(float)  # ties
-    found = kernel_argmax(torch.from_numpy(kernel), batch)
+    looks_at = kernel_argmax(torch.from_numpy(kernel), batch)
     for row, sentence in enumerate(corpus):
         first = torch.nonzero(batch.first_piece[row])[:, 0].tolist()
         n = len(sentence.words)
@@ -102,7 +102,7 @@ def test_kernel_argmax_equals_its_definition():
                 }
                 best = max(k.values())
                 expected = min(j for j in k if k[j] == best)
-                assert int(found[row, head, first[i]]) == first[expected]
+                assert int(looks_at[row, head, first[i]]) == first[expected]
 
 
 #: What a head attends to: from a sentence and a query word to a word.
@@ -112,15 +112,15 @@ Habit = Callable[[Sentence, int], int]
 def sentences(relation: str = "obj") -> list[Sentence]:
     """Sentences of 6 to 12 words in which every word but the root hangs on a random other one."""
     rng = np.random.default_rng(0)
-    made = []
+    corpus = []
     for _ in range(240):
         n = int(rng.integers(6, 13))
         heads = [int(rng.choice([j for j in range(n) if j != i])) for i in range(n)]
         relations = [relation] * n
         heads[n // 2] = -1
         relations[n // 2] = "root"
-        made.append(Sentence(tuple(f"w{i}" for i in range(n)), tuple(heads), tuple(relations)))
-    return made
+        corpus.append(Sentence(tuple(f"w{i}" for i in range(n)), tuple(heads), tuple(relations)))
+    return corpus
 
 
 def attend(corpus: Sequence[Sentence], batch: Batch, habit: Habit) -> torch.Tensor:
@@ -150,13 +150,15 @@ def judged(
     sums.update(RowSummary(*[nothing] * 5, argmax, mean), batch)
     by_offset = np.array(kernel or [0.0] * len(WORD_OFFSETS)).reshape(1, 1, -1)
     (hits,) = kernel_hits(by_offset, [sums], [batch] if kernel is not None else [])
-    found = judge_syntactic(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
-    return {(test.relation, test.direction): test for test in found}
+    tests = judge_relations(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
+    return {(test.relation, test.direction): test for test in tests}
 
 
 def to_head(sentence: Sentence, query: int) -> int:
     assert sentence.heads is not None
-    return sentence.heads[query] if sentence.heads[query] >= 0 else (query == 0) * 1
+    if sentence.heads[query] >= 0:
+        return sentence.heads[query]
+    return 1 if query == 0 else 0
 
 
 def to_last(sentence: Sentence, query: int) -> int:
@@ -176,7 +178,8 @@ def test_a_head_that_follows_the_tree_is_labelled():
     assert one(test) == (True, True)
     score = test.score((0, 0))
     assert score.accuracy.value == score.accuracy_mean == score.confirmed.accuracy.value == 1.0
-    a, b = (sum(len(s.words) - 1 for s in sentences()[half::2]) for half in (0, 1))
+    a = sum(len(sentence.words) - 1 for sentence in sentences()[0::2])
+    b = sum(len(sentence.words) - 1 for sentence in sentences()[1::2])
     assert (score.trials, score.confirmed.trials) == (a + b, b)
     wilson = stats.binomtest(b, b).proportion_ci(method="wilson")
     assert score.confirmed.accuracy.interval == pytest.approx(tuple(wilson))
@@ -195,11 +198,11 @@ def test_always_the_same_word_is_no_syntax(baseline):
     corpus = []
     for s in sentences():
         n = len(s.words) - 1
-        at = 0 if baseline == "first" else n
-        heads = [at] * (n + 1)
+        target = 0 if baseline == "first" else n
+        heads = [target] * (n + 1)
         relations = ["obj"] * (n + 1)
-        heads[at] = -1
-        relations[at] = "root"
+        heads[target] = -1
+        relations[target] = "root"
         corpus.append(dataclasses.replace(s, heads=tuple(heads), relations=tuple(relations)))
     habit = to_last if baseline == "last" else lambda s, q: 0 if q else 1
     test = judged(corpus, habit)[OBJ]

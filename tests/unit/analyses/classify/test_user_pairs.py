@@ -8,6 +8,7 @@ import dataclasses
 import json
 import random
 from collections.abc import Iterator, Sequence
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,10 @@ def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
     options: dict[str, Any] = {"frequencies": planted.frequencies, "validate": False}
     model = headscope.load(str(planted.folder))
     trees = headscope.classify(model, open_treebank(bank), **options)
-    found = headscope.classify(model, pairs=pairs, **options)
-    assert sum(label.role == "syntactic" for head in trees.heads for label in head.labels) == 2
-    for one, other in zip(trees.heads, found.heads, strict=True):
+    result = headscope.classify(model, pairs=pairs, **options)
+    labels = list(chain.from_iterable(head.labels for head in trees.heads))
+    assert sum(label.role == "syntactic" for label in labels) == 2
+    for one, other in zip(trees.heads, result.heads, strict=True):
         named = [dataclasses.replace(s, direction=WAYS[s.direction]) for s in one.syntactic]
         key = lambda score: (score.relation, score.direction)  # noqa: E731
         assert sorted(named, key=key) == sorted(other.syntactic, key=key)
@@ -72,12 +74,12 @@ def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
         assert sorted(expected, key=str) == sorted(other.labels, key=str)
         assert other.primary == (other.roles or ("none",))[0]
         assert (one.primary == "syntactic") == other.primary.startswith("pair:")
-    assert found.control.swapped == trees.control.swapped is not None
-    assert found.pairs.stack == "encoder"
+    assert result.control.swapped == trees.control.swapped is not None
+    assert result.pairs.stack == "encoder"
     # It survives the way through JSON.
-    again = from_dict(ClassifyResult, json.loads(to_json(found)))
-    assert to_dict(again) == to_dict(found)
-    assert again.possible_roles == found.possible_roles
+    again = from_dict(ClassifyResult, json.loads(to_json(result)))
+    assert to_dict(again) == to_dict(result)
+    assert again.possible_roles == result.possible_roles
 
 
 def random_pairs(n_texts: int, n_copies: int, n_pairs: int) -> str:
@@ -86,9 +88,8 @@ def random_pairs(n_texts: int, n_copies: int, n_pairs: int) -> str:
     blocks = []
     sentences = [s.words for s in list(sample_corpus())[:ANNOTATED] if len(s.words) >= 9]
     for words in rng.sample(sentences, n_texts):
-        places = range(len(words))
-        ends = rng.sample([(a, b) for a in places for b in places if a != b], n_pairs)
-        blocks.append("".join(f"{' '.join(words)}\t{a}\t{b}\tx\n" for a, b in ends))
+        pairs = rng.sample(list(permutations(range(len(words)), 2)), n_pairs)
+        blocks.append("".join(f"{' '.join(words)}\t{a}\t{b}\tx\n" for a, b in pairs))
     return "\n".join(blocks * n_copies)
 
 
@@ -107,10 +108,10 @@ def test_random_pairs_in_copies_of_a_few_texts_earn_no_label(
 ) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text(random_pairs(n_texts, n_copies, n_pairs), encoding="utf-8")
-    found = headscope.classify(demo, pairs=path, validate=False)
-    assert not [head.name for head in found.heads if "pair:x" in head.roles]
-    assert found.corpus.sentences == n_texts
-    assert found.untestable.get("pair:x") == why
+    result = headscope.classify(demo, pairs=path, validate=False)
+    assert not [head.name for head in result.heads if "pair:x" in head.roles]
+    assert result.corpus.sentences == n_texts
+    assert result.untestable.get("pair:x") == why
 
 
 def write_tokenizer(
@@ -128,11 +129,11 @@ def write_tokenizer(
 
 def look(query: Any, key: Any, width: int, places: list[tuple[int, int]]) -> None:
     """Let a layer's second head look from feature i to feature j, for pairs of such places."""
-    for part in (query, key):
-        part.weight[width:].zero_()
-        part.bias[width:].zero_()
-    for i, (own, sought) in enumerate(places):
-        query.weight[width + i, own] = 3.0
+    for projection in (query, key):
+        projection.weight[width:].zero_()
+        projection.bias[width:].zero_()
+    for i, (feature, sought) in enumerate(places):
+        query.weight[width + i, feature] = 3.0
         key.weight[width + i, sought] = 3.0
 
 
@@ -161,9 +162,9 @@ def protein_model(folder: Path) -> Path:
     model.embeddings.position_embeddings.weight.normal_(std=0.02)
     model.embeddings.word_embeddings.weight.zero_()
     model.embeddings.word_embeddings.weight.fill_diagonal_(4.0)
-    own = model.encoder.layer[0].attention.self
+    attention = model.encoder.layer[0].attention.self
     pairs = [(FIRST + i, FIRST + partner(i)) for i in range(len(RESIDUES))]
-    look(own.query, own.key, 32, pairs)
+    look(attention.query, attention.key, 32, pairs)
     model.save_pretrained(folder)
     return folder
 
@@ -175,22 +176,25 @@ def contacts(n: int) -> str:
     for _ in range(n):
         chosen = rng.permutation(len(RESIDUES))[:12].tolist()
         text = "".join(RESIDUES[i] for i in chosen)
-        found = [
+        pairs = [
             (i, chosen.index(partner(r))) for i, r in enumerate(chosen) if partner(r) in chosen
         ]
-        rows += [f"{text}\t{i}\t{j}\tcontact\n" for i, j in found]
+        rows += [f"{text}\t{i}\t{j}\tcontact\n" for i, j in pairs]
     return "".join(rows)
 
 
 def test_the_head_of_a_protein_model_that_shows_contacts(tmp_path: Path) -> None:
     (tmp_path / "contacts.tsv").write_text(contacts(70), encoding="utf-8")
     folder = protein_model(tmp_path / "esm")
-    found = headscope.classify(str(folder), pairs=tmp_path / "contacts.tsv")
-    (head,) = [head for head in found.heads if "pair:contact" in head.roles]
-    (label,) = (label for label in head.labels if label.role == "pair:contact")
-    assert (head.name, label.detail) == ("L0H1", "contact from->to")
+    result = headscope.classify(str(folder), pairs=tmp_path / "contacts.tsv")
+    heads = {head.name: head for head in result.heads if "pair:contact" in head.roles}
+    assert list(heads) == ["L0H1"]
+    labels = [label for label in heads["L0H1"].labels if label.role == "pair:contact"]
+    assert len(labels) == 1
+    label = labels[0]
+    assert label.detail == "contact from->to"
     assert float(label.score) > 0.99 > 0.5 > label.baseline
-    assert found.control.swapped.labels == 0
+    assert result.control.swapped.labels == 0
 
 
 def test_characters_need_a_model_that_reads_characters(tmp_path: Path, demo: Any) -> None:
@@ -220,10 +224,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     config = BartConfig(vocab_size=len(tokens), forced_eos_token_id=None, **sizes)
     model = BartForConditionalGeneration(config).eval()
-    for side in (model.model.encoder, model.model.decoder):
-        side.embed_positions.weight.zero_()
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.embed_positions.weight.zero_()
         for p in range(WORDS):  # the first rows are an offset of the implementation
-            side.embed_positions.weight[p + side.embed_positions.offset, width - WORDS + p] = 4.0
+            stack.embed_positions.weight[p + stack.embed_positions.offset, width - WORDS + p] = 4.0
     cross = model.model.decoder.layers[0].encoder_attn
     first = width - WORDS
     look(cross.q_proj, cross.k_proj, 32, [(first + p, first + (p ^ 1)) for p in range(WORDS)])
@@ -242,8 +246,10 @@ def classified(folder: Path, n: int = 60, **options: Any) -> ClassifyResult:
     """Every second word of the source stands one place later in the target, the others before."""
     lines = ["source\ttarget\tfrom\tto\tlabel\n"]
     for source, target in texts(n):
-        places = range(len(source.split()))
-        lines += [f"{source}\t{target}\t{place}\t{place ^ 1}\tmeaning\n" for place in places]
+        lines += [
+            f"{source}\t{target}\t{position}\t{position ^ 1}\tmeaning\n"
+            for position in range(len(source.split()))
+        ]
     table = folder / "pairs.tsv"
     table.write_text("".join(lines), encoding="utf-8")
     return headscope.classify(str(folder), pairs=table, validate=False, **options)
@@ -288,8 +294,8 @@ def test_hits_of_cross_attention_are_those_of_a_loop(folder: Path) -> None:
             )
         patterns = torch.stack(outputs.cross_attentions)[:, 0].numpy()
         weights = patterns[:, :, : len(out), : len(ids)]  # query p is to write word p
-        for place in range(len(out)):
-            hits += weights[:, :, place].argmax(axis=-1) == place ^ 1
+        for position in range(len(out)):
+            hits += weights[:, :, position].argmax(axis=-1) == position ^ 1
             trials += 1
     for head in of_cross(result).values():
         score = head.syntactic[0]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
-from headscope.analyses.classify.optional_results import CauseTest, HeadPatch, PatchEffect
+from headscope.analyses.classify.optional.results import (
+    Causes,
+    CauseTest,
+    HeadCause,
+    HeadPatch,
+    PatchEffect,
+    Patching,
+    PrefixMatching,
+)
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
-from headscope.core.roles import NO_ROLE, role_name
+from headscope.analyses.classify.roles import NO_ROLE, role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text
@@ -33,31 +41,32 @@ _PATCH_VERDICTS = {
 
 def more(result: ClassifyResult) -> Iterator[b.Details]:
     """Show the optional measurements that were run."""
-    for title, part, show in (
-        ("Prefix matching", result.prefix, _prefix),
-        ("Do heads carry their role?", result.patching, _patches),
-        ("Heads removed one at a time", result.causes, _removals),
-    ):
-        if part is not None:
-            yield b.Details(title, list(show(result)))
+    if result.prefix is not None:
+        yield b.Details("Prefix matching", list(_prefix(result, result.prefix)))
+    if result.patching is not None:
+        yield b.Details("Do heads carry their role?", list(_patches(result, result.patching)))
+    if result.causes is not None:
+        yield b.Details("Heads removed one at a time", list(_removals(result, result.causes)))
 
 
-def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
-    """Show where the tokens of repeated sequences look."""
-    prefix = result.prefix
-    rows = []
-    assert prefix is not None
+# --- repeated tokens ---
+
+
+def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]:
+    """Show where the tokens of repeated sequences look: the two clearest heads for each place."""
     scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
+    rows = []
     for target, name in PLACES.items():
         random = prefix.random_weights.get(target)
         ranked = sorted(scored, key=lambda row: -float(row[1][target].gain))
         rows += [(name, head.name, scores[target], random) for head, scores in ranked[:2]]
     if rows:
-        name, who, score, random = max(rows, key=lambda row: float(row[2].gain))
+        name, head_name, score, random = max(rows, key=lambda row: float(row[2].gain))
+        control = "." if random is None else f" (largest gain with random weights {random:.2f})."
         yield b.Text(
-            f"Of a token that comes a second time, {who} looks {name}: with a weight of "
+            f"Of a token that comes a second time, {head_name} looks {name}: with a weight of "
             f"{decimal(score.score, 2)}, and {decimal(score.control, 2)} where nothing is repeated"
-            + ("." if random is None else f" (largest gain with random weights {random:.2f})."),
+            f"{control}",
             "lead",
             b.PAGE,
         )
@@ -89,45 +98,51 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         )
 
 
+# --- patched heads ---
+
+
 def patch_sentences(result: ClassifyResult) -> Iterator[str]:
     """Say which roles are carried, and what was not patched; nothing where it was not asked for."""
     if result.patching is None:
         return
-    rows = [(head, patch) for head in result.heads for patch in head.patched]
-    parts = []
+    names: dict[str, list[str]] = {}
+    for head in result.heads:
+        for patch in head.patched:
+            names.setdefault(patch.verdict, []).append(_patched_name(head, patch))
+    clauses = []
     for verdict, words in _PATCH_VERDICTS.items():
-        named = [_patched_name(head, patch) for head, patch in rows if patch.verdict == verdict]
-        if named:
-            parts.append(f"{words}: {len(named)} ({', '.join(named)})")
-    if parts:
-        yield f"Roles {'; '.join(parts)}."
+        if verdict in names:
+            clauses.append(f"{words}: {len(names[verdict])} ({', '.join(names[verdict])})")
+    if clauses:
+        yield f"Roles {'; '.join(clauses)}."
     yield from result.patching.notes
 
 
-def _patches(result: ClassifyResult) -> Iterator[b.Block]:
+def _patches(result: ClassifyResult, patching: Patching) -> Iterator[b.Block]:
     """Show for each head, role and reader what the verdicts rest on."""
-    yield from (b.Text(sentence, on=b.PAGE) for sentence in patch_sentences(result))
-    effects = [
-        (h, patch, effect) for h in result.heads for patch in h.patched for effect in patch.effects
-    ]
-    if not effects:
+    for sentence in patch_sentences(result):
+        yield b.Text(sentence, on=b.PAGE)
+    rows: list[tuple[str, PatchEffect]] = []
+    for head in result.heads:
+        for patch in head.patched:
+            rows += [(_patched_name(head, patch), effect) for effect in patch.effects]
+    if not rows:
         return
-    assert result.patching is not None
     columns: list[b.Column] = [
-        ("head and role", lambda row: _patched_name(*row[:2]), str),
-        ("read by", lambda row: row[2].reader, str),
-        ("gain [95%]", lambda row: ranged(row[2].gain, 2), str),
-        ("others", lambda row: _gain_of_others(row[2]), str),
-        ("verdict", lambda row: row[2].verdict, str),
+        ("head and role", 0, str),
+        ("read by", lambda row: row[1].reader, str),
+        ("gain [95%]", lambda row: ranged(row[1].gain, 2), str),
+        ("others", lambda row: _gain_of_others(row[1]), str),
+        ("verdict", lambda row: row[1].verdict, str),
     ]
-    yield b.Table(columns, effects, on=b.VERBOSE | b.PAGE)
+    yield b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
     yield b.Text(
         "One head alone looks where it would in another sentence. gain: what then changes in the "
         "q, k and v of later heads, or in the output at that word, where the relation points to "
         "another place, less the same where as many other words leave the answer equal; as a "
         "share of the change when all heads of the layer do so. others: mean gain of up to five "
         "other heads of the layer. A head carries its role if its gain exceeds both 0 and "
-        f"theirs, and does not if it is below {result.patching.smallest:g} (tests "
+        f"theirs, and does not if it is below {patching.smallest:g} (tests "
         "adjusted over heads).",
         "soft",
         b.VERBOSE | b.PAGE,
@@ -146,35 +161,23 @@ def _gain_of_others(effect: PatchEffect) -> str:
     return decimal(None if gain is None or over is None else gain - over, 2)
 
 
-def ends(interval: Sequence[float] | None) -> str:
+def interval_words(interval: Sequence[float] | None) -> str:
     """Write an interval with two digits, or a dash where there is none."""
-    return "-".join(decimal(end, 2) for end in interval) if interval else "-"
+    return "-".join(decimal(bound, 2) for bound in interval) if interval else "-"
 
 
-def _removals(result: ClassifyResult) -> Iterator[b.Block]:
+# --- removed heads ---
+
+RemovedHead = tuple[HeadResult, HeadCause]
+
+
+def _removals(result: ClassifyResult, causes: Causes) -> Iterator[b.Block]:
     """Show what removing heads costs, and whether roles tell which heads cost most."""
-    causes = result.causes
-    rows = [(head, head.cause) for head in result.heads if head.cause is not None]
-    rows.sort(key=lambda row: -float(row[1].zero))
-    if causes is None or not rows:
+    removed = [(head, head.cause) for head in result.heads if head.cause is not None]
+    removed.sort(key=lambda row: -float(row[1].zero))
+    if not removed:
         return
-    losses = [float(cause.zero) for _, cause in rows]
-    # Where the whole model is the standard, as for fidelity, every change is a loss.
-    counted = ""
-    if causes.estimate != "squared":
-        above = sum(cause.zero.above for _, cause in rows)
-        counted = f"; {above} of {len(rows)} losses lie above zero"
-    dearer = sum(cause.beyond_noise.above for _, cause in rows)
-    cheaper = sum(cause.beyond_noise.below for _, cause in rows)
-    yield b.Text(
-        f"Removing one head costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them "
-        f"less than {loss_text(median(losses))}{counted}. Any change of a model changes its "
-        "output: compared with noise of the head's own size (mean of "
-        f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and for "
-        f"{len(rows) - dearer - cheaper} no difference shows. These counts hold for all heads at "
-        "once (95%).",
-        "lead",
-    )
+    yield b.Text(_costs_sentence(removed, causes), "lead")
     yield b.Text(
         f"Each head alone, {causes.task} on {causes.examples:,} examples of "
         f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
@@ -183,18 +186,51 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     tests = {(test.role, test.removal): test for test in causes.tests}
     if ("any", "zero") in tests:
         yield b.Text(_any_role_sentence(tests["any", "zero"], tests.get(("any", "noise"))))
+    if causes.fits:  # a single head has no rank
+        yield b.Text(_gradients_sentence(causes))
+    for note in causes.notes:
+        yield b.Text(note)
+    yield _losses(result, removed, causes.metric)
+    yield from _most_expensive(removed)
+    if causes.tests:
+        yield from _role_tests(causes, tests)
+
+
+def _costs_sentence(removed: Sequence[RemovedHead], causes: Causes) -> str:
+    """Say how much heads cost, dearest first, and how many cost more than noise of their size."""
+    losses = [float(cause.zero) for _, cause in removed]
+    # Where the whole model is the standard, as for fidelity, every change is a loss.
+    counted = ""
+    if causes.estimate != "squared":
+        n_above = sum(cause.zero.above for _, cause in removed)
+        counted = f"; {n_above} of {len(removed)} losses lie above zero"
+    n_dearer = sum(cause.beyond_noise.above for _, cause in removed)
+    n_cheaper = sum(cause.beyond_noise.below for _, cause in removed)
+    return (
+        f"Removing one head costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them "
+        f"less than {loss_text(median(losses))}{counted}. Any change of a model changes its "
+        "output: compared with noise of the head's own size (mean of "
+        f"{causes.rotations} random rotations) {n_dearer} heads cost more, {n_cheaper} less, and "
+        f"for {len(removed) - n_dearer - n_cheaper} no difference shows. These counts hold for all "
+        "heads at once (95%)."
+    )
+
+
+def _gradients_sentence(causes: Causes) -> str:
+    """Say how well losses estimated from gradients rank the heads."""
     how = "half the squared first-order change" if causes.estimate == "squared" else "first order"
     fits = [
-        f"{fit.spearman.value:.2f} ({ends(fit.spearman.interval)}) for {fit.removal}"
+        f"{fit.spearman.value:.2f} ({interval_words(fit.spearman.interval)}) for {fit.removal}"
         for fit in causes.fits
     ]
-    if fits:  # a single head has no rank
-        yield b.Text(
-            f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
-            f"measured ones with Spearman's {', '.join(fits)}."
-        )
-    yield from map(b.Text, causes.notes)
-    yield _losses(result, causes.metric)
+    return (
+        f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
+        f"measured ones with Spearman's {', '.join(fits)}."
+    )
+
+
+def _most_expensive(removed: Sequence[RemovedHead]) -> Iterator[b.Block]:
+    """List the heads that cost most."""
     columns: list[b.Column] = [
         ("removed", lambda row: row[0].name, str),
         ("roles", lambda row: " ".join(map(role_name, row[0].roles)) or "-", str),
@@ -204,7 +240,7 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         ("noise", lambda row: float(row[1].noise), loss_text),
         ("from gradients", lambda row: row[1].zero_estimate, loss_text),
     ]
-    yield b.Table(columns, rows[:_MOST_REMOVED], "The heads that cost most", b.VERBOSE)
+    yield b.Table(columns, removed[:_MOST_REMOVED], "The heads that cost most", b.VERBOSE)
     yield b.Text(
         "zero: nothing in its place; mean: its mean over other text; noise: the head stays, and as "
         "much is taken away in a random direction, mean over rotations; from gradients: an "
@@ -212,17 +248,19 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         "soft",
         b.VERBOSE,
     )
-    if not causes.tests:
-        return
+
+
+def _role_tests(causes: Causes, tests: Mapping[tuple[str, str], CauseTest]) -> Iterator[b.Block]:
+    """Show for each role whether heads that have it cost more than others of their layer."""
 
     def share(removal: str) -> Callable[[CauseTest], float | None]:
         return lambda test: tests[test.role, removal].within
 
-    columns = [
-        ("role", lambda t: "any role" if t.role == "any" else role_name(t.role), str),
+    columns: list[b.Column] = [
+        ("role", lambda test: "any role" if test.role == "any" else role_name(test.role), str),
         ("heads", "heads", str),
         ("zero", "within", 2),
-        ("random labels", "within_placebo", ends),
+        ("random labels", "within_placebo", interval_words),
         ("within layers, p", "within_p_adjusted", p_text),
         ("heads with it", "verdict", str),
         ("mean", share("mean"), 2),
@@ -243,31 +281,38 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     )
 
 
-def _losses(result: ClassifyResult, metric: str) -> b.Panels:
+def _losses(result: ClassifyResult, removed: Sequence[RemovedHead], metric: str) -> b.Panels:
     """Draw losses by layer, its heads side by side, and against noise of the same size."""
-    heads = [(head, head.cause) for head in result.heads if head.cause is not None]
-    names = list(dict.fromkeys(head.layer_name for head, _ in heads))
-    wide = 1 + max(head.head for head, _ in heads)
+    in_order = [(head, head.cause) for head in result.heads if head.cause is not None]
+    layer_names = list(dict.fromkeys(head.layer_name for head, _ in in_order))
+    n_across = 1 + max(head.head for head, _ in in_order)
     by_layer: list[b.Series] = []
     by_noise: list[b.Series] = []
     for role in (*result.possible_roles, NO_ROLE):
-        mine = [(head, cause) for head, cause in heads if head.primary == role.key]
-        zero = [cause.zero for _, cause in mine]
-        x = [names.index(h.layer_name) + 0.8 * (h.head + 0.5) / wide - 0.4 for h, _ in mine]
-        noise = [float(cause.noise) for _, cause in mine]
-        for series, x_values in ((by_layer, x), (by_noise, noise)) if mine else ():
-            series.append(b.Series(role.name, x_values, zero, "points", role.colour))
-    shown = [float(loss) for _, cause in heads for loss in (cause.zero, cause.noise)]
-    lows = [cause.zero.low for _, cause in heads if cause.zero.low is not None]
+        of_role = [(head, cause) for head, cause in in_order if head.primary == role.key]
+        if not of_role:
+            continue
+        losses = [cause.zero for _, cause in of_role]
+        x = [
+            layer_names.index(head.layer_name) + 0.8 * (head.head + 0.5) / n_across - 0.4
+            for head, _ in of_role
+        ]
+        noise = [float(cause.noise) for _, cause in of_role]
+        by_layer.append(b.Series(role.name, x, losses, "points", role.colour))
+        by_noise.append(b.Series(role.name, noise, losses, "points", role.colour))
+    # A logarithmic scale where nothing is zero or below it.
+    shown = [float(cause.zero) for _, cause in removed]
+    shown += [float(cause.noise) for _, cause in removed]
+    lows = [cause.zero.low for _, cause in removed if cause.zero.low is not None]
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
-    equal = [min(shown), max(shown)]
-    by_noise.append(b.Series("as much as noise", equal, equal, "line", b.GREY, ""))
+    diagonal = [min(shown), max(shown)]
+    by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.GREY, ""))
     loss = f"loss of {metric} without the head"
     of_noise = "loss with noise of the same size"
     return b.Panels(
         f"Heads of {model_name(result)}, removed one at a time",
         [
-            b.Chart("by layer", "layer", loss, by_layer, x_names=names, y_scale=scale),
+            b.Chart("by layer", "layer", loss, by_layer, x_names=layer_names, y_scale=scale),
             b.Chart("against noise", of_noise, loss, by_noise, x_scale=scale, y_scale=scale),
         ],
         file="causes",
@@ -290,7 +335,7 @@ def _any_role_sentence(test: CauseTest, noise: CauseTest | None) -> str:
     by_noise = f"; with noise of their size in {noise.within:.0%}" if noise else ""
     return (
         f"{_VERDICTS[test.verdict]}: of a pair in one layer the one with a role costs more in "
-        f"{test.within:.0%} (random labels {ends(test.within_placebo)}, p "
+        f"{test.within:.0%} (random labels {interval_words(test.within_placebo)}, p "
         f"{p_text(test.within_p_adjusted)} adjusted over roles){by_noise}; {everywhere}, where "
         "layers differ too."
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from headscope.analyses.classify.optional_results import Match, PrefixMatching, PrefixScore
+from headscope.analyses.classify.optional.results import Match, PrefixMatching, PrefixScore
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations
@@ -76,23 +76,26 @@ class Repeats:
         has. No token occurs twice within a copy.
         """
         special = set(loaded.tokenizer.all_special_ids)
-        known = tokenise(loaded, sample_corpus().lines(), special=False, check=False)
-        kinds = sorted({token for encoding in known for token in encoding.ids} - special)
+        in_sample: set[int] = set()
+        for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
+            in_sample.update(encoding.ids)
+        tokens = sorted(in_sample - special)
         around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
         before = around.before
         after = around.after
-        room = (loaded.max_length - len(before) - len(after)) // 2
-        copy = min(COPY, room, len(kinds) // 2)
+        longest_copy = (loaded.max_length - len(before) - len(after)) // 2
+        copy = min(COPY, longest_copy, len(tokens) // 2)
         if copy < _SHORTEST:
             return None
         rng = np.random.default_rng(seed)
-        drawn = [rng.choice(kinds, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
-        return cls(
-            tuple((*before, *tokens[copy:], *tokens[copy:], *after) for tokens in drawn),
-            tuple((*before, *tokens, *after) for tokens in drawn),
-            len(before),
-            copy,
-        )
+        drawn = [rng.choice(tokens, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
+        repeated = []
+        control = []
+        for two_halves in drawn:
+            second_half = two_halves[copy:]
+            repeated.append((*before, *second_half, *second_half, *after))
+            control.append((*before, *two_halves, *after))
+        return cls(tuple(repeated), tuple(control), start=len(before), copy=copy)
 
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
         """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
@@ -104,23 +107,26 @@ class Repeats:
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
         """Score every head of a model, or of one of its stacks, by its name."""
-        score, control = (self.weights(loaded, s) for s in (self.repeated, self.control))
-        gap = score - control
+        score = self.weights(loaded, self.repeated)
+        control = self.weights(loaded, self.control)
+        gain = score - control
         n = np.array(len(self.repeated))
-        half = t_half_width(standard_error(gap.sum(-1), (gap**2).sum(-1), n), n)
-        means = score.mean(-1), control.mean(-1), gap.mean(-1)
-
-        def match(*at: int) -> Match:
-            mean, control_mean, gain = (float(values[at]) for values in means)
-            return Match(mean, control_mean, Estimate.around(gain, float(half[at])))
-
-        return {
-            head_name(site.layer, head, site.stack): PrefixScore(
-                **{name: match(i, site.row, index) for i, name in enumerate(PLACES)}
-            )
-            for site in loaded.sites
-            for index, head in enumerate(site.head_ids)
-        }
+        half_width = t_half_width(standard_error(gain.sum(-1), (gain**2).sum(-1), n), n)
+        scores = {}
+        for site in loaded.sites:
+            for index, head in enumerate(site.head_ids):
+                matches = {}
+                for i, name in enumerate(PLACES):
+                    position = (i, site.row, index)
+                    matches[name] = Match(
+                        score=float(score[position].mean()),
+                        control=float(control[position].mean()),
+                        gain=Estimate.around(
+                            float(gain[position].mean()), float(half_width[position])
+                        ),
+                    )
+                scores[head_name(site.layer, head, site.stack)] = PrefixScore(**matches)
+        return scores
 
 
 def with_prefix_matching(

@@ -1,0 +1,158 @@
+"""What the stacks of a model read of a corpus, as batches: sentences, or sources and targets."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic
+
+from headscope.core.errors import HeadscopeError, InputError
+from headscope.core.processes import current
+from headscope.data.batches import Batch, Item, collate, collate_pairs
+from headscope.data.corpus import Corpus, Pair
+from headscope.data.cross_pairs import check_characters, collate_labelled, encode_labelled
+from headscope.data.frequencies import Frequencies
+from headscope.data.token_rows import Ends, PairRow, encode_pairs, with_swapped_sources
+from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
+from headscope.models.run.loaded import LoadedModel, ends_of
+from headscope.session.texts import Raw, own_batches
+
+#: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
+KEPT_SENTENCES = 4096
+
+
+def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:
+    """Return the stacks that are measured: by default all that the corpus exercises.
+
+    ``loaded`` is the model, or a view of one stack: that one is measured by default. ``stack`` is
+    ``encoder``, ``decoder``, ``cross`` or ``all``; ``pairs`` says whether the corpus has sources
+    and targets.
+    """
+    full_model = loaded.whole or loaded
+    if not full_model.sites:
+        raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
+    if stack is not None:
+        chosen = full_model.only(stack).stacks
+    elif loaded.whole is None and full_model.encoder_decoder and not pairs:
+        chosen = ("encoder",)
+    else:
+        chosen = loaded.stacks
+    if full_model.encoder_decoder and not pairs and chosen != ("encoder",):
+        raise InputError(
+            f"The decoder and the cross-attention of {loaded.name} read pairs of source and "
+            "target, and the corpus has sentences: give a table of pairs (.tsv, .csv or .jsonl), "
+            "or choose the stack encoder."
+        )
+    return chosen
+
+
+@dataclass
+class Batches(Generic[Raw, Item]):
+    """The batches of a corpus, the same ones every time: this process's share of them.
+
+    A small corpus is read, encoded and padded only once; a larger one is read again in each pass.
+    """
+
+    n_items: int
+    read: Callable[[], Iterable[Raw]]  # Starts a new pass.
+    #: Encodes a window, given whether it is the first; None for a row that is too long
+    encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
+    collate: Callable[[Sequence[Item]], Batch]
+    _cached: list[tuple[int, Batch]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Return the rows of this process: about an equal share of all."""
+        return max(1, round(self.n_items / current().size))
+
+    def after(self, done: int) -> Iterator[tuple[int, Batch]]:
+        """Yield (rows done so far, batch), leaving out the first ``done`` batches."""
+        if self._cached:
+            yield from self._cached[done:]
+            return
+        collated = []
+        windows = own_batches(self.read(), self.n_items, self.encode)
+        for index, (rows_seen, items) in enumerate(windows):
+            if index >= done:
+                collated.append((min(round(rows_seen), self.size), self.collate(items)))
+                yield collated[-1]
+            if self.n_items > KEPT_SENTENCES:
+                collated.clear()
+        if done == 0:
+            self._cached = collated
+
+
+def sentence_batches(
+    loaded: LoadedModel, stack: str, corpus: Corpus, words: Frequencies, limit: int | None
+) -> Batches[Placed, EncodedSentence]:
+    """Return the first ``limit`` sentences of a corpus as a stack reads them, with their words."""
+    n = min(corpus.n_sentences, limit or corpus.n_sentences)
+
+    def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
+        encoded = list(encode_words(loaded, window, words, check=check))
+        if corpus.characters and check:
+            check_characters(loaded, (sentence for sentence in encoded if sentence is not None))
+        return iter(encoded)
+
+    def padded(sentences: Sequence[EncodedSentence]) -> Batch:
+        batch = collate(sentences, loaded.pad_id)
+        if stack == "encoder":
+            return batch
+        # No trees for a decoder: the head of a word may come later, where the word cannot look.
+        return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
+
+    return Batches(
+        n, read=lambda: placed(itertools.islice(iter(corpus), n)), encode=encode, collate=padded
+    )
+
+
+def pair_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
+    """Return the first ``n`` sources and targets, with a user's pairs if there are some."""
+    special = ends_of(loaded)
+    labelled = corpus.labelled
+    if labelled is not None:
+        return Batches(
+            n,
+            read=lambda: itertools.islice(labelled(), n),
+            encode=lambda texts, check: encode_labelled(loaded, texts, special, check=check),
+            collate=partial(collate_labelled, pad_id=loaded.pad_id),
+        )
+    return Batches(
+        n,
+        read=lambda: _first_pairs(corpus, n),
+        encode=lambda pairs, check: _encoded_pairs(loaded, pairs, special, check=check),
+        collate=partial(collate_pairs, pad_id=loaded.pad_id),
+    )
+
+
+def swapped_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
+    """Return the same targets with the sources of other pairs: the control of cross-attention."""
+    special = ends_of(loaded)
+    # Another source is found by its tokens, so every process encodes all pairs.
+    return Batches(
+        n,
+        read=lambda: with_swapped_sources(
+            _encoded_pairs(loaded, _first_pairs(corpus, n), special, check=True)
+        ),
+        encode=lambda rows, _: rows,
+        collate=partial(collate_pairs, pad_id=loaded.pad_id),
+    )
+
+
+def _first_pairs(corpus: Corpus, n: int) -> Iterator[Pair]:
+    assert corpus.pairs is not None
+    return itertools.islice(corpus.pairs(), n)
+
+
+def _encoded_pairs(
+    loaded: LoadedModel, pairs: Iterable[Pair], special: Ends, *, check: bool
+) -> Iterator[PairRow | None]:
+    """Tokenise sources and targets; a target without a token has no query and becomes None."""
+    for_sources, for_targets = itertools.tee(pairs)
+    sources = (source for source, _ in for_sources)
+    targets = (target for _, target in for_targets)
+    for row in encode_pairs(loaded, sources, targets, special, check=check):
+        yield row if row is not None and row.decoder_content else None

@@ -1,0 +1,150 @@
+"""What the roles of one stack's heads are judged on, and what a role's test says of each head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.rows import FEWEST, QueryMeans
+from headscope.analyses.classify.scores import Label
+from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.syntactic import Syntactic
+from headscope.core.accumulator import Array
+from headscope.core.roles import Thresholds
+from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.statistics import FEWEST_UNITS, finite
+
+HeadIndex = tuple[int, int]  # (layer, index among the heads of the layer)
+
+#: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
+MIN_PAIRS = 50
+
+
+class Judged(NamedTuple):
+    """What a role's test says of one head."""
+
+    head: HeadIndex
+    field: str  # The field of a HeadResult that holds the score
+    score: Any
+    labels: list[Label]  # Those that the head has earned
+
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """One number of every head and its test against a baseline; arrays are (n_layers, n_heads)."""
+
+    values: Array  # NaN where undefined
+    interval: tuple[Array, Array]
+    p_adjusted: Array
+    baseline: float
+    against: str  # Which baseline that is
+
+    def at(self, head: HeadIndex) -> Estimate:
+        """Return one head's number with its interval."""
+        value = finite(self.values[head])
+        if value is None:
+            return UNKNOWN
+        low, high = self.interval
+        return Estimate(value, finite(low[head]), finite(high[head]))
+
+    def label(self, role: str, head: HeadIndex, detail: str = "") -> Label:
+        """Return one head's label."""
+        return Label(
+            role=role,
+            detail=detail,
+            score=self.at(head),
+            baseline=self.baseline,
+            p_adjusted=float(self.p_adjusted[head]),
+            against=self.against,
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The sums of one stack's heads, and the thresholds that they are held against."""
+
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    sums: HeadMeasures | CrossHeads
+    exists: Array  # (n_layers, n_heads): which entries of the sums belong to a head
+    thresholds: Thresholds
+    #: Of cross-attention: the sums in which each target was given another pair's source
+    swapped: CrossHeads | None = None
+    #: Sums on trees, or on a user's pairs with these labels; None where there are none
+    edges: Syntactic | None = None
+    labels: tuple[str, ...] = ()
+    #: What the heads' distance kernels hit of the trials in ``edges``
+    kernel_hits: Array | None = None
+
+    @cached_property
+    def heads(self) -> list[HeadIndex]:
+        """All heads, by layer and index."""
+        return [(layer, index) for layer, index in np.argwhere(self.exists).tolist()]
+
+    @property
+    def sentences(self) -> HeadMeasures:
+        """The sums of a stack that reads sentences."""
+        assert isinstance(self.sums, HeadMeasures)
+        return self.sums
+
+    @property
+    def pairs(self) -> CrossHeads:
+        """The sums of cross-attention, which reads pairs of source and target."""
+        assert isinstance(self.sums, CrossHeads)
+        return self.sums
+
+    @property
+    def means(self) -> QueryMeans:
+        """The means over queries that roles without a test of their own are judged by."""
+        return self.sums if isinstance(self.sums, CrossHeads) else self.sums.profile
+
+    @cached_property
+    def trials_by_half(self) -> dict[tuple[str, str], list[int]]:
+        """Trials of each relation (or label) and direction, in both halves of the corpus."""
+        trials: dict[tuple[str, str], list[int]] = {}
+        if self.edges is not None:
+            names = self.edges.relations.names
+            for name, count in zip(names, self.edges.trials.tolist(), strict=True):
+                half, relation, direction = name
+                trials.setdefault((relation, direction), [0, 0])[half] = count
+        return trials
+
+    # --- is there enough to judge by? ---
+
+    fewest_sentences = FEWEST_UNITS  # For an interval or a p-value
+
+    def sampled(self, quantity: str) -> int:
+        """Return how many sentences have a query for a mean."""
+        means = self.means
+        return int(means.sampled[means.quantities.index(quantity)])
+
+    def sees(self, quantity: str) -> bool:
+        """Whether some query sees a key that this mean is the weight of."""
+        means = self.means
+        return bool(means.uniform[means.baselines.index(quantity)])
+
+    @property
+    def too_few_sentences(self) -> str:
+        """Say that fewer sentences have a query than a test needs; empty where enough have."""
+        n_sentences = int(self.means.sampled.max())
+        if n_sentences >= FEWEST_UNITS:
+            return ""
+        return f"fewer than {FEWEST_UNITS} sentences ({n_sentences})"
+
+    @property
+    def too_few_pairs(self) -> str:
+        """Say that fewer pairs show an order than the roles of cross-attention need."""
+        return self._pairs_text if int(self.pairs.units) < MIN_PAIRS else ""
+
+    @property
+    def too_few_pairs_for_a_test(self) -> str:
+        """Say that fewer pairs show an order than any test needs."""
+        return self._pairs_text if int(self.pairs.units) < FEWEST_UNITS else ""
+
+    @property
+    def _pairs_text(self) -> str:
+        n_pairs = int(self.pairs.units)
+        return f"{n_pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"

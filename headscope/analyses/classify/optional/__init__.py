@@ -1,0 +1,1 @@
+"""Measurements of ``classify`` beside the roles, each only where it is asked for."""

@@ -1,0 +1,256 @@
+"""What removing each head alone costs the model, and whether heads with a role cost more.
+
+Heads are removed in three ways: their output is zero, or its mean over other text, or as much is
+taken away in random directions. Gradients at the whole model estimate the first two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.classify.known_roles import places
+from headscope.analyses.classify.optional.results import (
+    Causes,
+    CauseTest,
+    EstimateFit,
+    HeadCause,
+)
+from headscope.analyses.classify.optional.role_tests import role_tests
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.core.accumulator import Array
+from headscope.core.errors import CorpusError
+from headscope.core.progress import Progress
+from headscope.data.examples import Examples
+from headscope.data.halves import halve
+from headscope.models.run.intervene import Means
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
+from headscope.stats.estimate import Estimate, JointEstimate
+from headscope.stats.metrics import Outputs, spearman
+from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.statistics import joint_mean
+from headscope.tasks.base import Task
+from headscope.tasks.calibration import HeadByHead, TaskCalibration, chosen_stack, mean_z, pick
+from headscope.tasks.gauss_newton import labelled_rows, sample
+from headscope.tasks.making import check_two, make_task, read_examples
+from headscope.tasks.units import Units, units_of
+
+DIRECTIONS = 2  # Random directions of the label-free estimate; each costs a backward pass.
+ROTATIONS = 5  # Random rotations that the noise of a head is the mean of.
+
+
+@dataclass(frozen=True)
+class CauseSource:
+    """The examples that removals are measured on, read but not yet tokenised."""
+
+    task: str  # The task whose metric the model is measured by
+    data: str  # The name of what was read
+    measured: Examples  # The half on which losses are measured
+    calibration: Examples  # The half that gives means and gradients; they share no sentence
+    limit: int  # Most examples of each half
+    seed: int  # Of the split into halves and of everything drawn at random
+
+    @classmethod
+    def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
+        """Read examples as ``prune`` does and deal them into two halves."""
+        check_two(limit)
+        examples = read_examples(task, data)
+        columns = (examples.first, examples.second) if examples.second else (examples.first,)
+        halves = halve(list(zip(*columns, strict=True)), seed)
+        if min(map(len, halves)) < 2:
+            raise CorpusError(
+                f"{examples.name} holds {len(examples)} examples; removing heads is measured on "
+                "one half of them with the means of the other, so give four different ones or more."
+            )
+        measured, calibration = halves
+        return cls(
+            task=task,
+            data=examples.name,
+            measured=pick(examples.pick(measured), limit, task, seed),
+            calibration=pick(examples.pick(calibration), limit, task, seed),
+            limit=limit,
+            seed=seed,
+        )
+
+
+def with_causes(
+    result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
+) -> ClassifyResult:
+    """Remove every head alone, in three ways, and compare the losses with the heads' roles."""
+    # Open the tasks on both halves of the examples.
+    stacks = result.stacks
+    view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
+    seed = source.seed
+    limit = source.limit
+    task = make_task(source.task, source.measured, view, seed=seed, limit=limit)
+    calibration = make_task(source.task, source.calibration, view, seed=seed + 1, limit=limit)
+    units = units_of(view)
+
+    # Estimate losses from gradients, and measure them.
+    means = mean_z(view, calibration)
+    zero_estimates = _estimate(view, calibration, units, None, seed).tolist()
+    mean_estimates = _estimate(view, calibration, units, means, seed).tolist()
+    full = task.outputs(view)
+    losses = _remove_each(view, task, units, means, full, seed, progress)
+    by_unit = [
+        HeadCause(**loss, zero_estimate=zero_estimate, mean_estimate=mean_estimate)
+        for loss, zero_estimate, mean_estimate in zip(
+            losses, zero_estimates, mean_estimates, strict=True
+        )
+    ]
+
+    # Compare the losses of heads with a role and of heads without.
+    place_of = places(view)
+    removed = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
+    removed_places = [place_of[head.stack, head.layer, head.head] for head in removed]
+    by_head = [by_unit[units.unit(row_and_index)] for row_and_index in removed_places]
+    tests: tuple[CauseTest, ...] = ()
+    if not units.shared:
+        layers = np.array([row for row, _ in removed_places])
+        tests = role_tests(
+            _losses(by_head), _has_role(result, removed), layers, size=abs(task.value(full)), seed=0
+        )
+
+    # Result.
+    causes = Causes(
+        task=source.task,
+        metric=task.metric,
+        data=source.data,
+        examples=task.n_examples,
+        calibration=calibration.n_examples,
+        value=task.value(full),
+        estimate="first-order" if calibration.has_labels else "squared",
+        tests=tests,
+        fits=tuple(_fits(by_unit, seed)) if len(by_unit) > 1 else (),
+        seed=seed,
+        notes=tuple(_notes(task, full, units)),
+        rotations=ROTATIONS,
+    )
+    cause_of = {head.name: cause for head, cause in zip(removed, by_head, strict=True)}
+    heads = tuple(replace(head, cause=cause_of.get(head.name)) for head in result.heads)
+    warnings = [*result.provenance["warnings"], *task.data.notes, *task.doubts(full)]
+    origin = {**result.provenance, "warnings": list(dict.fromkeys(warnings))}
+    return replace(result, provenance=origin, heads=heads, causes=causes)
+
+
+def _has_role(result: ClassifyResult, heads: Sequence[HeadResult]) -> dict[str, Array]:
+    """Return which heads have each role, and any role."""
+    has_role = {"any": np.array([bool(head.roles) for head in heads])}
+    for role in result.possible_roles:
+        has_role[role.key] = np.array([role.key in head.roles for head in heads])
+    return has_role
+
+
+def _notes(task: Task, full: Outputs, units: Units) -> list[str]:
+    """Say what makes the losses doubtful, the worst first."""
+    notes = [note for note in task.notes if note not in task.data.notes]
+    if units.shared:
+        notes.insert(
+            0,
+            "Layers of this model share one module, so a head goes from all of them at once; "
+            "roles, which differ from layer to layer, are not tested.",
+        )
+    problem = task.degenerate(full)
+    if problem:
+        notes.insert(0, f"The whole model {problem}, so these losses mean nothing.")
+    return notes
+
+
+def _remove_each(
+    loaded: LoadedModel,
+    task: Task,
+    units: Units,
+    means: Means,
+    full: Outputs,
+    seed: int,
+    progress: Progress,
+) -> Iterator[dict[str, JointEstimate]]:
+    """Remove each unit in each way, and yield its losses relative to the full model."""
+    generator = torch.Generator().manual_seed(seed)
+    versions = HeadByHead(task, loaded)
+
+    def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
+        return _mean_loss(pairs, task, seed=seed, n_units=len(units.members))
+
+    rows = units.layers.tolist()
+    for row in sorted(set(rows)):
+        versions.start_at(row)
+        for unit in [unit for unit, row_of_unit in enumerate(rows) if row_of_unit == row]:
+            gates = units.expand(units.gates([unit]))
+            zero = versions.outputs(gates=gates, means=None)
+            mean = versions.outputs(gates=gates, means=means)
+            # Layers that share a module share its output map: the first stands for all.
+            site, head = units.members[unit][0]
+            with_noise = []
+            for _ in range(ROTATIONS):
+                other = less_random_write(loaded.sites[site], head, generator)
+                with replaced_outputs(loaded, {site: other}):
+                    with_noise.append(versions.outputs())
+            yield {
+                "zero": loss((full, zero)),
+                "mean": loss((full, mean)),
+                "noise": loss(*((full, noise) for noise in with_noise)),
+                "beyond_noise": loss(*((noise, zero) for noise in with_noise)),
+            }
+            progress("removing heads", unit + 1, len(rows))
+
+
+def _mean_loss(
+    pairs: Sequence[tuple[Outputs, Outputs]], task: Task, *, seed: int, n_units: int
+) -> JointEstimate:
+    """Measure the mean loss over pairs of a baseline and what is compared with it."""
+    losses = []
+    downs = []
+    ups = []
+    for baseline, changed in pairs:
+        change = paired_change(task.table[task.metric], baseline, changed, seed=seed)
+        below = change.difference - change.low
+        above = change.high - change.difference
+        if task.higher_is_better:
+            losses.append(0.0 - change.difference)  # no minus zero where nothing changed
+            downs.append(above)
+            ups.append(below)
+        else:
+            losses.append(change.difference)
+            downs.append(below)
+            ups.append(above)
+    return joint_mean(losses, downs, ups, n_means=n_units, n=task.n_examples)
+
+
+def _estimate(
+    loaded: LoadedModel, task: Task, units: Units, means: Means | None, seed: int
+) -> Tensor:
+    """Estimate the loss without each unit, (n_units,), from gradients at the full model.
+
+    A gate's derivative is the sum over tokens of (z - its replacement) . d/dz. With labels, the
+    derivative of the loss is the estimate. Without labels the loss is a cosine distance, whose
+    derivative is zero at the full model. But d = 1 - cos = |e - e'|^2 / 2 for unit embeddings e,
+    and e - e' has a first-order term, whose square is estimated along random directions.
+    """
+    calibration = TaskCalibration(loaded, task, means)
+    if not task.has_labels:
+        batches = calibration.batches(labels=False, of_value=True)
+        newton = sample(batches, units, directions=DIRECTIONS, seed=seed)
+        return newton.matrix.diagonal() / 2
+    return -labelled_rows(calibration.batches(labels=True), units).mean(dim=0)
+
+
+def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
+    names = ("zero", "mean", "noise")
+    return {name: np.array([float(getattr(cause, name)) for cause in causes]) for name in names}
+
+
+def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
+    """Correlate estimates and losses over the units that can be removed."""
+    losses = _losses(causes)
+    for removal in ("zero", "mean"):
+        estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
+        fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
+        interval = [bound / 100 for bound in fit.interval or ()]
+        yield EstimateFit(removal, len(causes), Estimate(float(fit) / 100, *interval))

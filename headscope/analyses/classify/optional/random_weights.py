@@ -1,0 +1,62 @@
+"""The control with random weights: what the same rules label where there is nothing to find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headscope.analyses.classify.passes import StackLabels
+from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
+from headscope.analyses.classify.roles import PAIR, roles_of
+
+
+def with_random_weights(
+    result: ClassifyResult,
+    random: Sequence[StackLabels],
+    *,
+    seed: int,
+    labels: Mapping[str, Sequence[str]],
+) -> ClassifyResult:
+    """Add the counts of roles in the same architecture with random weights of this seed.
+
+    ``random`` are its labelled heads, stack by stack; ``labels`` those of a user's pairs by stack.
+    """
+    stacks = [item.corpus.stack for item in random]
+    heads: list[HeadResult] = []
+    by_stack = {}
+    for item, stack in zip(random, stacks, strict=True):
+        heads += item.heads
+        by_stack[stack] = {"heads": len(item.heads), **_counts(item.heads, [stack], labels)}
+    control = replace(
+        result.control or ControlResult(),
+        seed=seed,
+        heads=len(heads),
+        roles=_counts(heads, stacks, labels),
+        false_positives=tuple(_false_positives(heads)),
+        by_stack=by_stack if len(by_stack) > 1 else {},
+    )
+    return replace(result, control=control)
+
+
+def _counts(
+    heads: Sequence[HeadResult], stacks: Sequence[str], labels: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """Count the heads of each role that heads of these stacks could have."""
+    labels_of_stacks: list[str] = []
+    for stack in stacks:
+        labels_of_stacks += labels[stack]
+    possible = roles_of(*stacks, labels=labels_of_stacks)
+    return {role.key: sum(role.key in head.roles for head in heads) for role in possible}
+
+
+def _false_positives(heads: Sequence[HeadResult]) -> list[str]:
+    """List the labels that random weights cannot have earned: no tree or word is known to them."""
+    names: list[str] = []
+    for head in heads:
+        false = [
+            label
+            for label in head.labels
+            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR)
+        ]
+        names += [f"{head.name} {label.role} {label.detail}".strip() for label in false]
+    return names

@@ -1,0 +1,124 @@
+"""The labels that a head has earned, and the scores behind them: what each role's rule says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from headscope.stats.compared import Compare
+from headscope.stats.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class Label:
+    """One role that a head has earned, with what a reader needs to doubt it."""
+
+    #: Key of one of :data:`headscope.core.roles.ROLES`; of a user's pairs ``pair:`` and their label
+    role: str
+    #: The offset (``-1``), the relation or label (``obj dep->head``), the token, or empty
+    detail: str
+    #: The measured rate or mean. Interval: Wilson for positional and syntactic rates, Student's t
+    #: over pairs for alignments, for all others normal with the sentence (or pair) as the unit.
+    score: Estimate
+    baseline: float  # What it must beat
+    p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
+    against: str = ""  # Which baseline that is
+
+
+@dataclass(frozen=True)
+class PositionalScore:
+    """How often a head looks at one fixed relative position."""
+
+    #: The largest of ``rates``, unknown without a trial; Wilson interval.
+    score: Annotated[Estimate, Compare("positional score")]
+    offset: int | None  # Where it is reached; -1 is the token before
+    rates: dict[str, float | None]  # By offset: share of queries with their largest weight there
+    mass: dict[str, float | None]  # By offset: mean weight there
+    chance: float | None  # The rate of a head that picks at random
+    p_adjusted: float  # Against chance, Benjamini-Hochberg adjusted over heads and offsets
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A selected relation on the half of the corpus that it was not selected on."""
+
+    accuracy: Estimate  # As in :class:`SyntacticScore`.
+    accuracy_mean: float
+    baselines: dict[str, float]  # Offset and kernel as chosen on the other half
+    strongest: str  # The baseline with the highest accuracy
+    #: Of the worst of the paired tests against offset, first, last and uniform; Benjamini-Hochberg
+    #: over what was selected.
+    p_adjusted: float
+    trials: int  # Pairs of the relation on the other half
+
+    @property
+    def gain(self) -> float:
+        """How far ``accuracy`` exceeds the strongest baseline."""
+        return float(self.accuracy) - self.baselines[self.strongest]
+
+
+@dataclass(frozen=True)
+class SyntacticScore:
+    """One relation and direction of one head."""
+
+    relation: str  # A label of Universal Dependencies, or of a user's pairs
+    #: ``dep->head`` or ``head->dep``; of pairs ``from->to`` or ``to->from``, of alignments
+    #: ``target->source``
+    direction: str
+    #: Hits / trials over all sentences; Wilson interval.
+    accuracy: Annotated[Estimate, Compare("all sentences")]
+    accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
+    baseline: float  # Accuracy of the best fixed offset on the same trials
+    baseline_offset: int  # That offset
+    #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always that word), ``uniform``
+    #: (evenly spread attention) and ``kernel`` (the head's mean attention by distance).
+    baselines: dict[str, float]
+    trials: int  # Pairs of the relation in the corpus
+    uniform: float  # As in ``baselines``
+    selected: bool  # Whether it exceeds every baseline on the first half of the corpus
+    confirmed: Confirmation | None  # What the other half says; None unless selected
+    labelled: bool  # Whether the other half confirms it
+
+
+@dataclass(frozen=True)
+class RareScore:
+    """How often a head looks at the rarest word of the sentence."""
+
+    #: Share of the queries (words) whose largest weight is on the rarest word; interval over
+    #: sentences.
+    rate: Annotated[Estimate, Compare("rare-word rate")]
+    two_rarest: float | None  # On one of the two rarest
+    chance: float | None  # The rate of a head that picks at random
+    queries: int
+    uniform: float | None  # The rate of evenly spread attention
+    p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
+    sentences: int = 0  # The unit that counts as sampled
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """How a cross-attention head follows the order of the source; None where there is no pair."""
+
+    #: Mean over pairs of the rank correlation between content queries and the content keys that
+    #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order. Student's t
+    #: over pairs.
+    score: Annotated[Estimate, Compare("alignment")]
+    p_adjusted: float  # Against 0 in either direction, Benjamini-Hochberg adjusted over heads
+    #: The score when each target is given another pair's source of the same length: what position
+    #: explains. Unknown without that pass.
+    swapped: Annotated[Estimate, Compare("alignment, swapped sources")]
+    #: Share of the queries whose largest weight lies within 1 key of the straight line between the
+    #: ends of both sequences.
+    diagonal: Annotated[float | None, Compare()]
+    diagonal_uniform: float | None  # That share for keys drawn at random
+    pairs: int  # The unit that counts as sampled
+
+
+@dataclass(frozen=True)
+class SharpnessScore:
+    """How much of its weight a cross-attention head puts on one content key."""
+
+    #: Mean largest weight on a content key, unknown without a query; interval over pairs.
+    confidence: Estimate
+    uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
+    p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads

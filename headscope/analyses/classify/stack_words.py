@@ -1,0 +1,225 @@
+"""What is said of the heads of one stack: the roles found, those not testable, the controls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from headscope.analyses.classify.cards import offset_text
+from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
+from headscope.analyses.classify.roles import (
+    NO_ROLE,
+    PAIR,
+    Role,
+    role_class,
+    role_in,
+    role_name,
+)
+from headscope.show.cells import joined, plural
+
+#: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
+VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
+STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
+_MOST_NAMES = 6  # Heads that are named of a role; the map has all of them.
+
+
+def results_by_stack(result: ClassifyResult) -> list[ClassifyResult]:
+    """Return the result of each stack, in their order."""
+    return [result.only(stack) for stack in result.stacks]
+
+
+def has_trees(stack_result: ClassifyResult) -> bool:
+    """Whether the heads of this stack were scored on gold trees."""
+    return stack_result.corpus.trees and stack_result.stacks == ("encoder",)
+
+
+def corpus_text(result: ClassifyResult) -> str:
+    """Say what was read."""
+    corpus = result.corpus
+    unit = "sentences"
+    if corpus.pairs:
+        unit = "sources" if result.stacks == ("encoder",) else "pairs"
+    counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, {corpus.queries:,} tokens"
+    if corpus.words_left_out:
+        counts += f", {corpus.words_left_out:,} words without a piece left out"
+    return f"{corpus.name}: {counts}"
+
+
+# --- which roles were found ---
+
+
+def found_sentence(stack_result: ClassifyResult) -> str:
+    """Say how many heads of one stack have a role."""
+    kinds = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
+    encoder = "heads of the encoder" if stack_result.corpus.pairs else "heads"
+    kind = kinds.get(stack_result.stacks[0], encoder)
+    n_heads = len(stack_result.heads)
+    n_with_role = sum(bool(head.roles) for head in stack_result.heads)
+    n_without = n_heads - n_with_role
+    return (
+        f"{n_with_role} of {n_heads} {kind} {_has(n_with_role)} a role on this corpus "
+        f"(a head can have several); {n_without} {_has(n_without)} none."
+    )
+
+
+def _has(n: int) -> str:
+    return "has" if n == 1 else "have"
+
+
+def found_heads(stack_result: ClassifyResult) -> str:
+    """List the heads of each role by name, a line for each role."""
+    lines = []
+    for role in stack_result.possible_roles:
+        heads = [head for head in stack_result.heads if role.key in head.roles]
+        if not heads:
+            continue
+        names = [f"{head.name}{_detail(head, role.key)}" for head in heads]
+        shown = ", ".join(names[:_MOST_NAMES])
+        n_more = len(names) - _MOST_NAMES
+        if n_more > 0:
+            shown += f" and {n_more} more"
+        counted = f"{len(heads)} {role.name}"
+        if role.key == "syntactic" and has_trees(stack_result):
+            counted = count_syntactic(stack_result)
+        lines.append(f"{counted}: {shown}")
+    return "\n".join(lines)
+
+
+def _detail(head: HeadResult, role: str) -> str:
+    """Say where a positional head looks, and which relation or direction another follows."""
+    text = offset_text(head) if role == "positional" else ""
+    details = [label.detail for label in head.labels if label.role == role]
+    if role == "syntactic":
+        text = next(iter(details), "").partition(" ")[0]
+    elif role_class(role) == "syntactic" and head.stack == "encoder":
+        text = ", ".join(detail.rpartition(" ")[2] for detail in details)
+    return f" ({text})" if text else ""
+
+
+def count_syntactic(stack_result: ClassifyResult) -> str:
+    """Count syntactic heads: for the four relations of Voita et al. first, then for all."""
+    n_syntactic = 0
+    n_of_voita = 0
+    for head in stack_result.heads:
+        relations = {score.relation for score in head.syntactic if score.labelled}
+        n_syntactic += bool(relations)
+        n_of_voita += bool(relations & set(VOITA_RELATIONS))
+    return f"{n_syntactic} syntactic ({n_of_voita} for subject, object, adjective or adverb)"
+
+
+def no_relation_sentence(stack_result: ClassifyResult) -> str:
+    """Say that no head follows a relation or the user's pairs, or that none could be tested."""
+    labels = stack_result.labels
+    keys = [PAIR + label for label in labels] or ["syntactic"]
+    reasons = [stack_result.untestable[key] for key in keys if key in stack_result.untestable]
+    if len(reasons) == len(keys):
+        edges = "the pairs" if labels else "a relation"
+        return f"Whether a head follows {edges} could not be tested: {reasons[0]}."
+    if labels:
+        return "No head follows the pairs better than every baseline on both halves of the corpus."
+    return (
+        "No head is syntactic: none follows a relation better than every baseline on both halves "
+        "of the corpus."
+    )
+
+
+def role_counts(stack_result: ClassifyResult) -> list[tuple[str, str, int, str]]:
+    """Return (role, its name, heads, heads of the control) for every role of one stack."""
+    counts: Counter[str] = Counter()
+    for head in stack_result.heads:
+        counts.update(head.roles)
+    control = stack_result.control or ControlResult()
+    rows = []
+    for role in stack_result.possible_roles:
+        random = str(control.roles.get(role.key, 0)) if control.random_weights else "-"
+        rows.append((role.key, role.name, counts[role.key], random))
+    n_without = sum(not head.roles for head in stack_result.heads)
+    return [*rows, (NO_ROLE.key, "no role on this corpus", n_without, "-")]
+
+
+def legend(*stack_results: ClassifyResult) -> str:
+    """Explain the marks on the map of some stacks: those that it shows."""
+    shown: set[str] = set()
+    possible: dict[str, Role] = {}
+    for stack_result in stack_results:
+        shown.update(head.primary for head in stack_result.heads)
+        possible.update((role.key, role) for role in stack_result.possible_roles)
+    possible[NO_ROLE.key] = NO_ROLE
+    marks = [role.legend or _mark_in_words(role) for role in possible.values() if role.key in shown]
+    return "; ".join(marks)
+
+
+def _mark_in_words(role: Role) -> str:
+    name = role.name.replace("-", " ")
+    return role.mark if name == role.mark else f"{role.mark} = {name}"
+
+
+# --- what could not be found, and what is found where there is nothing ---
+
+
+def untested_sentence(stack_result: ClassifyResult) -> str:
+    """Name the roles that this corpus cannot show; empty where there is none."""
+    prefix = role_in("", stack_result.stacks[0])
+    names_by_reason: dict[str, list[str]] = {}
+    for role, reason in stack_result.untestable.items():
+        names_by_reason.setdefault(reason, []).append(role_name(role.removeprefix(prefix)))
+    named = [f"{joined(names)} ({reason})" for reason, names in names_by_reason.items()]
+    return f"Not testable on this corpus: {', '.join(named)}." if named else ""
+
+
+def control_sentence(stack_result: ClassifyResult) -> str:
+    """Say what the same rules label in one stack where there is nothing to find."""
+    control = stack_result.control or ControlResult()
+    clauses = list(_swapped_clauses(stack_result, control))
+    if control.random_weights:
+        counts = [
+            f"{control.roles.get(role.key, 0)} {role.name}" for role in stack_result.possible_roles
+        ]
+        clauses.append(
+            f"with random weights (seed {control.seed}), of {control.heads} heads "
+            f"{', '.join(counts)}"
+        )
+    else:
+        clauses.append("random weights were not measured (--control measures them)")
+    return f"Control: {'; '.join(clauses)}.{_worth_of_control(stack_result, control)}"
+
+
+def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> Iterator[str]:
+    """Say what is labelled with other sentences' trees or pairs, and with other pairs' sources."""
+    if control.swapped is not None:
+        n_heads = control.swapped.heads
+        n_labels = control.swapped.labels
+        other_edges = "pairs of other texts" if stack_result.labels else "trees of other sentences"
+        verb = "follow pairs" if stack_result.labels else "be called syntactic"
+        yield (
+            f"with the {other_edges} of the same length, {n_heads} {plural(n_heads, 'head')} would "
+            f"{verb} ({n_labels} {plural(n_labels, 'label')})"
+        )
+    ordered = [
+        head for head in stack_result.heads if {"monotonic", "anti_monotonic"} & set(head.roles)
+    ]
+    intervals = [head.alignment.swapped.interval for head in ordered if head.alignment]
+    if stack_result.stacks == ("cross",) and any(intervals):
+        least = float(stack_result.thresholds["monotonic"])
+        n_explained = sum(
+            interval is not None and max(interval[0], -interval[1]) >= least
+            for interval in intervals
+        )
+        yield (
+            f"with other pairs' sources of the same length, {n_explained} of the {len(ordered)} "
+            "monotonic or anti-monotonic heads would have the role all the same: position explains "
+            "them"
+        )
+
+
+def _worth_of_control(stack_result: ClassifyResult, control: ControlResult) -> str:
+    """Say which labels of the controls are false positives; only an encoder's heads have them."""
+    if stack_result.stacks != ("encoder",) or not (control.swapped or control.random_weights):
+        return ""
+    n_false = control.swapped.heads if control.swapped else 0
+    for key, n_heads in control.roles.items():
+        if role_class(key) in ("syntactic", "rare"):
+            n_false += n_heads
+    none = "" if n_false else "; there is none"
+    kind = "label of pairs" if stack_result.labels else "syntactic"
+    return f" A {kind} or rare-word label there is a false positive{none}."

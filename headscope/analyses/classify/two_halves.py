@@ -1,0 +1,242 @@
+"""The rule of syntactic labels: selected on one half of a corpus, confirmed on the other.
+
+Everything that is chosen (a relation, an offset, a kernel) is chosen on half A and judged on half
+B, so that a label is no best of many. Numbers and conditions: ``docs/definitions/roles.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headscope.analyses.classify.scores import Confirmation, SyntacticScore
+from headscope.analyses.classify.syntactic import WORDLESS, Syntactic
+from headscope.core.accumulator import Array
+from headscope.core.roles import Thresholds
+from headscope.core.rounding import FRACTION, tied
+from headscope.data.edge_trials import TREE_WAYS
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
+
+#: Relations that are scored but never make a label: punctuation has a separate role.
+NEVER = ("punct", "root")
+#: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
+_POSITIONAL = ("offset", "first", "last")
+#: Texts with a label's pairs that each half needs: words of one text are no independent evidence.
+FEWEST_TEXTS = 8
+
+RelationAndWay = tuple[str, str]  # As ("nsubj", "dep->head")
+
+
+@dataclass
+class _Counts:
+    """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number."""
+
+    trials: int
+    hits: Array
+    mean_hits: Array  # By piece means
+    baselines: Mapping[str, Array | float]  # Their hits
+    #: Trials that head and baseline hit together; uniform's are sums of probabilities.
+    joint: Mapping[str, Array]
+    uniform_squared: float
+
+    def __post_init__(self) -> None:
+        n = max(self.trials, 1)
+        #: Shares of hits, by sums and by piece means; the 95% Wilson interval of the first
+        self.accuracy: Array = self.hits / n
+        self.mean_accuracy: Array = self.mean_hits / n
+        self.interval = wilson(self.hits, self.trials)
+        #: Every baseline's accuracy for every head, (n_layers, n_heads)
+        self.rates: dict[str, Array] = {
+            name: np.broadcast_to(np.divide(hits, n), self.hits.shape)
+            for name, hits in self.baselines.items()
+        }
+
+    def at(self, head: tuple[int, int]) -> dict[str, Any]:
+        """Return one head's values for the fields that SyntacticScore and Confirmation share."""
+        low, high = self.interval
+        accuracy = Estimate(float(self.accuracy[head]), float(low[head]), float(high[head]))
+        return {
+            "accuracy": accuracy,
+            "accuracy_mean": float(self.mean_accuracy[head]),
+            "baselines": {name: float(rate[head]) for name, rate in self.rates.items()},
+            "trials": self.trials,
+        }
+
+    def p_value(self) -> Array:
+        """Return the largest p of the paired tests against offset, first, last and uniform."""
+        p_values = [
+            mcnemar_p(self.hits - self.joint[name], self.baselines[name] - self.joint[name])
+            for name in _POSITIONAL
+        ]
+        over_uniform = paired_p(
+            self.hits,
+            self.joint["uniform"],
+            float(self.baselines["uniform"]),
+            self.uniform_squared,
+            self.trials,
+        )
+        return np.asarray(np.max([*p_values, over_uniform], axis=0))
+
+    def exceeds(self, accuracy: Array, names: Sequence[str], thresholds: Thresholds) -> Array:
+        """Return which heads' accuracies exceed all these baselines by the margin."""
+        passed = np.ones(accuracy.shape, dtype=bool)
+        for name in names:
+            baseline = self.rates[name]
+            margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
+            passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
+        return passed
+
+
+@dataclass(frozen=True)
+class SyntacticTest:
+    """All heads on one relation and direction; arrays are (n_layers, n_heads)."""
+
+    relation: str  # As ``nsubj``
+    direction: str  # As ``dep->head``
+    offset: int  # The best word offset on all sentences; ``overall`` is measured with it
+    overall: _Counts  # On all sentences
+    chosen: _Counts  # On half A, with its best offset
+    held_out: _Counts  # On half B, with the best offset of half A
+    selected: Array  # Which heads half A selects
+    confirmed: Array  # Which of them half B confirms: the labels
+    p_adjusted: Array  # 1 where not selected
+
+    def score(self, head: tuple[int, int]) -> SyntacticScore:
+        """Return the score of one head."""
+        overall = self.overall.at(head)
+        confirmation = None
+        if self.selected[head]:
+            held_out = self.held_out.at(head)
+            names = list(held_out["baselines"])
+            strongest = names[int(tied(list(held_out["baselines"].values())).argmax())]
+            confirmation = Confirmation(
+                strongest=strongest, p_adjusted=float(self.p_adjusted[head]), **held_out
+            )
+        return SyntacticScore(
+            relation=self.relation,
+            direction=self.direction,
+            baseline=overall["baselines"]["offset"],
+            baseline_offset=self.offset,
+            uniform=overall["baselines"]["uniform"],
+            selected=confirmation is not None,
+            confirmed=confirmation,
+            labelled=bool(self.confirmed[head]),
+            **overall,
+        )
+
+
+def why_untested(sums: Syntactic, name: RelationAndWay, thresholds: Thresholds) -> str:
+    """Say why no head could earn a label of this relation and direction; empty where one could."""
+    relation, direction = name
+    if relation in NEVER:
+        return "scored, but never a label, as in a treebank"
+    trials = []
+    texts = []
+    for half in (0, 1):
+        known = sums.relations.known([(half, relation, direction)])
+        trials.append(int(sums.trials[known].sum()))
+        texts.append(int(sums.texts[known].sum()))
+    if direction not in TREE_WAYS and min(texts) < FEWEST_TEXTS:
+        return f"fewer than {FEWEST_TEXTS} different texts with such pairs in one half"
+    if min(trials) < thresholds.min_trials:
+        return f"fewer than {thresholds.min_trials} trials in one half of the texts"
+    return ""
+
+
+def judge_relations(
+    sums: Syntactic, kernel_hits: Array, exists: Array, thresholds: Thresholds
+) -> list[SyntacticTest]:
+    """Apply the rule of syntactic labels to every relation and direction, in alphabetical order.
+
+    On half A a (head, relation, direction) is *selected* when its accuracy exceeds every baseline
+    by the margin. On half B it is *confirmed* when it does so again (offset and kernel as chosen on
+    A), the accuracy of piece means exceeds the positional baselines too, and the paired tests
+    against offset, first word, last word and uniform attention are significant: the largest of the
+    four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
+    a label. Relations with too few trials or texts in either half are not tested.
+
+    ``kernel_hits`` are those of :func:`.syntactic.kernel_hits` on the same trials; ``exists``
+    (n_layers, n_heads) marks where heads are.
+    """
+    # Select on half A.
+    drafts = []
+    selected = []
+    for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
+        offset = _best_offset(sums, name, (0, 1))
+        offset_of_a = _best_offset(sums, name, (0,))
+        overall = _counts(sums, kernel_hits, name, (0, 1), offset)
+        half_a = _counts(sums, kernel_hits, name, (0,), offset_of_a)
+        half_b = _counts(sums, kernel_hits, name, (1,), offset_of_a)
+        drafts.append((name, offset, overall, half_a, half_b))
+        testable = not why_untested(sums, name, thresholds)
+        beats_all = half_a.exceeds(half_a.accuracy, tuple(half_a.baselines), thresholds)
+        selected.append(exists & testable & beats_all)
+    if not drafts:
+        return []
+
+    # Confirm on half B.
+    p_values = np.stack([half_b.p_value() for *_, half_b in drafts])
+    p_adjusted = adjust(p_values, np.stack(selected))
+    tests = []
+    for draft, selects, p in zip(drafts, selected, p_adjusted, strict=True):
+        (relation, direction), offset, overall, half_a, half_b = draft
+        again = half_b.exceeds(half_b.accuracy, tuple(half_b.baselines), thresholds)
+        again &= half_b.exceeds(half_b.mean_accuracy, _POSITIONAL, thresholds)
+        tests.append(
+            SyntacticTest(
+                relation=relation,
+                direction=direction,
+                offset=offset,
+                overall=overall,
+                chosen=half_a,
+                held_out=half_b,
+                selected=selects,
+                confirmed=selects & (p <= thresholds.q) & again,
+                p_adjusted=p,
+            )
+        )
+    return tests
+
+
+def _best_offset(sums: Syntactic, name: RelationAndWay, halves: Sequence[int]) -> int:
+    """Return the word offset that hits most trials; ties: the shortest, then the left one."""
+    hits: dict[int, int] = {}
+    for key, count in zip(sums.offsets.names, sums.offset_trials, strict=True):
+        half, relation, way, offset = key
+        if half in halves and (relation, way) == name:
+            hits[offset] = hits.get(offset, 0) + int(count)
+    return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
+
+
+def _counts(
+    sums: Syntactic,
+    kernel_hits: Array,
+    name: RelationAndWay,
+    halves: Sequence[int],
+    offset: int,
+) -> _Counts:
+    """Add up the trials of one relation and direction over halves, with baselines at an offset."""
+    rows = sums.relations.known((half, *name) for half in halves)
+    offset_rows = sums.offsets.known((half, *name, offset) for half in halves)
+    wordless = sums.wordless[rows].sum(axis=0).tolist()
+    baselines: dict[str, Array | float] = {
+        "offset": float(sums.offset_trials[offset_rows].sum()),
+        **dict(zip(WORDLESS, wordless, strict=True)),
+        "kernel": kernel_hits[rows].sum(axis=0),
+    }
+    joint = {
+        "offset": sums.both_offset[offset_rows].sum(axis=0),
+        **dict(zip(WORDLESS, sums.both_wordless[rows].sum(axis=0), strict=True)),
+    }
+    return _Counts(
+        trials=int(sums.trials[rows].sum()),
+        hits=sums.hits[rows].sum(axis=0),
+        mean_hits=sums.mean_hits[rows].sum(axis=0),
+        baselines=baselines,
+        joint=joint,
+        uniform_squared=float(sums.uniform_squared[rows].sum()),
+    )
