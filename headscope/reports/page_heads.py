@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
-from headscope.analyses.classify.view import STACK_NAMES
+from headscope.analyses.classify.stack_words import STACK_NAMES
 from headscope.core.heads import parse_head
 from headscope.reports.result import ReportResult
 from headscope.show.cells import head_rows, short
