@@ -33,7 +33,7 @@ def layer_numbers(model: Mapping[str, Any]) -> list[int]:
     return [layer for layer in range(n_before) if layer not in removed]
 
 
-def place_name(address: Sequence[Any]) -> str:
+def address_name(address: Sequence[Any]) -> str:
     """Return the name of (layer, head) or (stack, layer, head).
 
     Anything else, which a damaged file may hold, is written as it is.

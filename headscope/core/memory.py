@@ -18,7 +18,7 @@ def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None
 
     ``without`` maps each part that can be left out to the bytes that the run needs without it.
     """
-    give_back()  # what an earlier run has left
+    release_memory()  # what an earlier run has left
     free = free_memory()
     if free is None or needed <= free:
         return
@@ -49,7 +49,7 @@ def free_memory() -> int | None:
     return min(free, default=None)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return memory freed between blocks in use to the system; only glibc can."""
     if sys.platform != "linux":
         return

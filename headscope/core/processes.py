@@ -74,7 +74,7 @@ def share(items: Iterable[T]) -> Iterator[T]:
     return islice(items, _current.rank, None, _current.size)
 
 
-def of_each(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
+def sums_by_rank(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
     """Return the sums of every process, by rank; ``blank`` makes sums of nothing to load into."""
     if _current.size == 1:
         return [sums]
@@ -88,7 +88,7 @@ def of_each(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
 
 def merged(sums: S, blank: Callable[[], S], subject: str) -> S:
     """Add up the sums of all processes, in the order of their ranks."""
-    total, *later_ranks = of_each(sums, blank, subject)
+    total, *later_ranks = sums_by_rank(sums, blank, subject)
     for sums_of_rank in later_ranks:
         total.merge(sums_of_rank)
     return total
@@ -108,7 +108,7 @@ def summed(subject: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(totals)
 
 
-def in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
+def gathered_in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
     """Collect one array of each batch (or row) from all processes, in the order of the batches."""
     by_name = {str(i): array for i, array in arrays.items()}
     collected: dict[int, Array] = {}
@@ -117,7 +117,7 @@ def in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
     return [collected[i] for i in sorted(collected)]
 
 
-def joined_rows(
+def gathered_rows(
     subject: str, row_indices: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
 ) -> dict[str, Array]:
     """Join the rows of all processes, (n_rows, ...) by name, each at its index.

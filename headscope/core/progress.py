@@ -44,7 +44,7 @@ def silent(step: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-def part_of(name: str, progress: Progress) -> Progress:
+def progress_of_part(name: str, progress: Progress) -> Progress:
     """Report under the name of a part of a longer run."""
 
     def tell(step: str, done: int, total: int) -> None:

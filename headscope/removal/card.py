@@ -77,7 +77,7 @@ def card_text(
     paragraphs += [f"```python\n{code}\n```" for code in opening_code]
     for name, text in sections.items():
         paragraphs += [f"## {name}", text]
-    shown_command = nameless(visible(command).replace("```", ""))
+    shown_command = without_folders(visible(command).replace("```", ""))
     paragraphs.append(f"```sh\n{shown_command}\n```")
     return "\n\n".join(paragraphs) + "\n"
 
@@ -137,7 +137,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def nameless(text: str) -> str:
+def without_folders(text: str) -> str:
     """Leave the folders out of paths of this machine."""
     return ABSOLUTE.sub(r"\1", text)
 

@@ -71,7 +71,7 @@ def times(
     """
     timed = [full_model] if cut is None else [full_model, cut]
     _, _, full_rows = full_model
-    texts_of_batches = spread_places(full_rows, batch_size)
+    texts_of_batches = typical_batches(full_rows, batch_size)
     n_texts = sum(len(texts) for texts in texts_of_batches)
     runs: list[list[Pass]] = []
     with ExitStack() as stack:
@@ -86,7 +86,9 @@ def times(
                 passes.append(partial(_pass, served, batch))
             runs.append(passes)
         fewest = longer * FEWEST
-        seconds = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS)
+        seconds = timed_in_turns(
+            runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS
+        )
     by_round = seconds.sum(axis=2)  # (rounds, models)
     of_whole = by_round[:, 0]
     of_cut = by_round[:, -1]
@@ -97,7 +99,7 @@ def times(
     )
 
 
-def in_turns(
+def timed_in_turns(
     runs: Sequence[Sequence[Pass]],
     *,
     fewest: int,
@@ -145,7 +147,7 @@ def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> l
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
-def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
+def typical_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
     """Return batches of text indices with the evaluation texts' own mixture of lengths.
 
     A few of :func:`length_batches` are taken evenly from the shortest to the longest.

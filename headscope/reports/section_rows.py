@@ -16,7 +16,7 @@ from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
-from headscope.core.heads import place_name
+from headscope.core.heads import address_name
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.reports.rows import Row, marked_rows, number_row
@@ -230,7 +230,7 @@ def _pruning_curve(result: PruneResult, curve: Curve, stack: str = "") -> Iterat
             removed_share=None if stack else point.fraction,
         )
         if not is_control:
-            heads = [place_name(head) for head in point.heads_removed]
+            heads = [address_name(head) for head in point.heads_removed]
             yield _labels_row("prune", where, "heads removed", heads)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from headscope.attention import stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
@@ -285,7 +285,7 @@ class Effects:
                     of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
                     change = task.change(self._baseline, of_version, seed=self._seed)
                     effects[i] = change.value, change.estimate()
-                    give_back()  # what lies between blocks in use grows with every version
+                    release_memory()  # what lies between blocks in use grows with every version
                     progress(f"{step}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 

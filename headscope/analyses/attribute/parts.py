@@ -24,7 +24,7 @@ from headscope.analyses.attribute.outputs import (
 )
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.readout import Readout, embedding, task_head
 from headscope.models.anatomy.residual import Contributions, RecordedRun, record
@@ -84,7 +84,7 @@ def exact_sum_of(
             by_example[i] = [field[row].cpu().numpy() for field in fields]
         progress(len(by_example))
         del batch, fields  # before the next batch is run
-        give_back()
+        release_memory()
     in_order = [by_example[i] for i in range(len(examples))]
     exact_sum = ExactSum(*(np.stack(field) for field in zip(*in_order, strict=True)))
     worst = float(exact_sum.error.max())

@@ -23,7 +23,7 @@ from headscope.attention import CHUNK_ENTRIES
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.files import Sentence
@@ -169,7 +169,7 @@ def _read(
             ids, mask = loaded.pad([sentence.ids.tolist() for sentence in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
-            give_back()  # what lies between blocks in use grows with every batch
+            release_memory()  # what lies between blocks in use grows with every batch
             reader.progress(step, n_seen, reader.n_sentences)
 
 
@@ -212,7 +212,7 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     maps: list[LayerMaps] = []
     while layers:
         maps.append(layers.pop(0).solve())
-        give_back()
+        release_memory()
 
     # The second half: their errors
     def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
@@ -225,6 +225,6 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     judged_batches = _read(reader, loaded, 1, seed, name, judge)
     errors = [nothing, *(batch.errors for batch in judged_batches)]
     maps.clear()
-    give_back()
+    release_memory()
     judged = torch.cat(errors).numpy()
     return Sums(tokens, fitted_on, len(judged), explained(judged))

@@ -20,7 +20,7 @@ from headscope.analyses.rank.result import (
 )
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.families import relative_terms, rotary, unread_positions
@@ -221,7 +221,7 @@ def _measure_fresh(
     read: ReadLayers,
 ) -> ControlRank | None:
     """Return the control of freshly initialised weights; None where they cannot be built."""
-    give_back()  # memory that reading the model has left behind
+    release_memory()  # memory that reading the model has left behind
     try:
         twin = random_twin(loaded, options.seed)
     except HeadscopeError:
