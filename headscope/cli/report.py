@@ -18,8 +18,7 @@ from headscope.cli.output import (
     print_warnings,
     print_written,
 )
-from headscope.cli.settings import limits as limits_of
-from headscope.cli.settings import section_settings, table_arguments, table_of
+from headscope.cli.settings import limits_of, section_settings, table_arguments, table_of
 from headscope.commands import SECTIONS, Command
 from headscope.core.errors import CheckFailedError, ValidationFailedError
 
@@ -44,7 +43,7 @@ def report_command(command: Command) -> Callable[..., None]:
         with run.presented():
             limits, baseline = _limits_and_baseline(context)
             options = run.options(**_settings(context, values))
-            with run.ready(options):
+            with run.measuring(options):
                 result = command.function(run.model, options=options)
                 measured = results_of(to_dict(result), REPORT, result.sections)
                 outcomes, changes = judged(measurements_of(measured), limits, baseline)

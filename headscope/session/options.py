@@ -125,7 +125,7 @@ class ModelOptions:
         Option(
             help="Where to compute; auto: cuda, else cpu.",
             choices=("auto", "cpu", "cuda", "mps"),
-            others=True,
+            free_in_python=True,
             loading=True,
             panel=MODEL,
         ),
