@@ -22,7 +22,7 @@ from headscope.cli.process import (
     check_shared,
     error_boundary,
     launched_together,
-    rest_collector,
+    rare_garbage_collection,
 )
 from headscope.commands import COMMANDS
 from headscope.core.errors import did_you_mean
@@ -120,5 +120,6 @@ def main() -> None:
     """Run the command line; exits with the documented codes."""
     bound_memory()
     calm_threads()
-    with rest_collector(), error_boundary(debug="--debug" in sys.argv), launched_together():
+    debug = "--debug" in sys.argv
+    with rare_garbage_collection(), error_boundary(debug), launched_together():
         app()

@@ -25,7 +25,7 @@ from headscope.session.texts import own_batches
 
 @pytest.fixture(autouse=True)
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "_LOOK", 0.05)
+    monkeypatch.setattr(process_group, "_PULSE_CHECK", 0.05)
 
 
 @contextmanager
@@ -49,8 +49,8 @@ def test_processes_that_have_come_apart_or_failed_end():
         second.fail("no more memory")
         with pytest.raises(LostProcessError, match=r"Process 2 of 2, on .*: no more memory"):
             first.meet("a")
-        assert first.speak()
-        assert not second.speak()
+        assert first.claim_report()
+        assert not second.claim_report()
 
 
 def test_a_slow_process_is_waited_for_and_a_silent_one_is_not():
