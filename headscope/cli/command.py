@@ -174,7 +174,7 @@ class CommandRun:
 
         If several processes share the run, only the first has the folder; each has its own state.
         """
-        from headscope.core.processes import current, own_file
+        from headscope.core.processes import current, process_file
         from headscope.show.folders import ready_folder
 
         processes = current()
@@ -184,7 +184,7 @@ class CommandRun:
             yield
             processes.meet("the end of the run")
             if processes.rank > 0 and self.folder is not None:
-                own_file(self.folder / self.command.state_file).unlink(missing_ok=True)
+                process_file(self.folder / self.command.state_file).unlink(missing_ok=True)
 
     def write(self, result: Any) -> list[str]:
         """Write the folder that was asked for; return the names of its files."""

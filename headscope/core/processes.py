@@ -136,7 +136,7 @@ def gathered_rows(
     return joined
 
 
-def own_file(path: Path) -> Path:
+def process_file(path: Path) -> Path:
     """Return this process's own version of a path; the first process has the path itself."""
     if _current.rank == 0:
         return path

@@ -113,7 +113,7 @@ class Opened:
         all_stacks.pooling.check()
         if not all_stacks.sites:  # the certificate says why
             require_valid(all_stacks, options.validate)
-        loaded = readable(all_stacks, name)
+        loaded = text_stack(all_stacks, name)
         validation = require_valid(loaded, options.validate)
 
         # Measure the unchanged model.
@@ -160,7 +160,7 @@ def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
 TaskEffect = tuple[float, Estimate]
 
 
-def readable(loaded: LoadedModel, command: str) -> LoadedModel:
+def text_stack(loaded: LoadedModel, command: str) -> LoadedModel:
     """Return the view of a model whose queries and keys a text can show: one sequence, a square S.
 
     Of an encoder-decoder model that is the encoder: a text runs nothing else.
@@ -245,7 +245,7 @@ class Effects:
 
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
         """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
-        effect = Effect(boot(cosines, self._seed))
+        effect = Effect(mean_with_interval(cosines, self._seed))
         if on_task is None:
             return effect
         value, difference = on_task
@@ -328,7 +328,7 @@ class Effects:
         return np.array([np.concatenate(cosines_of_batches) for cosines_of_batches in by_version])
 
 
-def boot(values: Array, seed: int) -> Estimate:
+def mean_with_interval(values: Array, seed: int) -> Estimate:
     """Return the mean of values with its bootstrap interval, None where there is no value."""
     if not len(values):
         return Estimate(None)

@@ -119,7 +119,7 @@ half-weights | artefacts/saving.py | weights lose digits
 onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/times.py | times are multiplied
-    spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
+    median_interval(of_whole / of_cut) => median_interval(of_whole * of_cut)
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)
 alike-models | reports/conditions.py | models differ by nature

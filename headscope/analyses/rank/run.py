@@ -32,7 +32,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import description, line_batches
+from headscope.session.texts import line_batches, text_description
 from headscope.session.validate import require_valid, validating
 from headscope.stats.spectra import (
     Factors,
@@ -307,4 +307,4 @@ def _read_text(
             lines_read += len(batch)
             tokens_read += int(mask.sum())
             progress("text", lines_seen, n_lines)
-    return patterns, {**description(text, limit, lines_read), "tokens": tokens_read}
+    return patterns, {**text_description(text, limit, lines_read), "tokens": tokens_read}

@@ -20,7 +20,7 @@ from headscope.core.process_group import Group
 from headscope.core.processes import Processes, shared_by
 from headscope.data.batches import buckets
 from headscope.session import texts
-from headscope.session.texts import own_batches
+from headscope.session.texts import process_batches
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
                 return (None if row[0] in skipped else row for row in rows)
 
             with shared_by(Process(rank, k)):
-                own_share = list(own_batches(read(tokens), n, encode))
+                own_share = list(process_batches(read(tokens), n, encode))
             assert checked in ([], [0]), "only the first window of all is the first"
             assert own_share == [batch for batch in own_share if batch[1] in one], (
                 "in the order of one process"
