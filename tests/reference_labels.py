@@ -136,7 +136,9 @@ def observe(model_dir: str | Path, sentences: Sequence[Sentence]) -> Corpus:
         pieces = np.array([len(encoded.pieces(word)) for word in range(words)])
         attention = word_attention(patterns, encoded)
         per_piece = attention / pieces
-        for r in range(-CLIP, CLIP + 1) if index % 2 == 0 else ():
+        if index % 2:
+            continue
+        for r in range(-CLIP, CLIP + 1):
             at_offset = (distances(words) == r) & (r != 0)
             total[:, r + CLIP] += per_piece[:, at_offset].sum(axis=1)
             pairs[r + CLIP] += at_offset.sum()
@@ -184,7 +186,8 @@ class Outcomes:
 
     def part(self, which: Floats) -> Outcomes:
         trials = [trial for trial, keep in zip(self.trials, which, strict=True) if keep]
-        return Outcomes(trials, {name: values[which > 0] for name, values in self.hits.items()})
+        rows = np.flatnonzero(which)
+        return Outcomes(trials, {name: values[rows] for name, values in self.hits.items()})
 
     def offset(self, offset: int) -> Floats:
         return np.array([baseline_hit(trial, offset) for trial in self.trials], dtype=float)
@@ -195,7 +198,9 @@ def collect(corpus: Corpus, trees: Sequence[Sentence | None]) -> dict[Key, Outco
     by_relation: dict[Key, list[tuple[Observed, Trial]]] = {}
     for one in corpus.observed:
         tree = trees[one.index]
-        for trial in syntactic_trials(tree.only(one.kept)) if tree is not None else []:
+        if tree is None:
+            continue
+        for trial in syntactic_trials(tree.only(one.kept)):
             by_relation.setdefault((trial.relation, trial.direction), []).append((one, trial))
     return {key: outcomes(pairs) for key, pairs in sorted(by_relation.items())}
 

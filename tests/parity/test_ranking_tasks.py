@@ -268,14 +268,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (folder / "rows.tsv").write_text("\n".join("\t".join(map(str, row)) for row in rows))
     (folder / "plain.tsv").write_text("\n".join("\t".join(row[:2]) for row in rows))
-    tagged = ["\n".join(f"{w} {TAGS[(i + j) % 3]}" for j, w in enumerate(text.split()))
-              for i, text in enumerate(MANY)]  # fmt: skip
+    tagged = []
+    for i, text in enumerate(MANY):
+        lines = [f"{word} {TAGS[(i + j) % 3]}" for j, word in enumerate(text.split())]
+        tagged.append("\n".join(lines))
     (folder / "tags.txt").write_text("\n\n".join(tagged))
     paragraphs = []
     for i, text in enumerate(MANY):
         answer = text.split()[1]
-        question = {"id": str(i), "question": f"is {i} it ?", "is_impossible": i % 4 == 0}
-        question["answers"] = [{"text": answer, "answer_start": text.index(answer)}] * (i % 4 > 0)
+        impossible = i % 4 == 0
+        answers = [] if impossible else [{"text": answer, "answer_start": text.index(answer)}]
+        question = {
+            "id": str(i),
+            "question": f"is {i} it ?",
+            "is_impossible": impossible,
+            "answers": answers,
+        }
         paragraphs.append({"context": text, "qas": [question]})
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return folder
