@@ -63,8 +63,12 @@ class Carried:
     ) -> None:
         """Add every head under ``name`` and its number; ``keys`` are those of another side."""
         keys = self.x if keys is None else keys
-        q, k, v = (self.linear(x, m) for x, m in zip((self.x, keys, keys), maps, strict=False))
-        W_O, b_O = (self.weights[f"{maps[3]}.{kind}"] for kind in ("weight", "bias"))
+        query_map, key_map, value_map, output_map = maps
+        q = self.linear(self.x, query_map)
+        k = self.linear(keys, key_map)
+        v = self.linear(keys, value_map)
+        W_O = self.weights[f"{output_map}.weight"]
+        b_O = self.weights[f"{output_map}.bias"]
         width = q.shape[-1] // self.heads
         self.x = self.x + b_O
         self.parts["biases"] = self.parts["biases"] + b_O

@@ -72,9 +72,8 @@ def standing_cells() -> dict[str, dict[str, Cell]]:
     """Read the page: what each command does by the name of the family, as shown, and its own."""
     table, *notes = standing("families").split("\n\n")
     text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
-    header, _, *lines = (
-        [cell.strip() for cell in x.strip("| ").split("|")] for x in table.strip().splitlines()
-    )
+    rows = [row.strip("| ").split("|") for row in table.strip().splitlines()]
+    header, _, *lines = [[cell.strip() for cell in row] for row in rows]
     names = [name.strip("`") for name in header[3:]]
     cells_of = {}
     for line in lines:
