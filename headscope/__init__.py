@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from headscope.commands import COMMANDS
+
 if TYPE_CHECKING:
     from headscope import plot as plot
     from headscope.analyses.attribute import AttributeResult as AttributeResult
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from headscope.analyses.validate import validate as validate
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
-    from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
@@ -44,12 +45,8 @@ if TYPE_CHECKING:
     from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
-    from headscope.models.surgery.vocabulary import cut_vocabulary as cut_vocabulary
-    from headscope.models.surgery.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
-    from headscope.pruning.scores import measure as measure
-    from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
     from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
@@ -61,58 +58,39 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ANALYSES = (
-    "attribute",
-    "classify",
-    "depth",
-    "explain",
-    "flow",
-    "linear",
-    "rank",
-    "spectrum",
-    "symmetric",
-    "transfer",
-)
-#: Public names by the module that has them, for ``__getattr__`` and ``__dir__`` alone.
-_MODULES = {
-    **{f"analyses.{name}": f"{name} {name.title()}Result" for name in _ANALYSES},
-    "analyses.validate": "validate ValidationResult",
-    "pruning": "prune PruneResult",
-    "shrinking": "shrink ShrinkResult",
-    "reports.options": "report insights",
-    "reports.result": "ReportResult InsightsResult",
-    "reports.compare": "compare",
-    "pruning.scores": "scores measure",
-    "models.load.loading": "load",
-    "models.run.loaded": "wrap",
-    "models.surgery.copies": "remove_heads",
-    "models.surgery.vocabulary": "plan_vocabulary cut_vocabulary",
-    "models.anatomy.feed_forward": "feed_forwards",
-    "models.surgery.neurons": "remove_neurons",
-    "models.surgery.layers": "remove_layers",
-    "artefacts.saving": "save save_dense",
-    "artefacts.compact_classes": "register",
-    "core.roles": "Thresholds",
-    "reports.claims.thresholds": "InsightThresholds",
-    "core.errors": "HeadscopeError",
+#: Public names that are no command's, by the module that has them.
+_HOMES = {
+    "HeadscopeError": "core.errors",
+    "InsightThresholds": "reports.claims.thresholds",
+    "Thresholds": "core.roles",
+    "compare": "reports.compare",
+    "feed_forwards": "models.anatomy.feed_forward",
+    "load": "models.load.loading",
+    "register": "artefacts.compact_classes",
+    "remove_heads": "models.surgery.copies",
+    "remove_layers": "models.surgery.layers",
+    "remove_neurons": "models.surgery.neurons",
+    "save": "artefacts.saving",
+    "wrap": "models.run.loaded",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PUBLIC_MODULES = {"plot": "plot", "roles": "analyses.classify.roles"}
+_PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
+_FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
+_RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
 
-__all__ = [*_HOME, *_PUBLIC_MODULES]
+__all__ = [*_FUNCTIONS, *_RESULTS, *_HOMES, *_PUBLIC_MODULES]
 
 
 def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for."""
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name].function
+    if name in _RESULTS:
+        return _RESULTS[name].result
     if name in _PUBLIC_MODULES:
-        return importlib.import_module(f"headscope.{_PUBLIC_MODULES[name]}")
-    # A name without a line above may be that of an analysis, in the analysis' folder.
-    home = _HOME.get(name, f"analyses.{name.removesuffix('Result').lower()}")
-    try:
-        return getattr(importlib.import_module(f"headscope.{home}"), name)
-    except ModuleNotFoundError as error:
-        if name in _HOME or error.name != f"headscope.{home}":
-            raise
-        raise AttributeError(f"module 'headscope' has no attribute {name!r}") from None
+        return importlib.import_module(_PUBLIC_MODULES[name])
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"headscope.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'headscope' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -57,7 +57,7 @@ __all__ = [
     "with_bias",
 ]
 
-#: Sees ``(rows, heads, pattern, z)`` of one chunk; ``rows`` and ``heads`` say which part it is.
+#: Sees ``(rows, heads, pattern, z)`` of one chunk: of which examples (rows of the batch) and heads.
 Visitor = Callable[[slice, slice, Tensor, Tensor], None]
 #: Which keys may be attended: boolean or additive as above, or all of them (None).
 Mask = Tensor | None
@@ -94,19 +94,25 @@ class AttentionWeights:
 
     def __post_init__(self) -> None:
         for name in ("W_Q", "W_K", "W_V", "W_O"):
-            if getattr(self, name).dim() != 3:
-                raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, not 3 axes")
+            shape = tuple(getattr(self, name).shape)
+            if len(shape) != 3:
+                raise ValueError(f"{name} has shape {shape}, not 3 axes")
         n_heads, _, d_head = self.W_Q.shape
         d_in = self.W_K.shape[1]
-        (d_in_v, d_v) = self.W_V.shape[1:]
+        d_in_v, d_v = self.W_V.shape[1:]
         d_out = self.W_O.shape[2]
         expected = {
-            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in_v, d_v)},
-            **{"b_Q": (n_heads, d_head), "b_K": (n_heads, d_head), "b_V": (n_heads, d_v)},
-            **{"W_O": (n_heads, d_v, d_out), "b_O": (d_out,)},
+            "W_K": (n_heads, d_in, d_head),
+            "W_V": (n_heads, d_in_v, d_v),
+            "b_Q": (n_heads, d_head),
+            "b_K": (n_heads, d_head),
+            "b_V": (n_heads, d_v),
+            "W_O": (n_heads, d_v, d_out),
+            "b_O": (d_out,),
         }
         for name, shape in expected.items():
-            if (actual := tuple(getattr(self, name).shape)) != shape:
+            actual = tuple(getattr(self, name).shape)
+            if actual != shape:
                 raise ValueError(f"{name} has shape {actual}, but the others ask for {shape}")
 
     @property
@@ -247,14 +253,14 @@ def attention_by_head(
         In [0, 1]; rows sum to 1, and masked keys are exactly 0.
     """
     out = weights.b_O.expand(*x_q.shape[:-1], -1)
-    every = (len(x_q), weights.n_heads, x_q.shape[1], x_k.shape[1])
-    masks = None if mask is None else mask.expand(every)
+    if mask is not None:
+        mask = mask.expand(len(x_q), weights.n_heads, x_q.shape[1], x_k.shape[1])
     patterns = []
     for h in range(weights.n_heads):
         q = x_q @ weights.W_Q[h] + weights.b_Q[h]  # (batch, query_pos, d_head)
         k = x_k @ weights.W_K[h] + weights.b_K[h]  # (batch, key_pos, d_head)
         v = x_k @ weights.W_V[h] + weights.b_V[h]  # (batch, key_pos, d_head)
-        head_mask = None if masks is None else masks[:, h]
+        head_mask = None if mask is None else mask[:, h]
         pattern = attention_pattern(q, k, scale=scale, mask=head_mask)
         z = pattern @ v if gate is None else gate[h] * (pattern @ v)
         out = out + z @ weights.W_O[h]
@@ -295,6 +301,7 @@ def project_out(z: Tensor, weights: AttentionWeights) -> Tensor:
 
 
 def _gated(z: Tensor, gate: Tensor | None) -> Tensor:
+    """Multiply each head's z (batch, n_heads, pos, d_head) by its gate."""
     return z if gate is None else z * gate[:, None, None]
 
 
@@ -325,17 +332,20 @@ def stream_attention(
     """
     z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
     for rows, heads in _chunks(q, k.shape[-2], chunk_entries):
-        part = None if mask is None else mask_of_chunk(mask, rows, heads)
-        pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=part)
-        z_part = pattern @ v[rows, heads]
-        z[rows, heads] = z_part
+        chunk_mask = None if mask is None else mask_of_chunk(mask, rows, heads)
+        pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=chunk_mask)
+        z_chunk = pattern @ v[rows, heads]
+        z[rows, heads] = z_chunk
         if visit is not None:
-            visit(rows, heads, pattern, z_part)
+            visit(rows, heads, pattern, z_chunk)
     return _gated(z, gate)
 
 
 def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
-    """Cut (batch, n_heads) into whole examples, or one example into heads, of bounded size."""
+    """Cut (batch, n_heads) into chunks of at most ``entries`` pattern entries, where that can be.
+
+    A chunk is one or more examples with all their heads, or some heads of one example.
+    """
     batch, n_heads, n_q, _ = q.shape
     if n_heads == 0:  # every head of this layer has been removed
         return
@@ -345,7 +355,8 @@ def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
     for row in range(0, batch, rows_at_once):
         for head in range(0, n_heads, heads_at_once):
             rows = slice(row, min(row + rows_at_once, batch))
-            yield rows, slice(head, min(head + heads_at_once, n_heads))
+            heads = slice(head, min(head + heads_at_once, n_heads))
+            yield rows, heads
 
 
 def mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:

@@ -93,7 +93,7 @@ def _demo_certified_once() -> None:
     """Keep the demo model's certificate for the process: a second of each command on it."""
     from headscope.models.certificate import certificate
     from headscope.models.load.source import WEIGHTS_SHA256
-    from headscope.models.run.loaded import fingerprint
+    from headscope.models.run.fingerprints import fingerprint
 
     prove = certificate._validate
 

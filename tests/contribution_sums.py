@@ -11,14 +11,19 @@ from torch import Tensor
 from headscope.models.anatomy.residual import Contributions
 
 
-def error_of(parts: Contributions, expected: Tensor) -> float:
+def error_of(contributions: Contributions, expected: Tensor) -> float:
     """The largest error of any row's sum, relative to the sum of absolute parts above 1."""
-    heads = parts.heads.sum(3)
-    networks = parts.feed_forward.sum(2)
-    each = (parts.embeddings.sum(1), *heads.flatten(1).T, *networks.T, parts.biases)
-    total = sum(each)
-    absolute = sum(part.abs() for part in each)
-    return float(((total - expected).abs() / absolute.clamp(min=1)).max())
+    terms = torch.cat(
+        [
+            contributions.embeddings.sum(1, keepdim=True),
+            contributions.heads.sum(3).flatten(1),
+            contributions.feed_forward.sum(2),
+            contributions.biases[:, None],
+        ],
+        dim=1,
+    )
+    absolute = terms.abs().sum(1)
+    return float(((terms.sum(1) - expected).abs() / absolute.clamp(min=1)).max())
 
 
 def uneven(loaded: Any) -> Any:
@@ -54,33 +59,36 @@ class Carried:
         variance = (centred(self.x) ** 2).mean(-1, keepdims=True)
         gain = self.weights[f"{name}.weight"] / np.sqrt(variance + self.eps)
         shift = self.weights[f"{name}.bias"]
-        self.parts = {key: centred(part) * gain for key, part in self.parts.items()}
+        self.parts = {key: centred(written) * gain for key, written in self.parts.items()}
         self.parts["biases"] = self.parts["biases"] + shift
         self.x = centred(self.x) * gain + shift
 
     def attend(
         self, name: str, maps: Sequence[str], keys: np.ndarray | None = None, causal: bool = False
     ) -> None:
-        """Add every head under ``name`` and its number; ``keys`` are those of another side."""
+        """Add every head under ``name`` and its number; ``keys`` are another text's states."""
         keys = self.x if keys is None else keys
-        q, k, v = (self.linear(x, m) for x, m in zip((self.x, keys, keys), maps, strict=False))
-        W_O, b_O = (self.weights[f"{maps[3]}.{kind}"] for kind in ("weight", "bias"))
+        q_map, k_map, v_map, o_map = maps
+        q = self.linear(self.x, q_map)
+        k = self.linear(keys, k_map)
+        v = self.linear(keys, v_map)
+        W_O = self.weights[f"{o_map}.weight"]
+        b_O = self.weights[f"{o_map}.bias"]
         width = q.shape[-1] // self.heads
         self.x = self.x + b_O
         self.parts["biases"] = self.parts["biases"] + b_O
         for head in range(self.heads):
-            own = slice(head * width, (head + 1) * width)
-            scores = q[:, own] @ k[:, own].T / math.sqrt(width)
+            columns = slice(head * width, (head + 1) * width)
+            scores = q[:, columns] @ k[:, columns].T / math.sqrt(width)
             if causal:
                 scores[np.triu_indices(len(q), 1)] = -np.inf
             pattern = np.exp(scores - scores.max(-1, keepdims=True))
             pattern /= pattern.sum(-1, keepdims=True)
-            self.parts[f"{name}{head}"] = pattern @ v[:, own] @ W_O[:, own].T
+            self.parts[f"{name}{head}"] = pattern @ v[:, columns] @ W_O[:, columns].T
             self.x = self.x + self.parts[f"{name}{head}"]
 
     def feed_forward(self, name: str, up: str, down: str) -> None:
-        gelu = [
-            [u * (1 + math.erf(u / math.sqrt(2))) / 2 for u in x] for x in self.linear(self.x, up)
-        ]
-        self.parts[name] = self.linear(np.array(gelu), down)
+        u = self.linear(self.x, up)
+        gelu = u * (1 + np.vectorize(math.erf)(u / math.sqrt(2))) / 2
+        self.parts[name] = self.linear(gelu, down)
         self.x = self.x + self.parts[name]

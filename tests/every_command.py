@@ -69,7 +69,7 @@ class Command:
     weekly: bool = False
 
 
-_FEW: dict[str, Any] = {"roles": False, "ablation": False, "draws": 5, "calibration_limit": 6}
+_FEW: dict[str, Any] = {"draws": 5, "calibration_limit": 6}
 _TRAIN: dict[str, Any] = {
     **{"sizes": [16], "variants": ["layernorm"], "random": [], "seeds": 1, "spread_seeds": 1},
     **{"steps": 2, "train_limit": 40, "test_limit": 20},
@@ -144,7 +144,7 @@ def _report(loaded: LoadedModel, files: Files) -> Any:
         "linear": {"sentences": 2, "control": False},
         "symmetric": {"sentences": 2},
         "transfer": _TRAIN,
-        "prune": {**_ONCE, "ablation": False, "limit": 8, "calibration_limit": 8},
+        "prune": {**_ONCE, "limit": 8, "calibration_limit": 8},
     }
     return headscope.report(loaded, settings=settings)
 

@@ -237,7 +237,8 @@ def padded_batch() -> tuple[Tensor, Tensor]:
 
 
 #: Stacks, layers and how many of each: two layers in the encoder, three in the decoder.
-SITES = [("encoder", 0), ("encoder", 1), *((s, n) for s in ("decoder", "cross") for n in range(3))]
+SITES = [("encoder", 0), ("encoder", 1)]
+SITES += [("decoder", 0), ("decoder", 1), ("decoder", 2), ("cross", 0), ("cross", 1), ("cross", 2)]
 D_HEAD = 8
 
 #: A head named in full: (stack, layer, head).
@@ -273,31 +274,31 @@ def batch(loaded: LoadedModel) -> dict[str, Tensor]:
     return dict(zip(names, [*ids_and_mask((9, 5, 7), 1), *target], strict=True))
 
 
-def real(given: dict[str, Tensor]) -> Tensor:
-    return given["decoder_attention_mask"].bool()
+def real(inputs: dict[str, Tensor]) -> Tensor:
+    return inputs["decoder_attention_mask"].bool()
 
 
-def run(loaded: LoadedModel, given: dict[str, Tensor]) -> Tensor:
+def run(loaded: LoadedModel, inputs: dict[str, Tensor]) -> Tensor:
     """Return the decoder's last states of real tokens, by the model's own forward."""
     with torch.no_grad():
-        out = loaded.network(**given, output_hidden_states=True)
+        out = loaded.network(**inputs, output_hidden_states=True)
     last: Tensor = out.decoder_hidden_states[-1]
-    return last[real(given)]
+    return last[real(inputs)]
 
 
 def out_name(kind: str, stack: str, layer: int) -> str:
     """Say how transformers calls W_O of a layer, without anything of headscope."""
-    side = "encoder" if stack == "encoder" else "decoder"
+    half = "encoder" if stack == "encoder" else "decoder"
     if kind == "t5":
-        part = "1.EncDecAttention" if stack == "cross" else "0.SelfAttention"
-        return f"{side}.block.{layer}.layer.{part}.o.weight"
-    part = "encoder_attn" if stack == "cross" else "self_attn"
-    return f"model.{side}.layers.{layer}.{part}.out_proj.weight"
+        module = "1.EncDecAttention" if stack == "cross" else "0.SelfAttention"
+        return f"{half}.block.{layer}.layer.{module}.o.weight"
+    module = "encoder_attn" if stack == "cross" else "self_attn"
+    return f"model.{half}.layers.{layer}.{module}.out_proj.weight"
 
 
-def zeroed(kind: str, whole: Any, heads: Iterable[Named]) -> Any:
+def zeroed(kind: str, full_network: Any, heads: Iterable[Named]) -> Any:
     """Copy a network with the columns of W_O that belong to some heads set to zero."""
-    changed = copy.deepcopy(whole)
+    changed = copy.deepcopy(full_network)
     with torch.no_grad():
         for stack, layer, head in heads:
             out = changed.get_parameter(out_name(kind, stack, layer))

@@ -5,7 +5,7 @@
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,43 +47,51 @@ def _cells(family: Family) -> tuple[Cell, ...]:
 
 def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
     rows: dict[tuple[str, str, tuple[Cell, ...]], list[str]] = {}
-    for family, own in zip(COVERED, cells, strict=True):
-        row = family.layout, ", ".join(family.stacks), own
+    for family, family_cells in zip(COVERED, cells, strict=True):
+        row = family.layout, ", ".join(family.stacks), family_cells
         rows.setdefault(row, []).append(shown(family))
-    notes = [*dict.fromkeys(note for *_, own in rows for _, note in own if note)]
-    marks = {note: f"({string.ascii_lowercase[i]})" for i, note in enumerate(notes)} | {"": ""}
+    notes: list[str] = []
+    for _, _, family_cells in rows:
+        notes += [note for _, note in family_cells if note and note not in notes]
+    marks = {
+        note: f"({letter})" for note, letter in zip(notes, string.ascii_lowercase, strict=False)
+    }
     header = ("families", "layout", "stacks", *(f"`{command.name}`" for command in COMMANDS))
-    table = _markdown(
-        header,
-        (
-            (
-                ", ".join(dict.fromkeys(names)),
-                layout,
-                stacks,
-                *(f"{YES * works} {marks[note]}".strip() for works, note in own),
-            )
-            for (layout, stacks, own), names in rows.items()
-        ),
-    )
-    return table + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
+    lines = []
+    for (layout, stacks, family_cells), names in rows.items():
+        shown_cells = [_shown(cell, marks) for cell in family_cells]
+        lines.append((", ".join(dict.fromkeys(names)), layout, stacks, *shown_cells))
+    return _markdown(header, lines) + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
+
+
+def _shown(cell: Cell, marks: Mapping[str, str]) -> str:
+    """Write whether a command works, and the letter of its note."""
+    works, note = cell
+    words = [YES] if works else []
+    if note:
+        words.append(marks[note])
+    return " ".join(words)
 
 
 def standing_cells() -> dict[str, dict[str, Cell]]:
     """Read the page: what each command does by the name of the family, as shown, and its own."""
     table, *notes = standing("families").split("\n\n")
     text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
-    header, _, *lines = (
-        [part.strip() for part in x.strip("| ").split("|")] for x in table.strip().splitlines()
-    )
+    header, _, *lines = map(_columns, table.strip().splitlines())
     names = [name.strip("`") for name in header[3:]]
-    found = {}
+    cells = {}
     for line in lines:
-        own = {}
+        row_cells = {}
         for name, value in zip(names, line[3:], strict=True):
             mark = value.removeprefix(YES).strip()
-            own[name] = (value.startswith(YES), text[mark])
-        found |= {family.strip(): own for family in re.split(r", (?![^(]*\))", line[0])}
-    return found
+            row_cells[name] = (value.startswith(YES), text[mark])
+        cells |= {family.strip(): row_cells for family in re.split(r", (?![^(]*\))", line[0])}
+    return cells
+
+
+def _columns(row: str) -> list[str]:
+    """Cut a row of a Markdown table into its cells."""
+    return [text.strip() for text in row.strip("| ").split("|")]
 
 
 def refused_table() -> str:
@@ -117,16 +125,16 @@ def markers(name: str) -> tuple[str, str]:
 
 def standing(name: str) -> str:
     """Return the table as its page has it."""
-    start, end = markers(name)
+    first_line, last_line = markers(name)
     text = PLACES[name].read_text(encoding="utf-8")
-    return text.partition(start)[2].partition(end)[0]
+    return text.partition(first_line)[2].partition(last_line)[0]
 
 
 def write(name: str) -> None:
     """Put the table between its markers."""
-    start, end = markers(name)
-    before, _, rest = PLACES[name].read_text(encoding="utf-8").partition(start)
-    text = f"{before}{start}{TABLES[name]()}{end}{rest.partition(end)[2]}"
+    first_line, last_line = markers(name)
+    before, _, rest = PLACES[name].read_text(encoding="utf-8").partition(first_line)
+    text = f"{before}{first_line}{TABLES[name]()}{last_line}{rest.partition(last_line)[2]}"
     PLACES[name].write_text(text, encoding="utf-8")
 
 

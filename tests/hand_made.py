@@ -9,7 +9,7 @@ from torch import Tensor
 from headscope.core.activations import Activations
 from headscope.data.batches import Batch, collate
 from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence, placed
+from headscope.data.word_pieces import EncodedSentence, placed
 
 
 def encode(corpus: Sequence[Sentence], pieces: Callable[[int], int] = lambda i: 1) -> Batch:

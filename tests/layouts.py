@@ -38,9 +38,9 @@ Tensors = dict[str, Tensor]
 @functools.cache
 def source() -> Path:
     """Write the model once, in the words of sentence-transformers 2 and transformers 4."""
-    room = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, room, ignore_errors=True)
-    folder = tiny_bert(Path(room, "model"), layers=LAYERS)
+    parent = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    folder = tiny_bert(Path(parent, "model"), layers=LAYERS)
     held = load_file(folder / WEIGHTS) | {"embeddings.position_ids": torch.arange(64)[None]}
     store(folder, held)
     edit(folder, CONFIG, _name_or_path="org/base", transformers_version="4.8.2", dtype=None)
@@ -135,8 +135,10 @@ def stored_as(dtype: torch.dtype) -> Callable[[Tensors], Tensors]:
     return lambda t: {k: v.to(dtype) if v.is_floating_point() else v for k, v in t.items()}
 
 
-def without(*parts: str) -> Callable[[Tensors], Tensors]:
-    return lambda t: {k: v for k, v in t.items() if not any(part in k for part in parts)}
+def without(*substrings: str) -> Callable[[Tensors], Tensors]:
+    return lambda t: {
+        k: v for k, v in t.items() if not any(substring in k for substring in substrings)
+    }
 
 
 def head_of_mlm(leave_out: str = "-") -> Tensors:

@@ -21,7 +21,7 @@ def make_results(model: Path, folder: Path) -> Path:
     transfer = {"sizes": [16], "variants": ["head"], "random": [], "seeds": 2, "steps": 2}
     transfer |= {"search": False, "train_limit": 60, "test_limit": 20}
     prune = {"methods": ["magnitude", "random"], "repairs": ["none"], "step": 0.25, "limit": 20}
-    prune |= {"calibration_limit": 12, "roles": False, "ablation": False}
+    prune |= {"calibration_limit": 12}
     results = {
         "validate": headscope.validate(loaded),
         # Untrained heads are broad; without that role the tests give roles as they like.
@@ -64,15 +64,18 @@ def only_plain(data: Any, where: str) -> None:
         assert data is None or type(data) in (int, float, str, bool), (where, type(data))
 
 
+def insight(number: int, claim: str, verdict: str) -> Json:
+    empty = {"measured": "", "control": "", "rule": "", "values": {}, "parts": []}
+    return {"number": number, "claim": claim, "verdict": verdict, **empty}
+
+
 INSIGHTS = {
-    **{"schema": 2, "provenance": {}, "validation": PASSED, "thresholds": {}, "kept_roles": None},
-    "insights": [
-        {
-            **{"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": ""},
-            **{"rule": "", "values": {}, "parts": []},
-        }
-        for n, claim, verdict in ((0, "asymmetric", "holds"), (7, "collapse", "mixed"))
-    ],
+    "schema": 2,
+    "provenance": {},
+    "validation": PASSED,
+    "thresholds": {},
+    "kept_roles": None,
+    "insights": [insight(0, "asymmetric", "holds"), insight(7, "collapse", "mixed")],
 }
 
 
@@ -87,15 +90,15 @@ def read(path: Path) -> Json:
 
 def changed(data: Json, *path: str | int, to: Any) -> Json:
     """Return a copy in which the value at a path is another (or a function of the old one)."""
-    found = copy.deepcopy(data)
-    inner = found
+    copied = copy.deepcopy(data)
+    inner = copied
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = to(inner[path[-1]]) if callable(to) else to
-    return found
+    return copied
 
 
-def plant(folder: Path, name: str, *place: Any, to: Any) -> None:
+def plant(folder: Path, name: str, *path: Any, to: Any) -> None:
     """Change one value in a result of a folder."""
-    path = folder / f"{name}.json"
-    write(path, changed(read(path), *place, to=to))
+    file = folder / f"{name}.json"
+    write(file, changed(read(file), *path, to=to))

@@ -39,8 +39,8 @@ class ToyBatch:
         return self._f(self._a.sum(dim=(1, 2)))
 
     def loss(self, gates: Tensor) -> Tensor:
-        wanted = self.embed(self.gates().detach()).detach() if self._y is None else self._y
-        return ((self.embed(gates) - wanted) ** 2).sum(dim=-1) / 2
+        target = self.embed(self.gates().detach()).detach() if self._y is None else self._y
+        return ((self.embed(gates) - target) ** 2).sum(dim=-1) / 2
 
 
 class Toy:
@@ -55,14 +55,14 @@ class Toy:
 
     def batches(self, *, labels: bool) -> Iterator[ToyBatch]:
         for start in range(0, len(self._a), self._batch_size):
-            part = slice(start, start + self._batch_size)
-            y = self._y[part] if labels and self._y is not None else None
-            yield ToyBatch(self._a[part], y, self._f)
+            rows = slice(start, start + self._batch_size)
+            y = self._y[rows] if labels and self._y is not None else None
+            yield ToyBatch(self._a[rows], y, self._f)
 
     def quality(self, gates: Tensor) -> float:
-        whole = ToyBatch(self._a, self._y, self._f)
+        batch = ToyBatch(self._a, self._y, self._f)
         grid = gates.to(self._a).expand(self._a.shape[:3])
-        return -float(whole.loss(grid).mean())
+        return -float(batch.loss(grid).mean())
 
 
 def toy_given(

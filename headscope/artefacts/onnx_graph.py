@@ -87,7 +87,7 @@ class _Whole(nn.Module):
 def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
     """Trace a model on two short texts, one of them padded."""
     ids, mask = loaded.pad([[1] * min(7, loaded.max_length), [1] * 2])
-    inputs = (ids, mask, torch.zeros_like(ids))[: 2 + typed]
+    inputs = (ids, mask, torch.zeros_like(ids)) if typed else (ids, mask)
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     shapes = dict.fromkeys(INPUTS[: len(inputs)], dynamic)
     with use_implementation(loaded.network, "eager"), torch.no_grad():
@@ -104,14 +104,15 @@ def _name_outputs(model: Any, loaded: LoadedModel) -> None:
     """
     import onnx_ir
 
-    wanted = (EMBEDDING if loaded.task_head is None else LOGITS, HIDDEN)
+    first_output = EMBEDDING if loaded.task_head is None else LOGITS
+    names = (first_output, HIDDEN)
     for node in model.graph:
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
-            if value.name in wanted:
+            if value.name in names:
                 value.name = f"{value.name}.inner"
-    for value, name in zip(model.graph.outputs, wanted, strict=True):
+    for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])

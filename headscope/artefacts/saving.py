@@ -1,4 +1,4 @@
-"""Write a pruned model so that it loads again: without its parts, or with zeros in their place."""
+"""Write a pruned model into a folder that opens again, whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,50 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.artefacts.compact_classes import FILE, check_opens, standalone_files
+from headscope.artefacts.config_json import REMOTE, what_is_left, write_config
+from headscope.artefacts.opened_again import check_opens
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_tokenizer
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError
 from headscope.core.files import replace_folder
-from headscope.core.saved_config import (
-    BEFORE,
-    COMPACT_TYPE,
-    FAMILY,
-    KEPT,
-    MANIFEST,
-    SETTINGS_BEFORE,
-    family_config,
-)
-from headscope.models.anatomy.feed_forward import feed_forwards
-from headscope.models.load.manifest import (
-    COMPACT,
-    DENSE,
-    SCHEMA,
-    VOCABULARY,
-    neurons_and_layers,
-    vocabulary_record,
-)
+from headscope.core.saved_config import MANIFEST
+from headscope.models.load.manifest import COMPACT, SCHEMA
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.run.outputs import computes_the_same
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.surgery.copies import expand_all, original_heads, removed_heads
-from headscope.models.surgery.layers import (
-    kept_layers,
-    layer_words,
-    layers_before,
-    removed_layers,
-    settings_before,
-)
-from headscope.models.surgery.neurons import record_of, removed_neurons
-
-#: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
-#: transformers after :func:`headscope.register`.
-TRANSFORMERS = "transformers"
-REMOTE = "trust_remote_code"
-HEADSCOPE = "import headscope"
+from headscope.models.surgery.copies import original_heads
 
 
 def save(
@@ -107,208 +76,90 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
-    origin: dict[str, Any] = {"method": method, "repair": repair, "provenance": provenance}
     with whole_folder(folder) as temporary:
-        write_model(loaded, temporary, COMPACT, standalone=standalone, **origin)
-    return Path(folder)
-
-
-def save_dense(
-    loaded: LoadedModel,
-    folder: str | Path,
-    *,
-    method: str | None = None,
-    repair: str | None = None,
-    provenance: dict[str, Any] | None = None,
-) -> Path:
-    """Write a plain checkpoint of the original shape, zeros where heads and neurons were removed.
-
-    Layers that were removed stay so: no weights make a layer return its input.
-
-    Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
-    """
-    with whole_folder(folder) as temporary:
-        write_model(loaded, temporary, DENSE, method=method, repair=repair, provenance=provenance)
+        write_model(
+            loaded,
+            temporary,
+            method=method,
+            repair=repair,
+            provenance=provenance,
+            standalone=standalone,
+        )
     return Path(folder)
 
 
 def write_model(
     loaded: LoadedModel,
     temporary: Path,
-    form: str,
     *,
     method: str | None = None,
     repair: str | None = None,
     provenance: dict[str, Any] | None = None,
     standalone: bool = False,
 ) -> str:
-    """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
+    """Write a model into an empty folder of :func:`whole_folder`; parameters as :func:`save`.
 
-    Returns what opens the folder: :data:`TRANSFORMERS`, :data:`REMOTE` or :data:`HEADSCOPE`.
+    Returns what opens the folder, as :class:`~headscope.artefacts.config_json.WrittenConfig` says.
     """
     all_stacks = loaded.whole or loaded
+    # read before anything is written: a damaged file of the source is refused
     sentences = sentence_copy(loaded.folder)
-    network = loaded.network if form == COMPACT else expand_all(loaded)
+
+    # weights and tokenizer
+    network = loaded.network
     with quiet_transformers():
-        # Some families store q, k and v fused and have them apart in memory. A compact folder
-        # keeps the names in memory, by which the parts that are gone are identified.
         half = all(map(_is_half, network.parameters()))
         state = _half_state(network) if half else None
-        stored = form == DENSE and not removed_layers(all_stacks)
-        network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
+        # Some families store q, k and v fused and have them apart in memory. The parts that are
+        # gone are identified by the names in memory, so these are kept.
+        network.save_pretrained(temporary, state_dict=state, save_original_format=False)
         if loaded.tokenizer is not None:
             write_tokenizer(loaded.tokenizer, temporary)
-    attention = []
-    for rows in shared_layers(all_stacks.sites):
-        site = all_stacks.sites[rows[0]]
-        removed = [head for head in range(site.heads_before) if head not in site.head_ids]
-        layers = [all_stacks.sites[row].layer for row in rows]
-        heads = {"kept": list(site.head_ids), "removed": removed}
-        attention.append({"module": site.name, "stack": site.stack, "layers": layers, **heads})
-    opens, original = _write_config(loaded, temporary, form == COMPACT, standalone)
+
+    # what describes them
+    config = write_config(loaded, temporary, standalone=standalone)
     sentences.write(temporary)
     if loaded.tokenizer is not None:
         name_tokenizer_class(loaded.tokenizer, temporary)
     manifest = {
         "schema": SCHEMA,
-        "form": form,
+        "form": COMPACT,
         "headscope": importlib.metadata.version("headscope"),
         "n_heads": original_heads(all_stacks),
         "d_head": all_stacks.sites[0].d_head,
-        "attention": attention,
+        "attention": _heads_of_modules(all_stacks),
         **what_is_left(all_stacks),
-        VOCABULARY: vocabulary_record(all_stacks.model),
         "method": method,
         "repair": repair,
         "source": origin_of(loaded),
         "provenance": provenance,
-        "opens": opens,
-        "config": original,
+        "opens": config.opens,
+        "config": config.replaced,
     }
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+    # opened as a user would
     check_opens(loaded, temporary)
-    if opens == REMOTE:
+    if config.opens == REMOTE:
         check_opens(loaded, temporary, standalone=True)
-    return opens
+    return config.opens
 
 
-def _write_config(
-    loaded: LoadedModel, folder: Path, compact: bool, standalone: bool
-) -> tuple[str, dict[str, Any]]:
-    """Let config.json describe the weights; return what opens the folder, and settings replaced.
-
-    A dense folder has zeros where heads were removed, so its config.json stays plain.
-    """
-    path = folder / "config.json"
-    all_stacks = loaded.whole or loaded
-    before = settings_before(all_stacks.model)
-    stated = all_stacks.model.config.to_dict()
-    now = {key: stated[key] for key in before}
-    family = {**family_config(json.loads(path.read_text(encoding="utf-8"))), **before}
-    family.pop("pruned_heads", None)
-    opens = TRANSFORMERS
-    more: dict[str, Any] = {}
-    original = before
-    left = what_is_left(all_stacks)
-    if compact and (removed_heads(all_stacks) or left):
-        with quiet_transformers():
-            plain = _plain_settings(all_stacks, {**family, **now})
-        heads = {site.name: list(site.head_ids) for site in all_stacks.sites}
-        parts = {BEFORE: original_heads(all_stacks), KEPT: heads, **left}
-        parts |= {SETTINGS_BEFORE: before} if before else {}
-        if plain is not None:
-            more = plain
-            original = {key: family.get(key) for key in (*before, *plain)}
-        else:
-            try:
-                code, more = standalone_files(loaded, {**family, **now})
-            except UnsupportedModelError:
-                if standalone:
-                    raise
-                opens = HEADSCOPE
-                more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"]}
-            else:
-                opens = REMOTE
-                (folder / FILE).write_text(code, encoding="utf-8")
-            more |= parts
-    elif before and not _is_plain(all_stacks, {**family, **now}, expand_all(all_stacks)):
-        raise UnsupportedModelError(
-            f"{loaded.name} without {', '.join(map(layer_words, removed_layers(loaded)))} cannot "
-            f"be written as a plain {loaded.family} checkpoint, whose layers differ by place; save "
-            "it compact."
-        )
-    text = json.dumps({**family, **now, **more}, indent=2, sort_keys=True, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-    return opens, original
-
-
-#: Settings that state how many neurons a feed-forward network has, and of which stack.
-_WIDTHS = {
-    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "n_inner")),
-    **{"encoder_ffn_dim": "encoder", "decoder_ffn_dim": "decoder"},
-}
-
-
-def _plain_settings(loaded: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
-    """Return config.json settings that make the family's own class build the pruned model.
-
-    A family whose configuration has one number of heads for all layers, and apart from it the
-    width of a head, can describe a model that lost equally many heads in every layer; most can
-    describe one that lost equally many neurons. Which families those are is not listed but tried: a
-    model is built and compared. None where layers differ, or the family cannot express it.
-    ``family`` states the layers that are left.
-    """
-    original = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
-    settings: dict[str, Any] = {}
-    if removed_heads(loaded):
-        counts = {site.n_heads for site in loaded.sites}
-        if len(counts) != 1 or min(counts) == 0 or loaded.stacks != ("encoder",):
-            return None
-        site = loaded.sites[0]
-        heads = "num_attention_heads"
-        keys = "num_key_value_heads"
-        settings |= {original.attribute_map.get(heads, heads): site.n_heads}
-        settings |= {"head_dim": site.d_head}
-        if hasattr(original, keys):
-            settings[keys] = site.projections.k.out_features // site.d_head
-    if removed_neurons(loaded):
-        items = feed_forwards(loaded)
-        for stack in dict.fromkeys(item.stack for item in items):
-            networks = [item for item in items if item.stack == stack]
-            if len({item.width for item in networks}) != 1:
-                return None
-            for name, of_stack in _WIDTHS.items():
-                stated = getattr(original, name, 0)
-                # GPT-2 states None for four times the width of the states.
-                if of_stack in (stack, None) and stated in (networks[0].width_before, None):
-                    settings[original.attribute_map.get(name, name)] = networks[0].width
-    return settings if _is_plain(loaded, {**family, **settings}, loaded.network) else None
-
-
-def _is_plain(loaded: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
-    """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
-    kind = loaded.auto_class
-    state = network.state_dict()
-    try:
-        config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
-        with torch.device("meta"):
-            shell = kind.from_config(config)
-    except Exception:  # families refuse impossible settings with all kinds of errors
-        return False
-    shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
-    if shapes[0] != shapes[1]:
-        return False
-    how = {"attn_implementation": loaded.network.config._attn_implementation}  # same rounding
-    plain = kind.from_config(config, dtype=getattr(torch, loaded.dtype), **how)
-    plain.load_state_dict(state)
-    return computes_the_same(loaded, plain.to(loaded.device))
-
-
-def what_is_left(loaded: LoadedModel) -> dict[str, Any]:
-    """Describe the remaining neurons and layers, for both files; empty if none was removed."""
-    layers = kept_layers(loaded) if removed_layers(loaded) else None
-    return neurons_and_layers(record_of(loaded.model), layers, layers_before(loaded))
+def _heads_of_modules(loaded: LoadedModel) -> list[dict[str, Any]]:
+    """List which heads every attention module has and has lost, for the manifest."""
+    modules = []
+    for rows in shared_layers(loaded.sites):
+        site = loaded.sites[rows[0]]
+        module = {
+            "module": site.name,
+            "stack": site.stack,
+            "layers": [loaded.sites[row].layer for row in rows],
+            "kept": list(site.head_ids),
+            "removed": [head for head in range(site.heads_before) if head not in site.head_ids],
+        }
+        modules.append(module)
+    return modules
 
 
 def check_target(folder: str | Path) -> None:
@@ -357,11 +208,11 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
     folder = Path(folder)
     check_target(folder)
-    made = [path for path in folder.parents if not path.exists()]
+    new_parents = [path for path in folder.parents if not path.exists()]
     with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            for path in reversed(made):  # a save that fails leaves no parent folders behind
+            for path in reversed(new_parents):  # a save that fails leaves no parent folders behind
                 stack.callback(remove_if_empty, path)
             temporary = stack.enter_context(replace_folder(folder))
         except OSError as error:

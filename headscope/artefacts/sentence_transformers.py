@@ -26,16 +26,15 @@ from torch import Tensor
 from headscope.artefacts.compact_classes import register
 from headscope.core.errors import ArtefactError, CheckpointError, reason
 from headscope.models.certificate.validation import EmbeddingCheck
-from headscope.models.load.checkpoint import read_json
-from headscope.models.load.sentence_folder import (
+from headscope.models.load.safe_files import read_json
+from headscope.models.load.sentence_files import (
     MODULES,
     READING,
     SETTINGS,
     SentenceFiles,
     leads_out,
-    lower_cases,
-    transformer_folder,
 )
+from headscope.models.load.sentence_folder import lower_cases, transformer_folder
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
 from headscope.models.run.routing import quiet_transformers
@@ -63,11 +62,17 @@ class SentenceCopy:
 
 
 def sentence_copy(source: Path | None) -> SentenceCopy:
-    """List what sentence-transformers needs besides the transformer and its tokenizer."""
-    if source is None or not (source / MODULES).is_file():
+    """List what sentence-transformers needs besides the transformer and its tokenizer.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is damaged, or is a link that leads out of the model's folder.
+    """
+    files = None if source is None else SentenceFiles.of(source)
+    if files is None:
         return SentenceCopy([], {})
-    files = SentenceFiles(source)
-    modules = files.listed()
+    modules = [dict(values) for values in files.listed]
     to_copy: dict[str, Path] = {}
     for values in modules:
         if values["type"].endswith("Transformer"):
@@ -77,15 +82,12 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
             values["path"] = PureWindowsPath(values["path"]).as_posix()
             folder = files.path(values["path"], "config.json").parent
             prefix = folder.relative_to(files.folder).as_posix()
-            for name in (file.name for kind in _TAKEN for file in sorted(folder.glob(kind))):
-                to_copy[f"{prefix}/{name}"] = folder / name
-    inner = transformer_folder(source)
-    read = {SETTINGS: source / SETTINGS, **{name: inner / name for name in READING}}
-    to_copy |= {name: file for name, file in read.items() if file.is_file()}
+            to_copy |= {f"{prefix}/{file.name}": file for file in _module_files(folder)}
+    to_copy |= _reading_files(files)
     for file in to_copy.values():
         if file.suffix == ".json":
             read_json(file)  # refuses a damaged one
-        elif leads_out(file, source):
+        elif leads_out(file, files.folder):
             raise CheckpointError(
                 f"{file} is a link that leads out of the model's folder, so it is not copied; put "
                 "the file itself there."
@@ -93,25 +95,40 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     return SentenceCopy(modules, to_copy)
 
 
+def _module_files(folder: Path) -> list[Path]:
+    """List the files of one module: settings, words, weights."""
+    files: list[Path] = []
+    for pattern in _TAKEN:
+        files += sorted(folder.glob(pattern))
+    return files
+
+
+def _reading_files(files: SentenceFiles) -> dict[str, Path]:
+    """List the files that say how texts are read, by their names in the new folder."""
+    transformer = transformer_folder(files)
+    candidates = {SETTINGS: files.folder / SETTINGS}
+    candidates |= {name: transformer / name for name in READING}
+    return {name: file for name, file in candidates.items() if file.is_file()}
+
+
 def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     """Open a written folder by sentence-transformers, and compare its embeddings with ours.
 
     Returns False where the folder is none of sentence-transformers', or the package is missing.
     """
-    known = loaded.pooling.problem is None and loaded.task_head is None
-    if not known or not (folder / MODULES).is_file() or not find_spec("sentence_transformers"):
+    embeds = loaded.pooling.problem is None and loaded.task_head is None
+    if not embeds or not (folder / MODULES).is_file() or not find_spec("sentence_transformers"):
         return False
     try:
         with _silent():
-            _, theirs = _encoded(loaded, folder, TEXTS)
+            _, embeddings = _encoded(loaded, folder, TEXTS)
     except Exception as error:  # it raises many kinds
         raise ArtefactError(
             f"sentence-transformers does not open what was written ({reason(error)}), so the "
             "folder was not kept; delete modules.json from the model's folder if it is not needed."
         ) from error
-    if not agree(
-        [embedded(loaded, read_as_cut(loaded, TEXTS))], [theirs], TOLERANCES[loaded.dtype]
-    ):
+    expected = embedded(loaded, read_as_cut(loaded, TEXTS))
+    if not agree([expected], [embeddings], TOLERANCES[loaded.dtype]):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
             "the folder was not kept; please report this."
@@ -175,37 +192,50 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     if pooling.origin != MODULES or folder is None:
         return None
     check = EmbeddingCheck(settings=tuple(_settings(loaded, folder)), tolerance=_TOLERANCE)
-    why = None
-    if pooling.problem is not None:
-        why = pooling.problem.rstrip(".")
-    elif loaded.dtype not in ("float32", "float64"):
-        why = f"that takes float32, and the model was opened in {loaded.dtype}"
-    elif loaded.tokenizer is None or loaded.weights_sha256 is None:
-        why = "there is no tokenizer, or the weights in memory are not those of the folder"
-    elif loaded.class_reads_otherwise:
-        why = "SentenceTransformer reads texts of the folder otherwise than its tokenizer.json"
-    elif not find_spec("sentence_transformers"):
-        why = "the package sentence-transformers is not installed"
+    why = _not_comparable(loaded)
     if why is not None:
         return replace(check, not_compared=why)
+
     texts = (*TEXTS, *_MORE_TEXTS)
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
-    long = f"{TEXTS[0]} " * (1 + limit // 8)
+    too_long = f"{TEXTS[0]} " * (1 + limit // 8)
     ours = embedded(loaded, read_as_cut(loaded, texts))
     try:
         with _silent():
-            model, theirs = _encoded(loaded, folder, texts)
+            model, embeddings = _encoded(loaded, folder, texts)
             read = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
-            ids = read([(model.prompts.get(model.default_prompt_name) or "") + long])["input_ids"]
+            prompt = model.prompts.get(model.default_prompt_name) or ""
+            ids = read([prompt + too_long])["input_ids"][0]
     except Exception as error:  # it raises many kinds
         why = f"sentence-transformers does not open the folder ({reason(error)})"
         return replace(check, not_compared=why)
-    theirs = theirs.to(ours)
-    cut_alike = list(map(int, ids[0])) == read_as_cut(loaded, [long])[0]
+
+    expected = embeddings.to(ours)
     gap = math.inf
-    if theirs.shape == ours.shape:
-        gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
-    return replace(check, texts=len(texts), max_abs=gap, cut_alike=cut_alike)
+    if expected.shape == ours.shape:
+        largest = expected.abs().max().clamp(min=1)
+        gap = float((ours - expected).abs().max() / largest)
+    return replace(
+        check,
+        texts=len(texts),
+        max_abs=gap,
+        cut_alike=list(map(int, ids)) == read_as_cut(loaded, [too_long])[0],
+    )
+
+
+def _not_comparable(loaded: LoadedModel) -> str | None:
+    """Say why a model's embeddings cannot be compared, if they cannot."""
+    if loaded.pooling.problem is not None:
+        return loaded.pooling.problem.rstrip(".")
+    if loaded.dtype not in ("float32", "float64"):
+        return f"that takes float32, and the model was opened in {loaded.dtype}"
+    if loaded.tokenizer is None or loaded.weights_sha256 is None:
+        return "there is no tokenizer, or the weights in memory are not those of the folder"
+    if loaded.class_reads_otherwise:
+        return "SentenceTransformer reads texts of the folder otherwise than its tokenizer.json"
+    if not find_spec("sentence_transformers"):
+        return "the package sentence-transformers is not installed"
+    return None
 
 
 def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
@@ -215,7 +245,7 @@ def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
     if pooling.prompt:
         unread = ", which is not pooled" if pooling.skipped else ""
         yield f"Every text is read after the default prompt {pooling.prompt!r}{unread}."
-    if lower_cases(folder):
+    if lower_cases(SentenceFiles.of(folder)):
         yield "Every text is read in lower case, as the folder says."
     if pooling.max_length is not None and pooling.max_length < loaded.max_length:
         yield (

@@ -13,9 +13,9 @@ from headscope.models.load.network import SAFE
 from headscope.models.load.tokenizer import (
     FOLLOWS_FILE_NAME,
     SETTINGS,
-    first_difference,
     switches_language,
 )
+from headscope.models.load.tokenizer_differences import first_difference
 from headscope.models.run.routing import quiet_transformers
 
 

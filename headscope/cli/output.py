@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from headscope.cli.process import modules_are_loaded
+from headscope.commands import Command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from headscope.core.progress import Progress, Steps
 
 # Columns of what no terminal shows, and of the widest text in one
 NARROW = 80
 WIDE = 120
 _MOST_NAMES = 12  # Of files that were written
-#: Seconds between two lines of a log that say what a run does.
-LOG_EVERY = 30.0
 #: Options that say where results go or how they are shown, not what is measured.
-_WITH_VALUE = {"-o", "--output", "--format", "--figures", "--figure-width"}
-_ALONE = {"--resume", "--quiet", "-q", "--log", "--no-log", "--no-titles", "--verbose", "-v"}
+_WITH_VALUE = {"-o", "--output", "--format", "--figures"}
+_ALONE = {"--resume", "--quiet", "-q", "--verbose", "-v"}
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -46,13 +40,12 @@ def print_data(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_result(command: str, result: Any, format: str) -> None:
+def print_result(command: Command, result: Any, format: str) -> None:
     """Print a command's result in the format that was asked for, as the command's view has it."""
     from headscope.core.serialise import to_json
     from headscope.show.style import is_verbose
-    from headscope.show.view import view_of
 
-    view = view_of(command)
+    view = command.view
     if format == "json":
         print_data(to_json(result if is_verbose() else view.brief(result)))
         return
@@ -119,78 +112,3 @@ def command_line() -> str:
         elif name not in _WITH_VALUE | _ALONE and not word.startswith("-o"):  # -oDIR
             words.append(word)
     return shlex.join(["headscope", *words])
-
-
-@contextmanager
-def shown_progress(
-    command: str, quiet: bool, names: Sequence[str] | None
-) -> Iterator[Progress | None]:
-    """Show on stderr how far a run is: a bar for the running step, or now and then a line in a log.
-
-    ``names`` are its steps. Yields the function that the run reports its progress to; None for a
-    command that reports none, or where nothing is shown.
-    """
-    from headscope.core.processes import current
-    from headscope.core.progress import Steps, listening
-
-    steps = Steps(names or ())
-    terminal = sys.stderr.isatty()
-    if quiet or (current().rank > 0 and not terminal):
-        yield None
-        return
-    with _bar(steps) if terminal else _log(command, steps) as show:
-
-        def hear(words: str) -> None:
-            modules_are_loaded()  # the model is opened by now
-            steps.say(words)
-            show()
-
-        def tell(name: str, done: int, total: int) -> None:
-            steps.tell(name, done, total)
-            show()
-
-        with listening(hear):
-            yield None if names is None else tell
-
-
-@contextmanager
-def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
-    """Show the running step, a bar and the remaining time; yield the function that updates them."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    words = TextColumn("{task.description}", markup=False)
-    columns = (words, BarColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        title = steps.title()
-        task = bars.add_task(title, total=None)
-
-        def show() -> None:
-            nonlocal title
-            if title != (title := steps.title()):
-                bars.reset(task, description=title)
-            share = steps.share
-            bars.update(task, completed=share or 0.0, total=None if share is None else 1.0)
-
-        yield show
-
-
-@contextmanager
-def _log(command: str, steps: Steps) -> Iterator[Callable[[], None]]:
-    """Print a line every :data:`LOG_EVERY` seconds, also while a step reports nothing for long."""
-    ended = Event()
-
-    def write() -> None:
-        with suppress(OSError, ValueError):  # the log was closed: the run goes on
-            while not ended.wait(LOG_EVERY):
-                line = f"headscope {command}: {steps.sentence()}"
-                print(line, file=sys.stderr, flush=True)
-
-    writer = Thread(target=write, daemon=True)
-    writer.start()
-    try:
-        yield lambda: None
-    finally:
-        ended.set()
-        writer.join()

@@ -1,34 +1,24 @@
-"""What a TOML file sets: every table checked against the commands' flags, converted, and shown."""
+"""What a TOML file sets: every table checked against the commands' flags, and converted."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import inspect
 import json
 import math
-import re
-import textwrap
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headscope.cli.flags import (
-    Flag,
-    HelpCommand,
-    HelpGroup,
-    arguments_of,
-    thresholds_of,
-)
-from headscope.cli.output import print_data
+import headscope
+from headscope.cli.flags import Choice, arguments_of
+from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, did_you_mean, nearest
-from headscope.core.options import OptionError
-from headscope.reports.registry import function_of
+from headscope.core.options import OptionError, ThresholdSet, options_of
 
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
@@ -42,6 +32,58 @@ _KINDS = {
     str: "a string",
     Path: "a string, the path",
 }
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option of a command, as its signature has it."""
+
+    name: str  # Such as ``no_validate``
+    kind: type  # bool, int, float, str or Path
+    repeatable: bool  # Holds a list
+    choices: tuple[str, ...]  # The words that it takes; empty where it takes any
+    default: Any
+    required: bool
+    help: str
+    metavar: str
+
+    @property
+    def listed(self) -> bool:
+        """Whether it holds a string of comma-separated values."""
+        return "," in self.metavar and not self.repeatable
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its string may be written as a number."""
+        return "NUMBER" in self.metavar
+
+
+def flags_of(command: Callable[..., None]) -> dict[str, Flag]:
+    """Return what a config file may set of a typer command, by name."""
+    flags: dict[str, Flag] = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if name in ("context", "config"):
+            continue
+        hint, option = typing.get_args(parameter.annotation)
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        repeatable = typing.get_origin(hint) is list or (
+            bool(kinds) and typing.get_origin(kinds[0]) is list
+        )
+        kind = kinds[0] if kinds else hint
+        if typing.get_origin(kind) is list:
+            (kind,) = typing.get_args(kind)
+        required = parameter.default is inspect.Parameter.empty
+        flags[name] = Flag(
+            name=name,
+            kind=kind,
+            repeatable=repeatable,
+            choices=option.parser.names if isinstance(option.parser, Choice) else (),
+            default=None if required else parameter.default,
+            required=required,
+            help=option.help or "",
+            metavar=option.metavar or "",
+        )
+    return flags
 
 
 @dataclass(frozen=True)
@@ -60,10 +102,11 @@ def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
 
 
 def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
-    """Return the flags of every command, groups of commands aside."""
-    commands = getattr(context.find_root().command, "commands", {})
+    """Return what a config file may set, by command and flag; groups of commands have nothing."""
+    group: Any = context.find_root().command
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return {
-        name: command.callback.flags
+        name: flags_of(command.callback)
         for name, command in commands.items()
         if not hasattr(command, "commands")
     }
@@ -76,6 +119,13 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
     return settings
 
 
+def thresholds_of(command: str) -> type[ThresholdSet]:
+    """Return the class of a command's thresholds."""
+    marker = options_of(COMMANDS[command].options)["thresholds"].marker
+    kind: type[ThresholdSet] = getattr(headscope, marker.thresholds)
+    return kind
+
+
 def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
     """Make the file's values the defaults of the command's options; flags still win."""
     table = read_settings(path, context).tables.get(context.info_name or "", {})
@@ -86,6 +136,19 @@ def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
     }
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
+
+
+#: The option of every command that reads a config file; read before all others.
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file with a table per command; flags win over it.",
+        hidden=True,
+        callback=lay_under_flags,
+        is_eager=True,
+    ),
+]
 
 
 def _checked(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
@@ -147,19 +210,19 @@ def _converted(where: str, flag: Flag, value: Any) -> Any:
         return ",".join(map(str, value))
     if flag.repeatable:
         items = value if isinstance(value, list) else [value]
-        return [_single(where, flag.kind, item) for item in items]
+        return [_single(where, flag, item) for item in items]
     if flag.numbered and type(value) is int:
         return str(value)
-    return _single(where, flag.kind, value)
+    return _single(where, flag, value)
 
 
-def _single(where: str, kind: type, value: Any) -> Any:
-    """Return one value as the command takes it; enumerations stay strings."""
-    if issubclass(kind, enum.Enum):
-        names = [str(member.value) for member in kind]
-        if value in names:
-            return str(value)
-        hint = nearest(str(value), names, "choose from")
+def _single(where: str, flag: Flag, value: Any) -> Any:
+    """Return one value as the command takes it."""
+    kind = flag.kind
+    if flag.choices:
+        if value in flag.choices:
+            return value
+        hint = nearest(str(value), flag.choices, "choose from")
         raise InputError(f"{where} is {_shown(value)}; {hint}")
     if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
@@ -197,7 +260,7 @@ def limits(context: typer.Context) -> Limits:
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
     try:
-        return arguments_of(function_of(name).options, table)
+        return arguments_of(COMMANDS[name].options, table)
     except OptionError as error:
         raise InputError(f"[{name}] {error}") from None
 
@@ -205,8 +268,6 @@ def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 #: Options that a report sets for all its sections at once, or that save something.
 _FOR_ALL_SECTIONS = {
     "figures",
-    "figure_width",
-    "no_titles",
     "output",
     "device",
     "revision",
@@ -246,118 +307,3 @@ def section_settings(
             table |= accepted
         settings[section] = table_arguments(section, table)
     return settings
-
-
-# ``headscope config show``.
-
-EXAMPLES = """Examples:
-
-`headscope config show classify`
-
-`headscope config show --config configs/ci.toml`
-"""
-
-config = typer.Typer(
-    cls=HelpGroup,
-    name="config",
-    epilog=EXAMPLES,
-    add_completion=False,
-    help="Read config files: what a TOML file sets, checked and laid over the defaults.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
-Command = Annotated[
-    str | None, typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False)
-]
-File = Annotated[Path | None, typer.Option("--config", help="TOML file with a table per command.")]
-
-
-@config.callback()
-def _group() -> None:
-    """Make ``show`` a separate command."""
-
-
-@config.command("show", cls=HelpCommand, epilog=EXAMPLES)
-def show(
-    context: typer.Context,
-    command: Command = None,
-    config: File = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", metavar="")] = False,
-) -> None:
-    """Print every option as it takes effect, as TOML, and where its value comes from.
-
-    Of one command also what each option means.
-    """
-    commands = options_by_command(context)
-    if command is not None and command not in (*commands, LIMITS):
-        hint = hint_at(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
-        raise InputError(f"There is no command {command!r} to configure{hint}")
-    settings = read_settings(config, context)
-    source = f"from {config}" if config else ""
-    lines = [f"# Effective configuration: defaults{f', overlaid by {config}' if config else ''}"]
-    for name in sorted(commands) if command is None else [command]:
-        if name == LIMITS:
-            continue
-        values = settings.tables.get(name, {})
-        lines += ["", f"[{name}]"]
-        for option in commands[name].values():
-            lines += _comment(option.marker.help) if command else []
-            if option.name in values:
-                lines.append(_line(option.name, values[option.name], source))
-            elif option.default is not None:
-                lines.append(_line(option.name, option.default, "default"))
-            else:
-                why = "given with the command" if option.required else "default"
-                lines.append(f"# {option.name} is not set: {why}")
-        if "threshold" in commands[name]:
-            lines += ["", f"[{name}.thresholds]"]
-            kind = thresholds_of(name)
-            changed = values.get("thresholds", {})
-            meanings = meanings_of(kind) if command else {}
-            above = ""
-            for key, value in {**dataclasses.asdict(kind()), **changed}.items():
-                if above != (above := meanings.get(key, "")):
-                    lines += _comment(above)
-                lines.append(_line(key, value, source if key in changed else "default"))
-    if command == LIMITS or (command is None and settings.limits):
-        lines += ["", f"[{LIMITS}]"]
-        lines += [_line(key, value, source) for key, value in settings.limits.items()]
-        lines += [] if settings.limits else ["# no limit is set"]
-    print_data("\n".join(lines))
-
-
-def _comment(text: str) -> list[str]:
-    """Write a text as comments of TOML."""
-    return [f"# {line}" for line in textwrap.wrap(text, 98)]
-
-
-#: Names, type and text of an entry in the section of attributes of a class's docstring.
-_ENTRY = re.compile(r"^(\w[\w, ]*) : \w+\n((?:    .+(?:\n|$))+)", re.MULTILINE)
-
-
-def meanings_of(kind: type) -> dict[str, str]:
-    """Return what the docstring of a class says of each attribute; some share an entry."""
-    entries = _ENTRY.findall(inspect.getdoc(kind) or "")
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
-
-
-def _line(name: str, value: Any, source: str) -> str:
-    comment = "".join(char if char.isprintable() else "?" for char in source)
-    return f"{_key(name)} = {_toml(value)}  # {comment}"
-
-
-def _key(name: str) -> str:
-    plain = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
-    return name if plain else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    """Write a value as TOML; JSON's strings are TOML's, but for one character."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -69,9 +69,9 @@ class Accumulator:
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator of the same model."""
-        mine = self.state()
+        sums = self.state()
         for name, array in other.state().items():
-            mine[name] += array
+            sums[name] += array
 
 
 class Parts(Accumulator):
@@ -82,20 +82,20 @@ class Parts(Accumulator):
         return vars(self)
 
     def state(self) -> dict[str, Array]:
-        """Return the sums of all parts, by part and name."""
-        return {
-            f"{name}.{key}": np.array(array, order="C")
-            for name, part in self.parts().items()
-            for key, array in part.state().items()
-        }
+        """Return the sums of all accumulators, as ``accumulator.name``."""
+        sums: dict[str, Array] = {}
+        for name, accumulator in self.parts().items():
+            for key, array in accumulator.state().items():
+                sums[f"{name}.{key}"] = np.array(array, order="C")
+        return sums
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Load a state that :meth:`state` returned."""
-        for name, part in self.parts().items():
-            part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
+        for name, accumulator in self.parts().items():
+            accumulator.load_state({key: state[f"{name}.{key}"] for key in accumulator.state()})
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator of the same model."""
-        others = other.parts()
-        for name, part in self.parts().items():
-            part.merge(others[name])
+        to_add = other.parts()
+        for name, accumulator in self.parts().items():
+            accumulator.merge(to_add[name])

@@ -13,15 +13,13 @@ class Activations:
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # Zero-based, within the stack
-    #: The site's place among all sites that are measured: its row in arrays (rows, n_heads).
-    row: int
-    rows: slice  # Which examples of the batch and which heads of the layer this chunk holds.
-    heads: slice
+    row: int  # The site's row in arrays of all sites that are measured: (rows, n_heads)
+    rows: slice  # Which examples of the batch this chunk holds
+    heads: slice  # Which heads of the layer it holds
     n_heads: int  # All heads of the layer
-    #: (rows, heads, pos, d_head): queries at query positions, keys and values at key positions.
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Tensor  # (rows, heads, query_pos, d_head)
+    k: Tensor  # (rows, heads, key_pos, d_head)
+    v: Tensor  # (rows, heads, key_pos, d_head)
     pattern: Tensor  # (rows, heads, query_pos, key_pos): rows sum to 1; padded keys are exactly 0
     z: Tensor  # (rows, heads, query_pos, d_head): ``pattern @ v``, before any gate
 
@@ -36,4 +34,4 @@ def visible(mask: Tensor) -> Tensor:
     A softmax gives a key whose score lies 1,000 below the others a weight of exactly 0; attention
     without a softmax has to leave such keys out itself.
     """
-    return mask.bool() if not mask.is_floating_point() else mask > HIDDEN
+    return mask > HIDDEN if mask.is_floating_point() else mask.bool()

@@ -28,29 +28,34 @@ def write_set(
     ``gone`` are files of the earlier set to delete; ``mark`` is the file that says that the set is
     complete: it is moved aside first and written last.
     """
-    parts: dict[Path, Path] = {}
+    temporary: dict[Path, Path] = {}
     try:
         for path, data in files.items():
-            parts[path] = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
-            parts[path].unlink(missing_ok=True)
-            try:
-                with parts[path].open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:  # name the file that was asked for
-                raise OSError(error.errno, error.strerror, str(path)) from None
+            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+            _write_to_disk(temporary[path], data, path)
         if mark is not None and mark.exists():
             mark.replace(before_of(mark))
         for path in gone:
             path.unlink(missing_ok=True)
-        for path in sorted(parts, key=lambda path: path == mark):  # the mark last
-            parts[path].replace(path)
+        for path in sorted(temporary, key=lambda path: path == mark):  # the mark last
+            temporary[path].replace(path)
         if mark is not None:
             before_of(mark).unlink(missing_ok=True)
     finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def _write_to_disk(temporary: Path, data: bytes, path: Path) -> None:
+    """Write a new file, and wait until it is on the disk; errors name the ``path`` it is for."""
+    temporary.unlink(missing_ok=True)
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def before_of(mark: Path) -> Path:
@@ -100,29 +105,33 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     If the block fails, the new folder is deleted and the old one stays as it was.
     """
-    # Delete what killed processes left here, unless it may be what the folder held before.
-    pattern = f".{glob.escape(folder.name)}.*{_PART}"
-    for path in folder.parent.glob(pattern) if folder.exists() else ():
-        with locked(path) as ours:
-            if ours:
-                shutil.rmtree(path, ignore_errors=True)
+    if folder.exists():  # without it, what lies beside may be what the folder held before
+        _clear_beside(folder)
     prefix = f".{folder.name}."
-    made = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
-    old = made.with_name(made.name.removesuffix(_PART) + f".before{_PART}")
+    new = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
+    old = new.with_name(new.name.removesuffix(_PART) + f".before{_PART}")
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, made, ignore_errors=True)
-        stack.enter_context(locked(made))
-        yield made
+        stack.callback(shutil.rmtree, new, ignore_errors=True)
+        stack.enter_context(locked(new))
+        yield new
         if folder.exists():
             folder.rename(old)  # never deleted piece by piece under its own name
             try:
-                made.rename(folder)
+                new.rename(folder)
             except OSError:
                 old.rename(folder)
                 raise
             shutil.rmtree(old, ignore_errors=True)
         else:
-            made.rename(folder)
+            new.rename(folder)
+
+
+def _clear_beside(folder: Path) -> None:
+    """Delete the folders that killed processes left half-made beside a folder."""
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PART}"):
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def sha256_of(data: str | bytes) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-_PLACE = ("layer", "head", "stack")
+_IN_NAME = ("layer", "head", "stack")  # Fields that a head's name says
 _SHOWN = 6  # Fields of a head that its line in Python shows
 _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
@@ -28,9 +28,9 @@ def layer_name(layer: int, stack: str = "encoder") -> str:
 
 def layer_numbers(model: Mapping[str, Any]) -> list[int]:
     """Return the original numbers of the layers of a model, as its provenance describes it."""
-    gone = [layer for layer in model.get("removed_layers") or () if isinstance(layer, int)]
-    every = range(int(model["n_layers"]) + len(gone))
-    return [layer for layer in every if layer not in gone]
+    removed = [layer for layer in model.get("removed_layers") or () if isinstance(layer, int)]
+    n_before = int(model["n_layers"]) + len(removed)
+    return [layer for layer in range(n_before) if layer not in removed]
 
 
 def place_name(address: Sequence[Any]) -> str:
@@ -66,10 +66,11 @@ class Head:
 
     def __repr__(self) -> str:
         """One line: its name and the first numbers and words that are known of it."""
-        known = ((f.name, _in_words(getattr(self, f.name))) for f in fields(self))
-        shown = [f"{name}={text}" for name, text in known if text and name not in _PLACE]
-        more = ", ..." if len(shown) > _SHOWN else ""
-        return f"<{type(self).__name__} {self.name}: {', '.join(shown[:_SHOWN])}{more}>"
+        texts = {f.name: _in_words(getattr(self, f.name)) for f in fields(self)}
+        known = [f"{name}={text}" for name, text in texts.items() if text and name not in _IN_NAME]
+        shown = ", ".join(known[:_SHOWN])
+        more = ", ..." if len(known) > _SHOWN else ""
+        return f"<{type(self).__name__} {self.name}: {shown}{more}>"
 
     @property
     def layer_name(self) -> str:

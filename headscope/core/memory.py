@@ -22,10 +22,14 @@ def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None
     free = free_memory()
     if free is None or needed <= free:
         return
-    fitting = [f"it fits without {part}" for part, less in without.items() if less <= free]
+    remedy = "free some, or take a larger machine"
+    for left_out, needed_without in without.items():
+        if needed_without <= free:
+            remedy = f"it fits without {left_out}"
+            break
     raise InputError(
         f"This run needs about {needed / _GIB:.1f} GiB of memory beside {name} itself, and "
-        f"{free / _GIB:.1f} GiB are free; {[*fitting, 'free some, or take a larger machine'][0]}."
+        f"{free / _GIB:.1f} GiB are free; {remedy}."
     )
 
 
@@ -34,24 +38,28 @@ def free_memory() -> int | None:
 
     Those of the machine, or of the control group (a container's) if that has fewer.
     """
-    lines = map(str.split, _text(Path("/proc/meminfo")).splitlines())
-    free = [1024 * int(number) for name, number, *_ in lines if name == "MemAvailable:"]
+    meminfo = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
+    free = [1024 * int(kib) for name, kib, *_ in meminfo if name == "MemAvailable:"]
     limit = _text(_GROUP / "memory.max")
     used = _text(_GROUP / "memory.current")
     if limit.isdigit() and used.isdigit():
-        numbers = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
-        free.append(int(limit) - int(used) + int(numbers.get("inactive_file", 0)))
+        statistics = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
+        reclaimable = int(statistics.get("inactive_file", 0))
+        free.append(int(limit) - int(used) + reclaimable)
     return min(free, default=None)
 
 
 def give_back() -> None:
     """Return memory freed between blocks in use to the system; only glibc can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _text(path: Path) -> str:
+    """Read one of the system's files; empty where there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:  # another system, or no control groups

@@ -7,28 +7,32 @@ a config file, and the checks: ``draws: Annotated[int, Option("Random sets.", at
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
+import string
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headscope.core.errors import InputError, WrongOptionError, nearest
+from headscope.core.errors import WrongOptionError, nearest
 
 
 class OptionError(WrongOptionError):
-    """A value that an option does not take; each interface spells the option's name its own way."""
+    """A value that an option does not take, or options that do not go together.
 
-    def __init__(self, option: str, why: str) -> None:
-        super().__init__(f"{option} {why}")
-        self.option = option
-        self.why = why
+    In its sentence ``$name`` stands for the option of that name in Python; each interface spells it
+    in its own way: ``validate``, ``--no-validate``. A dollar of a value is written twice.
+    """
 
-    def spelled(self, name: str) -> OptionError:
-        """Return the same error, with the option's name as another interface spells it."""
-        return OptionError(name, self.why)
+    def __init__(self, sentence: str) -> None:
+        self._sentence = string.Template(sentence)
+        super().__init__(self.spelled(str))
+
+    def spelled(self, spell: Callable[[str], str]) -> str:
+        """Return the sentence with the options' names as ``spell`` writes them."""
+        names = {name: spell(name) for name in self._sentence.get_identifiers()}
+        return self._sentence.safe_substitute(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +97,10 @@ class Declared:
     kind: Any
     marker: Option
     default: Any
-
-    @property
-    def spelled_as(self) -> str:
-        """Its name on the command line and in a config file, such as ``no_validate``."""
-        flag = next(iter(self.marker.flags), self.name)
-        return flag.lstrip("-").replace("-", "_")
-
-    @property
-    def inverted(self) -> bool:
-        """Whether its flag turns off what is on by default."""
-        return self.default is True and self.spelled_as == f"no_{self.name}"
+    #: Its name on the command line and in a config file, such as ``no_validate``.
+    spelled_as: str
+    #: Whether its flag turns off what is on by default.
+    inverted: bool
 
     def check(self, value: Any) -> None:
         """Refuse a value out of bounds (nan is out of all), or one that is no choice."""
@@ -120,37 +117,42 @@ class Declared:
             ):
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
-                raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
+                raise OptionError(f"${self.name} is {shown}; give {marker.bounds()}{why}.")
         elif isinstance(value, str) and marker.choices and not marker.others:
             if value in marker.choices:
                 return
             hint = nearest(value, marker.choices, "choose from")
-            raise OptionError(self.name, f"is {value!r}; {hint}")
+            shown = repr(value).replace("$", "$$")
+            raise OptionError(f"${self.name} is {shown}; {hint}")
+
+
+_DECLARED: dict[Any, dict[str, Declared]] = {}
 
 
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
-    return _read(kind)
-
-
-@functools.cache  # behind a function whose parameter need not be hashable to type checkers
-def _read(kind: Any) -> dict[str, Declared]:
+    if kind in _DECLARED:
+        return _DECLARED[kind]
     hints = typing.get_type_hints(kind, include_extras=True)
-    options = {}
+    options: dict[str, Declared] = {}
     for field in dataclasses.fields(kind):
         hint, *extras = typing.get_args(hints[field.name])
         marker = next(extra for extra in extras if isinstance(extra, Option))
-        parts = typing.get_args(hint)
-        rest = [part for part in parts if part is not type(None)]
-        inner = rest[0] if len(rest) == 1 and len(parts) == 2 else hint
-        options[field.name] = Declared(field.name, inner, marker, field.default)
+        alternatives = typing.get_args(hint)
+        not_none = [kind for kind in alternatives if kind is not type(None)]
+        is_optional = len(not_none) == 1 and len(alternatives) == 2
+        flag = marker.flags[0] if marker.flags else field.name
+        spelled_as = flag.lstrip("-").replace("-", "_")
+        options[field.name] = Declared(
+            name=field.name,
+            kind=not_none[0] if is_optional else hint,
+            marker=marker,
+            default=field.default,
+            spelled_as=spelled_as,
+            inverted=field.default is True and spelled_as == f"no_{field.name}",
+        )
+    _DECLARED[kind] = options
     return options
-
-
-def check(options: Any) -> None:
-    """Refuse the first value of an options object that its field does not allow."""
-    for option in options_of(type(options)).values():
-        option.check(getattr(options, option.name))
 
 
 def names(text: str) -> list[str]:
@@ -176,7 +178,7 @@ def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[s
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
-            raise InputError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
+            raise WrongOptionError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -195,7 +197,7 @@ class ThresholdSet:
         for name, value in values.items():
             if name not in kinds:
                 hint = nearest(name, kinds, "known are")
-                raise InputError(f"There is no threshold {name!r}; {hint}")
+                raise WrongOptionError(f"There is no threshold {name!r}; {hint}")
             kind = kinds[name]
             wanted = "true or false"
             if kind is bool:
@@ -209,5 +211,5 @@ class ThresholdSet:
                         if kind is float or number.is_integer():
                             parsed[name] = int(number) if kind is int else number
             if name not in parsed:
-                raise InputError(f"The threshold {name} is {value!r}; give {wanted}.")
+                raise WrongOptionError(f"The threshold {name} is {value!r}; give {wanted}.")
         return cls(**parsed)

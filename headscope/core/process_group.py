@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -35,6 +36,14 @@ _FAREWELL = 3.0  # Seconds that the process with the store waits for the others 
 #: Seconds between two checks whether the others have come: short at first, then longer.
 _SHORTEST_NAP = 0.0005
 _LONGEST_NAP = 0.02
+
+
+@dataclass
+class _Pulse:
+    """The latest sign of life of another process."""
+
+    beat: bytes  # What its pulse said
+    heard: float  # When that was new, by the monotonic clock
 
 
 class Group(Processes):
@@ -64,27 +73,27 @@ class Group(Processes):
     @classmethod
     def join(cls) -> Group:
         """Join the other processes of this launch."""
-        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
+        missing = [name for name in _VARIABLES if not os.environ.get(name)]
+        if missing:
             raise InputError(
                 f"WORLD_SIZE says that {os.environ['WORLD_SIZE']} processes share this run, but "
                 f"{' and '.join(missing)} cannot be found; start it with torchrun, or unset "
                 "WORLD_SIZE."
             )
-        text = os.environ.get(PATIENCE_VARIABLE)
-        try:
-            patience = PATIENCE if text is None else float(text)
-        except ValueError:
-            patience = 0.0
-        if not 1 <= patience < 1e6:
-            raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
+        patience = _patience()
         if not (dist.is_available() and dist.is_gloo_available()):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
         try:
-            wait = timedelta(seconds=_ASSEMBLY)
-            store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
-            limit = timedelta(seconds=patience)
+            assembly = timedelta(seconds=_ASSEMBLY)
+            store, rank, size = next(iter(rendezvous("env://", timeout=assembly)))
             store = PrefixStore("headscope", store)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=patience),
+            )
         except (RuntimeError, ValueError) as error:
             raise LostProcessError(
                 f"The processes of this run could not come together ({_first_line(error)}); see "
@@ -97,33 +106,36 @@ class Group(Processes):
             torch.cuda.set_device(local % torch.cuda.device_count())
         return cls(store, rank, size, patience)
 
-    def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
-        """Return the arrays of every process, by rank."""
+    def gather(self, arrays: Mapping[str, Array], subject: str) -> list[dict[str, Array]]:
+        """Return the arrays of every process, by rank; ``subject`` is what errors call them."""
         data = save({name: np.array(array, order="C") for name, array in arrays.items()})
-        self.meet(what)
+        self.meet(subject)
         try:
+            # Messages of one round have one length, so the longest is agreed on first.
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            parts = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(parts, padded)
+            messages = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(messages, padded)
         except RuntimeError as error:
             raise LostProcessError(
-                f"The connection to another process broke while it sent {what} "
+                f"The connection to another process broke while it sent {subject} "
                 f"({_first_line(error)})."
             ) from None
-        pairs = zip(parts, sizes, strict=True)
-        return [load(part[: int(size)].numpy().tobytes()) for part, size in pairs]
+        return [
+            load(message[: int(size)].numpy().tobytes())
+            for message, size in zip(messages, sizes, strict=True)
+        ]
 
-    def meet(self, what: str) -> None:
-        """Wait until every process is at this point."""
+    def meet(self, subject: str) -> None:
+        """Wait until every process is at this point, which all of them have to call the same."""
         self._meetings += 1
         keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
         try:
-            self._store.set(keys[self.rank], what)
-            self._wait(keys, what)
-            said = [value.decode() for value in self._store.multi_get(keys)]
+            self._store.set(keys[self.rank], subject)
+            self._wait(keys, subject)
+            subjects = [value.decode() for value in self._store.multi_get(keys)]
             # A process that is here has left the meeting before the last one.
             self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
@@ -131,38 +143,44 @@ class Group(Processes):
                 f"The other processes cannot be reached any more ({_first_line(error)}): the first "
                 "one, or its machine, may be gone."
             ) from None
-        other = next((rank for rank, word in enumerate(said) if word != what), None)
-        if other is not None:
-            raise LostProcessError(
-                f"The processes have come apart: process {self.rank + 1} is at {what!r} and "
-                f"process {other + 1} at {said[other]!r}. Their files, versions or kinds of "
-                "processor differ; use the same."
-            )
+        for rank, other_subject in enumerate(subjects):
+            if other_subject != subject:
+                raise LostProcessError(
+                    f"The processes have come apart: process {self.rank + 1} is at {subject!r} and "
+                    f"process {rank + 1} at {other_subject!r}. Their files, versions or kinds of "
+                    "processor differ; use the same."
+                )
 
-    def _wait(self, keys: list[str], what: str) -> None:
-        """Wait for keys; raise if a process that has not come has failed or is silent."""
-        start = looked = time.monotonic()
-        heard = dict.fromkeys(range(self.size), (b"", start))
+    def _wait(self, keys: list[str], subject: str) -> None:
+        """Wait for the key of each rank; raise if a process that is missing fails or is silent."""
+        start = time.monotonic()
+        last_check = start
+        pulses = [_Pulse(b"", start) for _ in range(self.size)]
         # The store's own way to wait prints a warning whenever it gives up.
         while not self._store.check(keys):
             now = time.monotonic()
-            if now - looked > _LOOK:
-                looked = now
+            if now - last_check > _LOOK:
+                last_check = now
                 for rank, key in enumerate(keys):
-                    if self._store.check([key]):
-                        continue
-                    if (why := self.failure_of(rank)) is not None:
-                        raise LostProcessError(why)
-                    pulse = self._store.get(f"pulse {rank}")
-                    last = heard[rank]
-                    if pulse != last[0]:
-                        heard[rank] = (pulse, time.monotonic())
-                    elif time.monotonic() - last[1] > self._patience:
-                        raise LostProcessError(
-                            f"Process {rank + 1} of {self.size} has given no sign of life for "
-                            f"{self._patience:g} seconds while the others waited for {what}."
-                        )
+                    if not self._store.check([key]):
+                        self._check_alive(rank, pulses[rank], subject)
             time.sleep(min(_LONGEST_NAP, _SHORTEST_NAP + (now - start) / 10))
+
+    def _check_alive(self, rank: int, pulse: _Pulse, subject: str) -> None:
+        """Raise if a process has failed or is silent; else remember its latest sign of life."""
+        failure = self.failure_of(rank)
+        if failure is not None:
+            raise LostProcessError(failure)
+        beat = self._store.get(f"pulse {rank}")
+        now = time.monotonic()
+        if beat != pulse.beat:
+            pulse.beat = beat
+            pulse.heard = now
+        elif now - pulse.heard > self._patience:
+            raise LostProcessError(
+                f"Process {rank + 1} of {self.size} has given no sign of life for "
+                f"{self._patience:g} seconds while the others waited for {subject}."
+            )
 
     def fail(self, why: str) -> None:
         """Tell the others that this process ends, and why."""
@@ -176,7 +194,8 @@ class Group(Processes):
 
     def failures(self) -> list[str]:
         """Return why processes have failed, by rank."""
-        return [why for r in range(self.size) if (why := self.failure_of(r)) is not None]
+        failures = map(self.failure_of, range(self.size))
+        return [failure for failure in failures if failure is not None]
 
     def speak(self) -> bool:
         """Ask to be the one process that says why the run ends; only the first to ask may."""
@@ -195,14 +214,26 @@ class Group(Processes):
         try:
             self._store.set(f"left {self.rank}", "")
             deadline = time.monotonic() + _FAREWELL
-            others = [f"left {rank}" for rank in range(self.size)]
+            farewells = [f"left {rank}" for rank in range(self.size)]
             if self.rank == 0 and own_store:
-                while time.monotonic() < deadline and not self._store.check(others):
+                while time.monotonic() < deadline and not self._store.check(farewells):
                     time.sleep(0.01)
             if dist.is_initialized():
                 dist.destroy_process_group()
         except RuntimeError:  # the store is gone already
             return
+
+
+def _patience() -> float:
+    """Return the seconds of silence after which a process counts as lost."""
+    text = os.environ.get(PATIENCE_VARIABLE)
+    try:
+        patience = PATIENCE if text is None else float(text)
+    except ValueError:
+        patience = 0.0
+    if not 1 <= patience < 1e6:
+        raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
+    return patience
 
 
 def _first_line(error: BaseException) -> str:

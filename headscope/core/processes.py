@@ -29,15 +29,19 @@ class Processes:
     rank: int = 0  # Number of this process, from 0. Process 0 writes and prints.
     size: int = 1  # How many there are.
 
-    def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
-        """Return the arrays of every process, by rank; every process has to call it."""
+    def gather(self, arrays: Mapping[str, Array], subject: str) -> list[dict[str, Array]]:
+        """Return the arrays of every process, by rank; every process has to call it.
+
+        ``subject`` is what errors call the arrays, in every process the same.
+        """
         return [dict(arrays)]
 
-    def meet(self, what: str) -> None:
-        """Wait until every process is at this point."""
+    def meet(self, subject: str) -> None:
+        """Wait until every process is at this point; ``subject`` is what errors call it."""
 
 
 S = TypeVar("S", bound=Accumulator)
+_ROW_INDEX = "row index"  # Name of the indices among the arrays that are exchanged
 _current = Processes()
 
 
@@ -50,11 +54,12 @@ def current() -> Processes:
 def shared_by(processes: Processes) -> Iterator[Processes]:
     """Let some processes share what runs in the block."""
     global _current
-    before, _current = _current, processes
+    processes_before = _current
+    _current = processes
     try:
         yield processes
     finally:
-        _current = before
+        _current = processes_before
 
 
 @contextmanager
@@ -69,58 +74,65 @@ def share(items: Iterable[T]) -> Iterator[T]:
     return islice(items, _current.rank, None, _current.size)
 
 
-def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
-    """Return the sums of every process, by rank."""
+def of_each(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
+    """Return the sums of every process, by rank; ``blank`` makes sums of nothing to load into."""
     if _current.size == 1:
         return [sums]
-    parts = []
-    for arrays in _current.gather(sums.state(), what):
-        parts.append(blank())
-        parts[-1].load_state(arrays)
-    return parts
+    by_rank = []
+    for state in _current.gather(sums.state(), subject):
+        sums_of_rank = blank()
+        sums_of_rank.load_state(state)
+        by_rank.append(sums_of_rank)
+    return by_rank
 
 
-def merged(sums: S, blank: Callable[[], S], what: str) -> S:
+def merged(sums: S, blank: Callable[[], S], subject: str) -> S:
     """Add up the sums of all processes, in the order of their ranks."""
-    total, *others = of_each(sums, blank, what)
-    for part in others:
-        total.merge(part)
+    total, *later_ranks = of_each(sums, blank, subject)
+    for sums_of_rank in later_ranks:
+        total.merge(sums_of_rank)
     return total
 
 
-def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
+def summed(subject: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Add up tensors of equal shapes over all processes, in the order of their ranks."""
     if _current.size == 1:
-        return parts
+        return tensors
     import torch
 
-    local = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
-    total = [torch.zeros_like(part) for part in parts]
-    for arrays in _current.gather(local, what):
-        for i, tensor in enumerate(total):
-            tensor += torch.from_numpy(arrays[str(i)])
-    return tuple(total)
+    arrays = {str(i): tensor.detach().numpy() for i, tensor in enumerate(tensors)}
+    totals = [torch.zeros_like(tensor) for tensor in tensors]
+    for arrays_of_rank in _current.gather(arrays, subject):
+        for i, total in enumerate(totals):
+            total += torch.from_numpy(arrays_of_rank[str(i)])
+    return tuple(totals)
 
 
-def in_order(what: str, local: Mapping[int, Array]) -> list[Array]:
+def in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
     """Collect one array of each batch (or row) from all processes, in the order of the batches."""
-    parts = _current.gather({str(i): array for i, array in local.items()}, what)
-    arrays = {int(i): array for part in parts for i, array in part.items()}
-    return [arrays[i] for i in sorted(arrays)]
+    by_name = {str(i): array for i, array in arrays.items()}
+    collected: dict[int, Array] = {}
+    for arrays_of_rank in _current.gather(by_name, subject):
+        collected |= {int(i): array for i, array in arrays_of_rank.items()}
+    return [collected[i] for i in sorted(collected)]
 
 
 def joined_rows(
-    what: str, index: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
+    subject: str, row_indices: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
 ) -> dict[str, Array]:
-    """Join the rows of all processes, (n_rows, ...) by name, each at its index."""
-    mine = {name: np.concatenate(parts) for name, parts in rows.items()}
-    mine["place"] = np.concatenate([np.zeros(0, dtype=np.int64), *index])
+    """Join the rows of all processes, (n_rows, ...) by name, each at its index.
+
+    ``row_indices`` and ``rows`` are those of each batch of this process.
+    """
+    of_process = {name: np.concatenate(batches) for name, batches in rows.items()}
+    of_process[_ROW_INDEX] = np.concatenate([np.zeros(0, dtype=np.int64), *row_indices])
     joined: dict[str, Array] = {}
-    for part in _current.gather(mine, what):
-        at = part.pop("place")
-        for name, values in part.items():
-            blank = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
-            joined.setdefault(name, blank)[at] = values
+    for of_rank in _current.gather(of_process, subject):
+        indices = of_rank.pop(_ROW_INDEX)
+        for name, values in of_rank.items():
+            if name not in joined:
+                joined[name] = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+            joined[name][indices] = values
     return joined
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: Called with (what is measured, done, all) after every batch or step.
+#: Called with (name of the step, done, all) after every batch.
 Progress = Callable[[str, int, int], None]
 #: What a run does first of all: it takes seconds.
 _FIRST = "loading PyTorch and transformers"
@@ -40,15 +40,15 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
         _listener.reset(token)
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(step: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
 def part_of(name: str, progress: Progress) -> Progress:
     """Report under the name of a part of a longer run."""
 
-    def tell(what: str, done: int, total: int) -> None:
-        progress(f"{name}, {what}", done, total)
+    def tell(step: str, done: int, total: int) -> None:
+        progress(f"{name}, {step}", done, total)
 
     return tell
 
@@ -75,20 +75,22 @@ class Steps:
             if not self._now:
                 self._words = words
 
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Take in what a step reports."""
+    def tell(self, name: str, done: int, total: int) -> None:
+        """Take in what a step reports under its name."""
         with self._lock:
-            self._now = self._step_of(what)
-            parts = (_WORDS.get(part, part) for part in what.split(", ", 1))
-            self._words = ": ".join(parts)
+            self._now = self._step_of(name)
+            self._words = ": ".join(_WORDS.get(word, word) for word in name.split(", ", 1))
             self._share = done / max(total, 1)
 
-    def _step_of(self, what: str) -> str:
-        for name in (what, what.partition(", ")[0]):
-            if name in self._order:
-                return name
-        self._order.insert(self._order.index(self._now) + 1 if self._now else 0, what)
-        return what
+    def _step_of(self, name: str) -> str:
+        """Return the step that a name belongs to; a new one behind the present step."""
+        run_of_parts, _, _ = name.partition(", ")
+        for step in (name, run_of_parts):
+            if step in self._order:
+                return step
+        position = self._order.index(self._now) + 1 if self._now else 0
+        self._order.insert(position, name)
+        return name
 
     @property
     def share(self) -> float | None:

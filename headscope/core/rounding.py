@@ -67,14 +67,16 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
     ascending = np.take_along_axis(values, order, -1)
     lengths = np.nan_to_num(np.abs(ascending), nan=0.0)
     floor = EPS * lengths.max(-1, keepdims=True)
-    new = np.ones(values.shape, dtype=bool)
     larger = np.maximum(np.maximum(lengths[..., 1:], lengths[..., :-1]), size)
+    begins_tie = np.ones(values.shape, dtype=bool)
     with np.errstate(invalid="ignore"):
-        new[..., 1:] = ~(np.diff(ascending, axis=-1) <= ROUNDING * larger + floor)
-    first = np.maximum.accumulate(np.where(new, np.arange(values.shape[-1]), 0), axis=-1)
-    result = np.empty_like(values)
-    np.put_along_axis(result, order, np.take_along_axis(ascending, first, -1), -1)
-    return result
+        begins_tie[..., 1:] = ~(np.diff(ascending, axis=-1) <= ROUNDING * larger + floor)
+    index = np.arange(values.shape[-1])
+    first_of_tie = np.maximum.accumulate(np.where(begins_tie, index, 0), axis=-1)
+    one_value = np.take_along_axis(ascending, first_of_tie, -1)
+    tied_values = np.empty_like(values)
+    np.put_along_axis(tied_values, order, one_value, -1)
+    return tied_values
 
 
 def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,11 +86,11 @@ def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
     (evenly spread attention, a word that stands twice where positions do not count) has weights
     that differ in their last digits.
     """
-    top = weights.amax(-1)
-    enough = weights >= (top - ROUNDING * top.abs()).unsqueeze(-1)
-    if enough.device.type == "cpu":  # NumPy stops at the first True
+    largest = weights.amax(-1)
+    equal = weights >= (largest - ROUNDING * largest.abs()).unsqueeze(-1)
+    if equal.device.type == "cpu":  # NumPy stops at the first True
         from torch import from_numpy  # not above: results and views need no torch
 
-        return top, from_numpy(np.asarray(enough.numpy().argmax(-1)))
+        return largest, from_numpy(np.asarray(equal.numpy().argmax(-1)))
     # Of booleans the first True, several times as fast as argmax.
-    return top, enough.max(-1).indices
+    return largest, equal.max(-1).indices

@@ -30,20 +30,25 @@ def _visible(char: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
     code = ord(char)
-    return (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    )
+    if code < 256:
+        return f"\\x{code:02x}"
+    if code < 65536:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 def markdown(text: object) -> str:
     """Return a text that stands in a sentence or a table cell as it is: no markup, no mention."""
-    return _ACTIVE.sub(
-        lambda match: f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK,
-        visible(text),
-    )
+    return _ACTIVE.sub(_inert, visible(text))
+
+
+def _inert(match: re.Match[str]) -> str:
+    """Write markup as a character reference, and break what GitHub would turn into a link."""
+    return f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
     """Return the first names of a list: ``L0H1, L0H2, L0H3 and 4 more``."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(names[:most])
+    n_more = len(names) - most
+    return f"{shown} and {n_more} more" if n_more > 0 else shown

@@ -49,12 +49,10 @@ def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
         return dict(config)
     ours = (FAMILY, *LEFT, SHAPES, SETTINGS, CODE)
     plain = {key: value for key, value in config.items() if key not in ours}
-    before = config.get(SETTINGS_BEFORE)
-    return {
-        **plain,
-        **(before if isinstance(before, dict) else {}),
-        "model_type": config.get(FAMILY),
-    }
+    settings_before = config.get(SETTINGS_BEFORE)
+    if isinstance(settings_before, dict):
+        plain |= settings_before
+    return {**plain, "model_type": config.get(FAMILY)}
 
 
 #: Sets of numbers as short text, such as ``0-5,8,11-13``: thousands of neurons on one line.
@@ -63,9 +61,14 @@ _SPANS = re.compile(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?")
 
 def as_spans(numbers: Iterable[int]) -> str:
     """Write different numbers as spans, in their order; nothing for none."""
-    runs = itertools.groupby(enumerate(numbers), lambda at: at[1] - at[0])
-    ends = [(part[0][1], part[-1][1]) for part in (list(run) for _, run in runs)]
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+    spans = []
+    # In a run of numbers that follow each other, number minus index stays the same.
+    for _, run in itertools.groupby(enumerate(numbers), lambda indexed: indexed[1] - indexed[0]):
+        run_of_numbers = [number for _, number in run]
+        first = run_of_numbers[0]
+        last = run_of_numbers[-1]
+        spans.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(spans)
 
 
 def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
@@ -73,7 +76,8 @@ def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
     if not isinstance(text, str) or not _SPANS.fullmatch(text):
         return None
     numbers: list[int] = []
-    for span in text.split(",") if text else ():
+    spans = text.split(",") if text else []
+    for span in spans:
         first, _, last = span.partition("-")
         start = int(first)
         stop = int(last or first)

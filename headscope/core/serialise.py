@@ -56,11 +56,12 @@ def _plan(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
     missing = dataclasses.MISSING
     fields = dataclasses.fields(kind)
     hints = typing.get_type_hints(kind)
-    required = (f.name for f in fields if f.default is missing and f.default_factory is missing)
+    required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
     return {f.name: hints[f.name] for f in fields}, frozenset(required)
 
 
 def _convert(kind: Any, data: Any, where: str) -> Any:
+    """Turn plain data into a value of a type; ``where`` it stands in the document is in errors."""
     if kind is Any:
         return data
     name = where.lstrip(".") or "the document"
@@ -73,16 +74,20 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, list | tuple):
             raise TypeError(f"{name} is not a list")
         return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
-    if (is_class := dataclasses.is_dataclass(kind)) or origin is dict:
+    if origin is dict or dataclasses.is_dataclass(kind):
         if not isinstance(data, dict):
             raise TypeError(f"{name} is not an object")
-        if not is_class:
+        if origin is dict:
             return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
-        fields, required = _plan(kind)
+        types_of_fields, required = _plan(kind)
         for field in required - data.keys():
             raise TypeError(f"{name} has no field {field!r}")
-        known = {key: value for key, value in data.items() if key in fields}
-        return kind(**{k: _convert(fields[k], v, f"{where}.{k}") for k, v in known.items()})
+        values = {
+            key: _convert(types_of_fields[key], value, f"{where}.{key}")
+            for key, value in data.items()
+            if key in types_of_fields
+        }
+        return kind(**values)
     if kind is float:
         if type(data) not in (int, float) or not abs(data) <= _GREATEST:
             raise TypeError(f"{name} is not a number, or beyond {_GREATEST:.0e}")
@@ -94,6 +99,8 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
 
 def warnings_of(*results: Any) -> tuple[str, ...]:
     """Return the warnings of some results, each once; results in old files have none."""
-    origins = (getattr(result, "provenance", None) or {} for result in results)
-    texts = (str(text) for origin in origins for text in origin.get("warnings") or ())
-    return tuple(dict.fromkeys(texts))
+    texts: dict[str, None] = {}  # In the order of their first appearance
+    for result in results:
+        provenance = getattr(result, "provenance", None) or {}
+        texts |= dict.fromkeys(map(str, provenance.get("warnings") or ()))
+    return tuple(texts)

@@ -25,5 +25,6 @@ def widest(tensor: Tensor) -> Tensor:
 
 def exact(tensor: Tensor) -> Tensor:
     """Return the numbers of a tensor in float64: on its device if possible, else on the CPU."""
-    has_none = tensor.device.type in WITHOUT_FLOAT64
-    return (tensor.cpu() if has_none else tensor).double()
+    if tensor.device.type in WITHOUT_FLOAT64:
+        tensor = tensor.cpu()
+    return tensor.double()

@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headscope.core.accumulator import Array, Keys
 from headscope.core.widest import widest_type
-from headscope.data.files import Edge, Sentence, is_punctuation
-from headscope.data.pieces import EncodedSentence
+from headscope.data.edge_trials import EdgeTrials, sentence_edge_trials, uniform_weight
+from headscope.data.files import Sentence, is_punctuation
 from headscope.data.token_rows import PairRow, filled, padded
+from headscope.data.word_pieces import EncodedSentence
 
-#: (half, relation, direction): the half, 0 or 1, is that of :func:`.pieces.placed`; and the same
-#: with a word offset.
-RelationName = tuple[int, str, str]
-OffsetName = tuple[int, str, str, int]
-#: How the edges of a tree are asked: from the word, and from its head.
-TREE_WAYS = ("dep->head", "head->dep")
-#: How a user's own pairs are asked: from the first word, and from the second.
-PAIR_WAYS = ("from->to", "to->from")
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
 
@@ -43,32 +35,6 @@ BATCH_TOKENS = 1024
 LARGE = 50_000_000  # Parameters beyond which what a token needs in memory counts.
 
 _is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
-
-
-@dataclass(frozen=True)
-class EdgeTrials:
-    """The gold edges of a batch as trials of (relation, direction).
-
-    A trial asks one query word once. Its *pairs* are the words that would be a hit: one head
-    (``dep->head``), or every dependent with that relation (``head->dep``); of a user's own pairs
-    every word that the query is paired with by this label. As an argmax names one word, a trial
-    hits exactly when one of its pairs does. Where words have no first piece in common with their
-    patterns (:class:`CrossWords`), words are named by their numbers instead.
-    """
-
-    row: Tensor  # (pairs,): example of the batch
-    query: Tensor  # (pairs,): first piece of the query word, and of the target word
-    target: Tensor
-    trial: Tensor  # (pairs,): which trial the pair belongs to
-    offset_key: Tensor  # (pairs,): index into ``offset_names``
-    relation_key: Tensor  # (trials,): index into ``relation_names``
-    first: Tensor  # (trials,), bool: whether the sentence's first word would be a hit
-    last: Tensor  # The same for its last word
-    #: (trials,), float64: probability that evenly spread attention hits: its word-level argmax is
-    #: the *other* word with most pieces, any of them where several have as many.
-    uniform: Tensor
-    relation_names: tuple[RelationName, ...]
-    offset_names: tuple[OffsetName, ...]
 
 
 @dataclass(frozen=True)
@@ -128,22 +94,20 @@ class Batch:
     (teacher forcing); every piece of it is a word of its own.
     """
 
-    #: (batch, pos), int64: what the model reads; the mask is 1 at real tokens.
-    input_ids: Tensor
-    attention_mask: Tensor
-    #: (batch, pos), bool: real tokens that are not special; special tokens, the first and the last
-    #: of each sentence; pieces of punctuation; the first piece of each word.
-    content: Tensor
-    special: Tensor
-    first_special: Tensor
-    last_special: Tensor
-    punctuation: Tensor
-    first_piece: Tensor
+    input_ids: Tensor  # (batch, pos), int64
+    attention_mask: Tensor  # (batch, pos), int64: 1 at real tokens
+    # The next six are (batch, pos), bool.
+    content: Tensor  # Real tokens that are not special
+    special: Tensor  # Special tokens
+    first_special: Tensor  # The first special token of each sentence
+    last_special: Tensor  # The last one
+    punctuation: Tensor  # Pieces of punctuation
+    first_piece: Tensor  # The first piece of each word
     #: (3, pieces), int64: additions that gather the pieces of each word at its first, in about
     #: log2(pieces) steps: row, position to add, position to add it to. Within a step no target
     #: occurs twice; sorted by row.
     folds: tuple[Tensor, ...]
-    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.pieces.placed` deals sentences
+    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.word_pieces.placed` deals sentences
     pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
     edges: EdgeTrials | None  # None for text without trees
     #: The same for the tree of another sentence of as many words; no trials where there is none.
@@ -165,10 +129,10 @@ class Batch:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What a model is called with."""
-        tokens = self.input_ids, self.attention_mask
+        tokens = (self.input_ids, self.attention_mask)
         if self.source is None:
             return tokens
-        return self.source.input_ids, self.source.attention_mask, *tokens
+        return (self.source.input_ids, self.source.attention_mask, *tokens)
 
     @property
     def visible(self) -> Tensor:
@@ -183,14 +147,16 @@ class Batch:
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:
+    """Copy the tensors in a field to a device, float64 in the widest type that it has."""
     if isinstance(value, Tensor):
-        wide = value.dtype == torch.float64
-        return (value.to(widest_type(device)) if wide else value).to(device)
+        if value.dtype == torch.float64:
+            value = value.to(widest_type(device))
+        return value.to(device)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return tuple(_moved(item, device) for item in value)
     if isinstance(value, Batch | EdgeTrials | RareTargets | Source | CrossWords):
-        parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
-        return type(value)(**parts)
+        moved_fields = {f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
+        return type(value)(**moved_fields)
     return value
 
 
@@ -208,22 +174,27 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
-    ids = filled([s.ids for s in batch], pad_id)
-    word_of = filled([s.word_of for s in batch], -1)
-    real = torch.arange(ids.shape[1]) < torch.tensor([[len(s)] for s in batch])
+    input_ids = filled([encoded.ids for encoded in batch], pad_id)
+    word_of = filled([encoded.word_of for encoded in batch], -1)
+    lengths = torch.tensor([len(encoded) for encoded in batch])
+    is_token = torch.arange(input_ids.shape[1]) < lengths[:, None]
     content = word_of >= 0
-    special = real & ~content
-    has_edges = batch[0].sentence.edges is not None
-    pieces = np.zeros(ids.shape, dtype=np.int64)
-    punctuation = np.zeros(ids.shape, dtype=bool)
-    for row, s in enumerate(batch):
-        pieces[row, s.first] = s.pieces
+    special = is_token & ~content
+    pieces = np.zeros(input_ids.shape, dtype=np.int64)
+    punctuation = np.zeros(input_ids.shape, dtype=bool)
+    for row, encoded in enumerate(batch):
+        pieces[row, encoded.first] = encoded.pieces
         # The last mark is that of special tokens, whose word is -1.
-        marks = np.array([*map(_is_punctuation, s.sentence.words), False])
-        punctuation[row, : len(s)] = marks[s.word_of]
+        marks = np.array([*map(_is_punctuation, encoded.sentence.words), False])
+        punctuation[row, : len(encoded)] = marks[encoded.word_of]
+    edges = None
+    swapped = None
+    if batch[0].sentence.edges is not None:
+        edges = sentence_edge_trials(batch, [encoded.sentence for encoded in batch])
+        swapped = sentence_edge_trials(batch, [encoded.swapped for encoded in batch])
     return Batch(
-        input_ids=ids,
-        attention_mask=real.long(),
+        input_ids=input_ids,
+        attention_mask=is_token.long(),
         content=content,
         special=special,
         first_special=special & (special.cumsum(1) == 1),
@@ -231,13 +202,13 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         punctuation=torch.from_numpy(punctuation),
         first_piece=torch.from_numpy(pieces > 0),
         folds=_folds(batch),
-        half=torch.tensor([s.half for s in batch]),
+        half=torch.tensor([encoded.half for encoded in batch]),
         pieces=torch.from_numpy(pieces),
-        edges=_edges(batch, [s.sentence for s in batch]) if has_edges else None,
-        swapped=_edges(batch, [s.swapped for s in batch]) if has_edges else None,
-        rare=_rare(batch, ids.shape),
-        left_out=sum(s.left_out for s in batch),
-        unspaced=sum(s.sentence.unspaced for s in batch),
+        edges=edges,
+        swapped=swapped,
+        rare=_rare(batch, input_ids.shape),
+        left_out=sum(encoded.left_out for encoded in batch),
+        unspaced=sum(encoded.sentence.unspaced for encoded in batch),
     )
 
 
@@ -246,21 +217,27 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
     sentences = []
     for row in rows:
         ids = np.array(row.decoder_ids, dtype=np.int64)
-        first = np.array(row.decoder_content, dtype=np.int64)
+        content = np.array(row.decoder_content, dtype=np.int64)
         word_of = np.full(len(ids), -1, dtype=np.int64)
-        word_of[first] = np.arange(len(first))
-        words = Sentence(("a",) * len(first))  # the words themselves are not used
-        sentences.append(EncodedSentence(ids, word_of, first, words, None))
+        word_of[content] = np.arange(len(content))
+        words = Sentence(("a",) * len(content))  # the words themselves are not used
+        sentences.append(
+            EncodedSentence(ids=ids, word_of=word_of, first=content, sentence=words, rarity=None)
+        )
     batch = collate(sentences, pad_id)
-    both = padded(rows, pad_id, "cpu")
+    sources = padded(rows, pad_id, "cpu")
     punctuation = torch.zeros(batch.size, dtype=torch.bool)
-    content = torch.zeros(both.input_ids.shape, dtype=torch.bool)
-    for row, marks, of_source in zip(rows, punctuation, content, strict=True):
-        marks[list(row.decoder_punctuation)] = True
-        of_source[list(row.content)] = True
-    # What is written at a position is read at the next one; the last one ends the target.
-    predicts_content = pad(batch.content[:, 1:], (0, 1))
-    source = Source(both.input_ids, both.attention_mask, content, predicts_content)
+    source_content = torch.zeros(sources.input_ids.shape, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        punctuation[i, list(row.decoder_punctuation)] = True
+        source_content[i, list(row.content)] = True
+    source = Source(
+        input_ids=sources.input_ids,
+        attention_mask=sources.attention_mask,
+        content=source_content,
+        # What is written at a position is read at the next one; the last one ends the target.
+        predicts_content=pad(batch.content[:, 1:], (0, 1)),
+    )
     return dataclasses.replace(batch, punctuation=punctuation, causal=True, source=source)
 
 
@@ -270,132 +247,48 @@ def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
     Step s = 1, 2, 4, ... adds piece p + s of a word to its piece p, for every p that is a multiple
     of 2 s.
     """
-    parts = []
-    for row, s in enumerate(batch):
-        position = np.flatnonzero(s.word_of >= 0)
-        piece = position - s.first[s.word_of[position]]
-        parts.append(np.stack([np.full(len(position), row), position, piece]))
-    rows, position, piece = np.concatenate(parts, axis=1)
+    # Every piece: its row, its position, and its number within its word.
+    columns = []
+    for row, encoded in enumerate(batch):
+        positions = np.flatnonzero(encoded.word_of >= 0)
+        numbers = positions - encoded.first[encoded.word_of[positions]]
+        columns.append(np.stack([np.full(len(positions), row), positions, numbers]))
+    rows, positions, numbers = np.concatenate(columns, axis=1)
+
     folds = []
     step = 1
-    while step <= piece.max(initial=0):
-        here = piece % (2 * step) == step
-        folds.append(np.stack([rows[here], position[here], position[here] - step]))
+    while step <= numbers.max(initial=0):
+        is_added = numbers % (2 * step) == step
+        from_position = positions[is_added]
+        folds.append(np.stack([rows[is_added], from_position, from_position - step]))
         step *= 2
     return tuple(map(torch.from_numpy, folds))
 
 
-def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
-    """Return the probability that evenly spread attention of ``query`` is largest on ``target``.
-
-    ``pieces`` counts those of each word, of at least two words; query and target differ.
-    """
-    longest = pieces == pieces.max()
-    n_longest = int(longest.sum())
-    if n_longest > 1:  # the query itself is no key
-        return np.where(longest[target], 1.0 / (n_longest - longest[query]), 0.0)
-    second = pieces == pieces[~longest].max()
-    weight: Array = np.where(longest[query], second[target] / second.sum(), longest[target] * 1.0)
-    return weight
-
-
-class Asked(NamedTuple):
-    """The trials of one row of a batch, and the positions of its words."""
-
-    half: int
-    trials: Iterable[tuple[int, Sequence[int], tuple[str, str]]]  # As :func:`trials_of` yields.
-    places: Array  # (words,): what stands for each word in :class:`EdgeTrials`
-    origin: Array  # (query words,): the word that offsets are counted from
-    last: int  # The last word that can be a target
-    uniform: Callable[[Array, Array], Array]  # As :func:`uniform_weight`, of query and target words
-
-
-def _edges(batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None]) -> EdgeTrials:
-    """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
-    return edge_trials(
-        Asked(
-            half=s.half,
-            trials=() if sentence is None else _sentence_trials(sentence),
-            places=s.first,
-            origin=np.arange(len(s.first)),
-            last=len(s.first) - 1,
-            uniform=functools.partial(uniform_weight, s.pieces),
-        )
-        for s, sentence in zip(batch, annotated, strict=True)
-    )
-
-
-def edge_trials(rows: Iterable[Asked]) -> EdgeTrials:
-    """Lay out the trials of a batch, row by row."""
-    relations = Keys[RelationName]()
-    offsets = Keys[OffsetName]()
-    trials: list[tuple[int, bool, bool]] = []
-    columns = [np.zeros((5, 0), np.int64)]
-    weights = [np.zeros(0)]
-    for row, asked in enumerate(rows):
-        pairs: list[tuple[int, int, int, int]] = []
-        for query, targets, relation in asked.trials:
-            name = (asked.half, *relation)
-            for target in targets:
-                offset = offsets.index((*name, int(target - asked.origin[query])))
-                pairs.append((query, target, len(trials), offset))
-            trials.append((relations.index(name), 0 in targets, asked.last in targets))
-        if pairs:
-            query_word, target_word, trial, offset_key = np.array(pairs).T
-            where = (np.full(len(pairs), row), asked.places[query_word], asked.places[target_word])
-            columns.append(np.stack([*where, trial, offset_key]))
-            weights.append(asked.uniform(query_word, target_word))
-    of_pairs = torch.from_numpy(np.concatenate(columns, axis=1))
-    uniform = np.zeros(len(trials))
-    np.add.at(uniform, of_pairs[3].numpy(), np.concatenate(weights))
-    relation_of, first, last = np.array(trials, dtype=np.int64).reshape(-1, 3).T
-    return EdgeTrials(
-        row=of_pairs[0],
-        query=of_pairs[1],
-        target=of_pairs[2],
-        trial=of_pairs[3],
-        offset_key=of_pairs[4],
-        relation_key=torch.from_numpy(relation_of.copy()),
-        first=torch.from_numpy(first > 0),
-        last=torch.from_numpy(last > 0),
-        uniform=torch.from_numpy(uniform),
-        relation_names=tuple(relations.names),
-        offset_names=tuple(offsets.names),
-    )
-
-
-def _sentence_trials(sentence: Sentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
-    """Ask every edge from both of its ends."""
-    edges = sentence.edges or ()
-    there, back = TREE_WAYS if sentence.pairs is None else PAIR_WAYS
-    yield from trials_of(edges, there)
-    yield from trials_of(((other, word, label) for word, other, label in edges), back)
-
-
-def trials_of(
-    edges: Iterable[Edge], direction: str
-) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
-    """Yield (query word, words that would be a hit, (relation, direction)) of (from, to, label)."""
-    targets: dict[tuple[int, str], list[int]] = {}
-    for query, target, label in edges:
-        targets.setdefault((query, label), []).append(target)
-    for (query, label), words in targets.items():
-        yield query, words, (label, direction)
-
-
 def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:
-    marks = np.zeros((3, *size), dtype=bool)
+    """Mark the rarest words of each sentence; nothing of one that does not count."""
+    is_rarest = np.zeros(size, dtype=bool)
+    is_among_two = np.zeros(size, dtype=bool)
+    is_query = np.zeros(size, dtype=bool)
     uniform = np.zeros(size)
     chance = np.zeros(len(batch))
-    for row, s in enumerate(batch):
-        if s.rarity is None:
+    for row, encoded in enumerate(batch):
+        if encoded.rarity is None:
             continue
-        rarest, two_rarest = map(np.array, s.rarity)
-        n_words = len(s.first)
+        n_words = len(encoded.first)
+        rarest = np.array(encoded.rarity.rarest)
+        two_rarest = np.array(encoded.rarity.two_rarest)
         queries = np.delete(np.arange(n_words), rarest)
-        for mark, words in zip(marks, (rarest, two_rarest, queries), strict=True):
-            mark[row, s.first[words]] = True
-        hits = uniform_weight(s.pieces, queries[:, None], rarest).sum(axis=1)
-        uniform[row, s.first[queries]] = hits
+        is_rarest[row, encoded.first[rarest]] = True
+        is_among_two[row, encoded.first[two_rarest]] = True
+        is_query[row, encoded.first[queries]] = True
+        hits = uniform_weight(encoded.pieces, queries[:, None], rarest).sum(axis=1)
+        uniform[row, encoded.first[queries]] = hits
         chance[row] = len(queries) * len(rarest) / (n_words - 1)
-    return RareTargets(*map(torch.from_numpy, (*marks, uniform, chance)))
+    return RareTargets(
+        rarest=torch.from_numpy(is_rarest),
+        two_rarest=torch.from_numpy(is_among_two),
+        query=torch.from_numpy(is_query),
+        uniform=torch.from_numpy(uniform),
+        chance=torch.from_numpy(chance),
+    )

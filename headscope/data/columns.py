@@ -16,6 +16,18 @@ from functools import cached_property
 from headscope.core.errors import CorpusError
 from headscope.core.safe_text import visible
 
+Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
+#: What readers call a column that holds a text.
+TEXT_COLUMNS = (
+    "sentence",
+    "sentence1",
+    "sentence2",
+    "text",
+    "source",
+    "target",
+    "query",
+    "document",
+)
 _SEPARATORS = re.compile(r"[\s_-]+")
 
 
@@ -48,8 +60,8 @@ class Texts:
     @cached_property
     def names(self) -> frozenset[str]:
         """All plain names that are this table's."""
-        others = (*self.labels, *self.scores, *self.passed_over)
-        return self.texts.union(map(plain, others))
+        without_text = (*self.labels, *self.scores, *self.passed_over)
+        return self.texts.union(map(plain, without_text))
 
     def fit(self, names: frozenset[str]) -> bool:
         """Whether plain names hold these texts, and no other column that could be a text."""
@@ -95,7 +107,7 @@ SINGLE = (
 SOURCES = (Texts("source", passed_over=("target",)),)
 #: Columns that hold text for some reader or in some table.
 COULD_BE_TEXT: frozenset[str] = frozenset().union(
-    *(texts.texts for texts in (*PAIRS, *SINGLE, *SOURCES)),
+    *[table.texts for table in PAIRS + SINGLE + SOURCES],
     {"title", "subject", "headline", "summary", "abstract", "description", "body", "content"},
     {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
     {"utterance", "negative", "sentence3", "text3"},
@@ -132,26 +144,25 @@ class Columns:
     @cached_property
     def known(self) -> frozenset[str]:
         """Every name that this reader has a use for, second texts aside."""
-        named = [name for names in self.names.values() for name in names]
-        first = [plain(texts.first) for texts in self.tables]
-        return frozenset((*named, *first, *self.passed_over))
+        first_texts = [plain(table.first) for table in self.tables]
+        return frozenset().union(*self.names.values(), first_texts, self.passed_over)
 
     def name_in(self, cells: Sequence[str]) -> bool:
         """Whether some cells are known names of columns."""
         return not self.known.isdisjoint(map(plain, cells))
 
-    def is_header(self, cells: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    def is_header(self, cells: Sequence[str], rows_below: Sequence[Sequence[str]]) -> bool:
         """Whether the first row has a known name that is no value of the rows below, too."""
         for i, cell in enumerate(cells):
-            below = (row[i] for row in others if i < len(row))
-            if self.name_in([cell]) and cell not in below:
+            values = [row[i] for row in rows_below if i < len(row)]
+            if self.name_in([cell]) and cell not in values:
                 return True
         return False
 
     def passes_over(self, name: str) -> bool:
         """Whether a column is known to be no text that a reader might miss: a parse, a title."""
         name = plain(name)
-        in_tables = any(name in texts.names for texts in self.tables)
+        in_tables = any(name in table.names for table in self.tables)
         return name.endswith("parse") or in_tables or name in self.known
 
     def find(self, where: str, header: Sequence[str]) -> dict[str, int]:
@@ -160,72 +171,86 @@ class Columns:
         Raises :class:`CorpusError` where a column that is needed has no name or two, and where
         another column could be the text; ``where`` begins the sentence.
         """
-        given = [plain(cell) for cell in header]
-        wanted = self._wanted(where, header, given)
-        places: dict[str, int] = {}
-        for column, names in wanted.items():
-            found = [i for i, name in enumerate(given) if name in names]
-            if len(found) > 1:
-                several = " and ".join(repr(header[i].strip()) for i in found)
+        plain_header = [plain(cell) for cell in header]
+        index_of: dict[str, int] = {}
+        for column, names in self._names_in(where, header, plain_header).items():
+            indices = [i for i, name in enumerate(plain_header) if name in names]
+            if len(indices) > 1:
+                several = " and ".join(repr(header[i].strip()) for i in indices)
                 raise CorpusError(
                     f"{where}: the columns {several} could each be the {column}; leave one of them."
                 )
-            if found:
-                places[column] = found[0]
-        lacking = [column for column in self.needed if column not in places]
+            if indices:
+                index_of[column] = indices[0]
+        lacking = [column for column in self.needed if column not in index_of]
         if lacking:
             raise CorpusError(
                 f"{where}: the header has no column {lacking[0]} (it has {listed(header)}); "
                 f"{self.naming()}."
             )
-        return places
+        return index_of
 
-    def _wanted(
-        self, where: str, header: Sequence[str], given: Sequence[str]
+    def _names_in(
+        self, where: str, header: Sequence[str], plain_header: Sequence[str]
     ) -> dict[str, tuple[str, ...]]:
-        """Return the names of every column, in a table of texts those of the table that it is."""
+        """Return what this header may call every column: of a known table, what that calls it."""
         if not self.tables:
             return self.names
-        names = frozenset(given)
-        texts = next((texts for texts in self.tables if texts.fit(names)), None)
-        could_be = [header[i].strip() for i, name in enumerate(given) if name in COULD_BE_TEXT]
-        if texts is None and len(could_be) > 1:
+        names = frozenset(plain_header)
+        table = next((table for table in self.tables if table.fit(names)), None)
+        if table is not None:
+            return self._names_of(table)
+        could_be_text = [
+            repr(cell.strip())
+            for cell, name in zip(header, plain_header, strict=True)
+            if name in COULD_BE_TEXT
+        ]
+        if len(could_be_text) > 1:
             raise CorpusError(
-                f"{where}: the columns {', '.join(map(repr, could_be))} could each be the text and "
+                f"{where}: the columns {', '.join(could_be_text)} could each be the text and "
                 f"are no known pair; {self.naming()}, and leave out what is not read."
             )
-        if texts is None:
-            return self.names
-        own = {"label": texts.labels, "score": texts.scores}
-        wanted = {
-            column: (*names, *map(plain, own.get(column, ())))
+        return self.names
+
+    def _names_of(self, table: Texts) -> dict[str, tuple[str, ...]]:
+        """Return the names of every column in a known table of texts."""
+        only_in_table = {"label": table.labels, "score": table.scores}
+        names_of = {
+            column: (*names, *map(plain, only_in_table.get(column, ())))
             for column, names in self.names.items()
         }
         first, *second = self.text_columns
-        wanted[first] = (plain(texts.first),)
-        if texts.second is not None:
-            wanted |= dict.fromkeys(second, (plain(texts.second),))
-        return wanted
+        names_of[first] = (plain(table.first),)
+        if table.second is not None:
+            names_of |= dict.fromkeys(second, (plain(table.second),))
+        return names_of
 
     def naming(self) -> str:
         """Say how a header names what is needed, and which names of texts are known besides."""
         if not self.tables:
             return f"name the columns {', '.join(self.needed)}"
-        others = [column for column in self.needed if column not in self.text_columns]
-        single = [texts.first for texts in self.tables if texts.second is None]
-        pairs = [(texts.first, texts.second) for texts in self.tables if texts.second is not None]
-        forms = [", ".join((*texts, *others)) for texts in (single[:1], pairs[0]) if texts]
-        known = [" or ".join(single[:2])] if single else []
+        without_text = [column for column in self.needed if column not in self.text_columns]
+        single = [table.first for table in self.tables if table.second is None]
+        pairs = [(table.first, table.second) for table in self.tables if table.second is not None]
+        headers = []
+        known = []
+        if single:
+            headers.append(", ".join((single[0], *without_text)))
+            known.append(" or ".join(single[:2]))
+        headers.append(", ".join((*pairs[0], *without_text)))
         known += [f"{first} with {second}" for first, second in pairs]
-        return f"name the columns {' or '.join(forms)} (known for texts: {', '.join(known)})"
+        return f"name the columns {' or '.join(headers)} (known for texts: {', '.join(known)})"
 
 
 # --- tables without a header ---
 
-_END = re.compile(r"[.,;:!?\u2026\u3002\uff01\uff1f\u3001\uff0c\u061f\u0964\"()\u00ab\u00bb\u201c]")
+_SENTENCE_MARK = re.compile(
+    r"[.,;:!?\u2026\u3002\uff01\uff1f\u3001\uff0c\u061f\u0964\"()\u00ab\u00bb\u201c]"
+)
 _LETTER = re.compile("[A-Za-z]")
 _LONG = 4  # Words that no name of a column has.
-_NAME_WORDS = 2  # Words that a column's name may have.
+_NAME_WORDS = 2  # Words that a column's name or a class may have.
+_FEWEST_REPEATING = 4  # Values that a column needs before repeats are noticed.
 
 
 def is_number(cell: str) -> bool:
@@ -242,7 +267,7 @@ def _length(text: str) -> int:
     return max(len(text.split()), len(text) // 6)
 
 
-def looks_like_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+def looks_like_header(first_row: Sequence[str], rows_below: Sequence[Sequence[str]]) -> bool:
     """Whether the first row of a table reads like names above the rows that follow.
 
     A cell speaks for names where the column has numbers and it is none, where the column repeats
@@ -250,15 +275,16 @@ def looks_like_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> 
     that the column does not use. It speaks for data where it is a number, a value that comes again,
     or a sentence. Names win by a column of numbers, else by any cell if none speaks for data.
     """
-    is_data = is_name = False
-    for cell, *column in zip(first, *others, strict=True):
+    is_data = False
+    is_name = False
+    for cell, *column in zip(first_row, *rows_below, strict=True):
         cell = cell.strip()
         values = [value.strip() for value in column if value.strip()]
         if is_number(cell) or cell in values:
             is_data = True
         elif values and all(map(is_number, values)):
             return True
-        elif len(cell.split()) >= _LONG or _END.search(cell):
+        elif len(cell.split()) >= _LONG or _SENTENCE_MARK.search(cell):
             is_data = True
         elif plain(cell) in COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING:
             is_name = True
@@ -277,4 +303,4 @@ def are_labels(values: Sequence[str]) -> bool:
     if all(map(is_number, values)):
         return True
     short = all(len(value.split()) <= _NAME_WORDS for value in values)
-    return short and (len(values) < _LONG or 2 * len(set(values)) <= len(values))
+    return short and (len(values) < _FEWEST_REPEATING or 2 * len(set(values)) <= len(values))

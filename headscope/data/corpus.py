@@ -75,12 +75,12 @@ class Corpus:
     labelled: Callable[[], Iterator[LabelledTexts]] | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
-        items = self.read()
-        return (sentence_of(x) if isinstance(x, str) else x for x in items)
+        rows = self.read()
+        return (sentence_of(row) if isinstance(row, str) else row for row in rows)
 
     def lines(self) -> Iterator[str]:
         """Start a pass over the text as it stands."""
-        return (item if isinstance(item, str) else item.text for item in self.read())
+        return (row if isinstance(row, str) else row.text for row in self.read())
 
     def first(self, limit: int | None) -> Corpus:
         """Return the first rows alone; all of them without a limit."""
@@ -104,7 +104,8 @@ class Corpus:
 
     def labels_of(self, stack: str) -> tuple[str, ...]:
         """Return the labels that heads of a stack are scored for."""
-        return self.labels if stack == ("cross" if self.n_pairs else "encoder") else ()
+        scored_stack = "cross" if self.n_pairs else "encoder"
+        return self.labels if stack == scored_stack else ()
 
 
 def open_treebank(path: str | Path) -> Corpus:
@@ -115,12 +116,13 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    n, note = note_of_multiword(read_treebank(path))  # which reads and checks the whole file
+    n_sentences, note = note_of_multiword(read_treebank(path))  # reads and checks the whole file
+    _refuse_none(path, n_sentences)
     return Corpus(
-        str(path),
-        sha256_of_file(path),
-        _some(path, n),
-        lambda: read_treebank(path),
+        name=str(path),
+        sha256=sha256_of_file(path),
+        n_sentences=n_sentences,
+        read=lambda: read_treebank(path),
         has_trees=True,
         language=stated[1] if stated else None,
         note=note,
@@ -147,14 +149,14 @@ def open_text(path: str | Path) -> Corpus:
 
 def _opened(path: Path, read: Callable[[], Iterator[str | Sentence]]) -> Corpus:
     """Read a file once, which checks it, and count what it holds."""
-    n = _some(path, sum(1 for _ in read()))
-    return Corpus(str(path), sha256_of_file(path), n, read)
+    n_sentences = sum(1 for _ in read())
+    _refuse_none(path, n_sentences)
+    return Corpus(name=str(path), sha256=sha256_of_file(path), n_sentences=n_sentences, read=read)
 
 
-def _some(path: Path, n: int) -> int:
-    if n == 0:
+def _refuse_none(path: Path, n_sentences: int) -> None:
+    if n_sentences == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return n
 
 
 def open_pairs(path: str | Path) -> Corpus:
@@ -173,14 +175,21 @@ def open_pairs(path: str | Path) -> Corpus:
 
 def corpus_of_pairs(name: str, sha256: str, pairs: Callable[[], Iterator[Pair]]) -> Corpus:
     """Count what one pass over pairs yields, and make a corpus of them."""
-    known = [has_word(source) for source, _ in pairs()]
-    if not known:
+    source_has_word = [has_word(source) for source, _ in pairs()]
+    if not source_has_word:
         raise CorpusError(f"{name} holds no pair; give a file with at least one.")
 
     def sources() -> Iterator[str]:
         return (source for source, _ in pairs() if has_word(source))
 
-    return Corpus(name, sha256, sum(known), sources, pairs=pairs, n_pairs=len(known))
+    return Corpus(
+        name=name,
+        sha256=sha256,
+        n_sentences=sum(source_has_word),
+        read=sources,
+        pairs=pairs,
+        n_pairs=len(source_has_word),
+    )
 
 
 @functools.cache
@@ -221,26 +230,45 @@ def as_corpus(corpus: AnyCorpus) -> Corpus:
         return open_treebank(corpus) if is_treebank else open_text(corpus)
     rows = list(corpus)
     if rows and isinstance(rows[0], tuple):
-        pairs = list(map(_pair, range(len(rows)), rows))
+        pairs = [_checked_pair(i, row) for i, row in enumerate(rows)]
         return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-    lines = [x for x in rows if isinstance(x, str | Sentence)]
-    if len(lines) < len(rows):
-        raise CorpusError("The corpus in memory has rows that are no text; leave them out.")
-    items = [x for x in lines if (has_word(x) if isinstance(x, str) else x.words)]
-    if not items:
+    return _corpus_in_memory(rows)
+
+
+def _corpus_in_memory(rows: Sequence[object]) -> Corpus:
+    """Make a corpus of lines and sentences; those without a word are left out."""
+    lines_and_sentences: list[str | Sentence] = []
+    for row in rows:
+        if not isinstance(row, str | Sentence):
+            raise CorpusError("The corpus in memory has rows that are no text; leave them out.")
+        is_filled = has_word(row) if isinstance(row, str) else bool(row.words)
+        if is_filled:
+            lines_and_sentences.append(row)
+    if not lines_and_sentences:
         raise CorpusError("The corpus holds no sentence; give at least one.")
-    if all(isinstance(item, str) for item in items):
-        return Corpus("in memory", sha256_of(repr(items)), len(items), lambda: iter(items))
-    sentences = [sentence_of(x) if isinstance(x, str) else x for x in items]
+    if all(isinstance(row, str) for row in lines_and_sentences):
+        return Corpus(
+            name="in memory",
+            sha256=sha256_of(repr(lines_and_sentences)),
+            n_sentences=len(lines_and_sentences),
+            read=lambda: iter(lines_and_sentences),
+        )
+    sentences = [sentence_of(row) if isinstance(row, str) else row for row in lines_and_sentences]
     digest = sha256_of(repr(sentences))
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words, written=sentence.written) for sentence in sentences]
-    return Corpus("in memory", digest, len(sentences), lambda: iter(sentences), has_trees)
+    return Corpus(
+        name="in memory",
+        sha256=digest,
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
+        has_trees=has_trees,
+    )
 
 
-def _pair(i: int, pair: object) -> Pair:
-    texts = [str(side).strip() for side in pair] if isinstance(pair, tuple | list) else []
+def _checked_pair(i: int, pair: object) -> Pair:
+    texts = [str(text).strip() for text in pair] if isinstance(pair, tuple | list) else []
     if len(texts) != 2 or not all(texts):
         raise CorpusError(f"Pair {i + 1} in memory is not a source and a target; give both texts.")
     return texts[0], texts[1]

@@ -18,11 +18,13 @@ import torch
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
-from headscope.data.batches import Asked, Batch, CrossWords, collate_pairs, edge_trials, trials_of
+from headscope.data.batches import Batch, CrossWords, collate_pairs
 from headscope.data.corpus import Corpus, LabelledTexts, Spans, corpus_of_pairs
+from headscope.data.edge_trials import RowTrials, edge_trials, trials_of
 from headscope.data.files import Edge, LastOther, text_key
-from headscope.data.pieces import EncodedSentence, TextModel, tokenise
+from headscope.data.pieces import TextModel, tokenise
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
+from headscope.data.word_pieces import EncodedSentence
 
 CROSS_WAY = "target->source"  # The direction of these pairs
 
@@ -87,7 +89,7 @@ class LabelledRow(PairRow):
 
 
 def encode_labelled(
-    model: TextModel, texts: Iterable[LabelledTexts], ends: Ends, *, check: bool = True
+    model: TextModel, texts: Iterable[LabelledTexts], target_ends: Ends, *, check: bool = True
 ) -> Iterator[LabelledRow | None]:
     """Tokenise as :func:`.token_rows.encode_pairs` does, and find the words of the tokens.
 
@@ -97,7 +99,7 @@ def encode_labelled(
     examples, for_sources, for_targets = tee(texts, 3)
     sources = (example.source for example in for_sources)
     targets = (example.target for example in for_targets)
-    rows = encode_pairs(model, sources, targets, ends, check=check)
+    rows = encode_pairs(model, sources, targets, target_ends, check=check)
     for example, row in zip(examples, rows, strict=True):
         if row is None or not row.decoder_content:
             yield None
@@ -138,25 +140,30 @@ def _words_of_tokens(
     model: TextModel, *, text: str, words: Spans, tokens: Spans, content: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the word of each token, that of its first character which is no space."""
-    word_at: dict[int, int] = {}
+    word_of_character: dict[int, int] = {}
     for word, (start, stop) in enumerate(words):
-        word_at.update(dict.fromkeys(range(start, stop), word))
-    word_ids = [-1] * len(tokens)
+        word_of_character.update(dict.fromkeys(range(start, stop), word))
+    words_are_characters = len(words) == len(text)
+    word_of_token = [-1] * len(tokens)
     for token in content:
-        inside = [word_at[at] for at in range(*tokens[token]) if at in word_at]
-        if len({*inside}) > 1 and len(words) == len(text):
-            refuse_characters(model, text[slice(*tokens[token])])
-        word_ids[token] = inside[0] if inside else -1
-    return tuple(word_ids)
+        start, stop = tokens[token]
+        words_of_token = [
+            word_of_character[i] for i in range(start, stop) if i in word_of_character
+        ]
+        if words_are_characters and len(set(words_of_token)) > 1:
+            refuse_characters(model, text[start:stop])
+        if words_of_token:
+            word_of_token[token] = words_of_token[0]
+    return tuple(word_of_token)
 
 
 def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
     """Raise unless a model reads texts whose characters are counted one character a piece."""
     texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
     for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
-        for begin, end in encoding.offsets:
-            if end > begin + 1:
-                refuse_characters(model, text[begin:end])
+        for start, stop in encoding.offsets:
+            if stop > start + 1:
+                refuse_characters(model, text[start:stop])
 
 
 def refuse_characters(model: TextModel, piece: str) -> NoReturn:
@@ -191,8 +198,8 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
         queries=torch.from_numpy(of_target.any(axis=2)),
         distance=torch.from_numpy(distance),
         half=torch.tensor([row.texts.half for row in rows]),
-        edges=edge_trials(map(_asked, rows, pieces, [row.texts.pairs for row in rows])),
-        swapped=edge_trials(map(_asked, rows, pieces, [row.texts.swapped for row in rows])),
+        edges=edge_trials(map(_row_trials, rows, pieces, [row.texts.pairs for row in rows])),
+        swapped=edge_trials(map(_row_trials, rows, pieces, [row.texts.swapped for row in rows])),
     )
     return dataclasses.replace(batch, words=words)
 
@@ -215,16 +222,16 @@ def straight(n_source: int, n_target: int, n: int) -> Array:
     return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
 
 
-def _asked(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> Asked:
+def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTrials:
     """Ask every word of the target that has a pair for its words of the source."""
     n_source = len(row.texts.source_words)
     n_target = len(row.texts.target_words)
     longest = pieces == pieces.max()
-    return Asked(
+    return RowTrials(
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
-        places=np.arange(max(n_source, n_target)),
-        origin=straight(n_source, n_target, n_target),
-        last=n_source - 1,
+        positions=np.arange(max(n_source, n_target)),
+        offset_origin=straight(n_source, n_target, n_target),
+        last_word=n_source - 1,
         uniform=lambda query, target: longest[target] / longest.sum(),
     )

@@ -34,8 +34,8 @@ _OUTSIDE = {"O", "o"}  # What tags call a word outside of all entities.
 Entity = tuple[str, int, int]  # Its type, its first word and its last.
 Mark = tuple[str, str]  # One of the letters below, and the type.
 
-_BEGINS = "BSUW"  # Marks at which an entity begins.
-_ENDS = "ELSUW"  # Marks at which one ends.
+_BEGINNING = "BSUW"  # Marks at which an entity begins.
+_ENDING = "ELSUW"  # Marks at which one ends.
 #: The marks of each scheme. Some fit several, which read them alike: the first counts.
 _SCHEMES = {
     "IO": "I",
@@ -54,7 +54,7 @@ _BEFORE = (
 )
 _BEHIND = (re.compile(r"(?P<type>.+)[-_](?P<mark>[^\W\d_])"),)
 #: Words for a place in an entity, which no known scheme writes out.
-_PLACE = re.compile("beg|begin|start|in|inside|mid|middle|cont|end")
+_POSITION = re.compile("beg|begin|start|in|inside|mid|middle|cont|end")
 #: Labels of models that are no tags: padding, special tokens, later pieces of a word, no name.
 _NO_TAG = re.compile(r"\W*(x|pad|cls|sep|unk|mask|ignored?|none|null|label_\d+)?\W*", re.I)
 
@@ -69,24 +69,24 @@ class Scheme:
 
     def entities(self, tags: Sequence[str]) -> set[Entity]:
         """Read the entities of a sentence."""
-        found: set[Entity] = set()
-        open_kind = ""  # The type of the entity that goes on, and its first word.
-        open_at: int | None = None
+        entities: set[Entity] = set()
+        open_kind = ""  # The type of the entity that goes on
+        first_word: int | None = None  # Its first word; None where none goes on
         for i, tag in enumerate(tags):
             mark, kind = self.marks.get(tag, ("", ""))
-            continues = bool(mark) and mark not in _BEGINS and kind == open_kind
-            if open_at is not None and not continues:
-                found.add((open_kind, open_at, i - 1))
-                open_at = None
-            if mark and open_at is None:
+            continues = bool(mark) and mark not in _BEGINNING and kind == open_kind
+            if first_word is not None and not continues:
+                entities.add((open_kind, first_word, i - 1))
+                first_word = None
+            if mark and first_word is None:
                 open_kind = kind
-                open_at = i
-            if open_at is not None and mark in _ENDS:
-                found.add((open_kind, open_at, i))
-                open_at = None
-        if open_at is not None:
-            found.add((open_kind, open_at, len(tags) - 1))
-        return found
+                first_word = i
+            if first_word is not None and mark in _ENDING:
+                entities.add((open_kind, first_word, i))
+                first_word = None
+        if first_word is not None:
+            entities.add((open_kind, first_word, len(tags) - 1))
+        return entities
 
     @property
     def family(self) -> str:
@@ -103,28 +103,30 @@ class Scheme:
     ) -> list[str | None]:
         """Write the tags of a sentence; None where there is no tag that a word should have."""
         tag_of = {mark: tag for tag, mark in self.marks.items()}
-        begin, inside, end, single = self._letters_by_place()
+        first_mark, inner_mark, last_mark, single_mark = self._marks_by_position()
         tags: list[str | None] = [outside] * n_words
         for kind, first, last in entities:
             for word in range(first, last + 1):
-                tags[word] = tag_of.get((inside, kind))
-            tags[first] = tag_of.get((begin, kind))
-            tags[last] = tag_of.get((end, kind))
+                tags[word] = tag_of.get((inner_mark, kind))
+            tags[first] = tag_of.get((first_mark, kind))
+            tags[last] = tag_of.get((last_mark, kind))
             if first == last:
-                tags[first] = tag_of.get((single, kind))
+                tags[first] = tag_of.get((single_mark, kind))
         return tags
 
-    def _letters_by_place(self) -> tuple[str, str, str, str]:
-        """Return the marks of a first word, those inside, a last word and a single one."""
+    def _marks_by_position(self) -> tuple[str, str, str, str]:
+        """Return the marks of an entity's first word, inner words, last word and only word."""
 
-        def first_of(choice: str, otherwise: str) -> str:
-            return next((letter for letter in choice if letter in self.letters), otherwise)
+        def first_used(letters: str, otherwise: str) -> str:
+            return next((letter for letter in letters if letter in self.letters), otherwise)
 
-        inside = first_of("IM", "I")
-        begin = first_of("B", inside)
-        end = first_of("EL", inside)
-        single = first_of("SUW", end if begin == inside else begin)
-        return begin, inside, end, single
+        inner_mark = first_used("IM", "I")
+        first_mark = first_used("B", inner_mark)
+        last_mark = first_used("EL", inner_mark)
+        # Where nothing marks a first word, as in IOE, a single word is marked as the last one.
+        like_single = last_mark if first_mark == inner_mark else first_mark
+        single_mark = first_used("SUW", like_single)
+        return first_mark, inner_mark, last_mark, single_mark
 
 
 def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
@@ -135,29 +137,34 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     sentences = list(tags)
     counts = Counter(chain(*sentences))
     outside = _OUTSIDE & {*counts}
-    others = [tag for tag in counts if tag not in outside]
-    if not others:
+    entity_tags = [tag for tag in counts if tag not in outside]
+    if not entity_tags:
         return None
+
+    # Every tag has a mark.
     for patterns in (_BEFORE, _BEHIND):
-        marks = _marks(others, patterns)
+        marks = _marks(entity_tags, patterns)
         letters = {letter for letter, _ in marks.values()}
-        if len(marks) < len(others):
+        if len(marks) < len(entity_tags) or not (outside or letters & {"B", "I"}):
             continue
-        if (family := _family(letters)) and (outside or letters & {"B", "I"}):
-            scheme = Scheme(family, marks)
-            return replace(scheme, name=_numbered(scheme, sentences))
-        if outside or letters & {"B", "I"}:
-            raise _unknown(CorpusError, name, others)
+        family = _family(letters)
+        if not family:
+            raise _unknown(CorpusError, name, entity_tags)
+        scheme = Scheme(family, marks)
+        return replace(scheme, name=_numbered(scheme, sentences))
+
     # Some tags are marked and others are not, or in words.
-    some = list(_marks(others, _BEFORE).values())
+    marked = list(_marks(entity_tags, _BEFORE).values())
     if outside:
-        some += _marks(others, _BEHIND).values()
-    in_words = outside and any(_names_a_place(tag) for tag in others)
-    if in_words or any(letter in "BI" for letter, _ in some):
-        raise _unknown(CorpusError, name, others)
+        marked += _marks(entity_tags, _BEHIND).values()
+    in_words = outside and any(_names_a_position(tag) for tag in entity_tags)
+    if in_words or any(letter in "BI" for letter, _ in marked):
+        raise _unknown(CorpusError, name, entity_tags)
+
+    # Types alone.
     commonest = max(counts, key=lambda tag: counts[tag], default="")
     if commonest in outside:
-        return Scheme("IO", {tag: ("I", tag) for tag in others})
+        return Scheme("IO", {tag: ("I", tag) for tag in entity_tags})
     return None
 
 
@@ -168,17 +175,20 @@ def scheme_of_model(name: str, labels: Iterable[str]) -> Scheme | None:
     """
     labels = list(labels)
     has_outside = bool(_OUTSIDE & {*labels})
-    others = [label for label in labels if label not in _OUTSIDE and not _NO_TAG.fullmatch(label)]
+    entity_labels = [
+        label for label in labels if label not in _OUTSIDE and not _NO_TAG.fullmatch(label)
+    ]
     for patterns in (_BEFORE, _BEHIND):
-        marks = _marks(others, patterns)
-        if marks and len(marks) == len(others):
-            if family := _family({letter for letter, _ in marks.values()}):
-                return Scheme(family, marks)
-            raise _unknown(InputError, f"the labels of {name}", others)
-    if any(letter in "BI" for letter, _ in _marks(others, _BEFORE).values()):
-        raise _unknown(InputError, f"the labels of {name}", others)
-    if has_outside and others:
-        return Scheme("IO", {label: ("I", label) for label in others})
+        marks = _marks(entity_labels, patterns)
+        if marks and len(marks) == len(entity_labels):
+            family = _family({letter for letter, _ in marks.values()})
+            if not family:
+                raise _unknown(InputError, f"the labels of {name}", entity_labels)
+            return Scheme(family, marks)
+    if any(letter in "BI" for letter, _ in _marks(entity_labels, _BEFORE).values()):
+        raise _unknown(InputError, f"the labels of {name}", entity_labels)
+    if has_outside and entity_labels:
+        return Scheme("IO", {label: ("I", label) for label in entity_labels})
     return None
 
 
@@ -194,7 +204,9 @@ def _marks(tags: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> dict[str
 
 def _family(letters: set[str]) -> str:
     """Return the first scheme that has all these marks; empty where none does."""
-    return next((name for name, marks in _SCHEMES.items() if letters and letters <= {*marks}), "")
+    if not letters:
+        return ""
+    return next((name for name, marks in _SCHEMES.items() if letters <= {*marks}), "")
 
 
 def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
@@ -204,37 +216,45 @@ def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
     """
     if scheme.name not in ("IOB", "IOE"):
         return scheme.name
-    from_left = scheme.name == "IOB"
-    alone: set[str] = set()  # The marks of first (last) words that touch no entity of their type.
+    #: Marks of first words (IOE: of last words) that touch no entity of their type
+    marks_alone: set[str] = set()
     for sentence in sentences:
-        before = ""
-        for tag in sentence if from_left else reversed(sentence):
-            mark, kind = scheme.marks.get(tag, ("", ""))
-            if mark and (not before or scheme.marks[before][1] != kind):
-                alone.add(mark)
-            before = tag if mark else ""
-    if "I" not in alone:
+        in_order = list(sentence)
+        if scheme.name == "IOE":
+            in_order.reverse()
+        kind_before = None
+        for tag in in_order:
+            mark, kind = scheme.marks.get(tag, ("", None))
+            if mark and kind != kind_before:
+                marks_alone.add(mark)
+            kind_before = kind
+    if "I" not in marks_alone:
         return f"{scheme.name}2"
-    if alone == {"I"}:
+    if marks_alone == {"I"}:
         return f"{scheme.name}1"
     return f"{scheme.name} (rules 1 and 2 mixed)"
 
 
-def _names_a_place(tag: str) -> bool:
+def _names_a_position(tag: str) -> bool:
     """Whether a tag begins or ends with a word for a place in an entity, as in START-PER."""
-    parts = re.split("[-_]", tag.lower())
-    return len(parts) > 1 and any(_PLACE.fullmatch(part) for part in (parts[0], parts[-1]))
+    first, *later = re.split("[-_]", tag.lower())
+    if not later:
+        return False
+    return bool(_POSITION.fullmatch(first) or _POSITION.fullmatch(later[-1]))
 
 
 def _unknown(kind: type[HeadscopeError], name: str, tags: Sequence[str]) -> HeadscopeError:
-    few = ", ".join(tags[:8]) + ", ..." * (len(tags) > 8)
+    """Return the error for tags that mark entities in a way that nobody knows."""
+    few = ", ".join(tags[:8])
+    if len(tags) > 8:
+        few += ", ..."
     return kind(
         f"{name}: the tags {few} follow no scheme of entities that is known; write them in one of "
         f"{_KNOWN}, with O for words outside."
     )
 
 
-# The tags of a file, and the labels of a model.
+# --- the tags of a file, and the labels of a model ---
 
 
 def in_labels_of(
@@ -251,20 +271,22 @@ def in_labels_of(
     if are_numbers:
         name_of = {str(number): name for number, name in labels.items()}
         tags = tuple(tuple(name_of.get(tag, tag) for tag in sentence) for sentence in tags)
-    theirs = scheme_of_file(examples.name, tags)
-    ours = None if theirs is None else scheme_of_model(model, labels.values())
-    if theirs is None or ours is None:
+    file_scheme = scheme_of_file(examples.name, tags)
+    if file_scheme is None:
         return examples, None
-    notes = [_reading(theirs)]
-    if are_numbers or _is_written_in(theirs, ours, labels.values()):
-        if ours.family == "IOB" and theirs.name not in ("IO", "IOB2"):
+    model_scheme = scheme_of_model(model, labels.values())
+    if model_scheme is None:
+        return examples, None
+    if are_numbers or _is_written_in(file_scheme, model_scheme, labels.values()):
+        notes = [_reading(file_scheme)]
+        if model_scheme.family == "IOB" and file_scheme.name not in ("IO", "IOB2"):
             notes.append(
                 "The accuracy over words compares tags as they are written: a model of IOB2 "
                 "loses where an entity begins, though not in F1."
             )
-        return replace(examples, notes=(*examples.notes, *notes)), ours
+        return replace(examples, notes=(*examples.notes, *notes)), model_scheme
     outside = next((label for label in labels.values() if label in _OUTSIDE), None)
-    return _rewritten(examples, theirs, ours, outside, model), ours
+    return _rewritten(examples, file_scheme, model_scheme, outside, model), model_scheme
 
 
 def _reading(scheme: Scheme) -> str:
@@ -277,47 +299,51 @@ def _reading(scheme: Scheme) -> str:
     )
 
 
-def _is_written_in(theirs: Scheme, ours: Scheme, labels: Iterable[str]) -> bool:
+def _is_written_in(file_scheme: Scheme, model_scheme: Scheme, labels: Iterable[str]) -> bool:
     """Whether a file's tags are a model's labels, in the same scheme.
 
     A file that has I- alone may be written in IOB1 as well as in IO.
     """
-    known = {label.lower() for label in labels}
-    is_spelled = all(tag.lower() in known for tag in theirs.marks)
-    same = theirs.family == ours.family or (theirs.family, ours.family) == ("IO", "IOB")
-    return is_spelled and same
+    known_labels = {label.lower() for label in labels}
+    is_spelled = all(tag.lower() in known_labels for tag in file_scheme.marks)
+    families = (file_scheme.family, model_scheme.family)
+    return is_spelled and (families[0] == families[1] or families == ("IO", "IOB"))
 
 
 def _rewritten(
-    examples: Examples, theirs: Scheme, ours: Scheme, outside: str | None, model: str
+    examples: Examples,
+    file_scheme: Scheme,
+    model_scheme: Scheme,
+    outside: str | None,
+    model: str,
 ) -> Examples:
     """Write a file's entities in the scheme of a model's labels, and say so."""
-    types = _types_of(ours, theirs)
+    types = _model_types(file_scheme, model_scheme)
     if types is None:  # the tag that is unknown is named where labels are numbered
         return examples
     rewritten: list[tuple[str, ...]] = []
-    joined = 0
+    n_joined = 0
     for i, tags in enumerate(examples.tags or ()):
-        found = theirs.entities(tags)
-        entities = {(types[kind], first, last) for kind, first, last in found}
-        written = ours.written(entities, len(tags), outside)
-        if None in written:
-            word = written.index(None)
+        in_file = file_scheme.entities(tags)
+        entities = {(types[kind], first, last) for kind, first, last in in_file}
+        model_tags = model_scheme.written(entities, len(tags), outside)
+        if None in model_tags:
+            word = model_tags.index(None)
             raise InputError(
-                f"{examples.where(i)}: {model} has no label in its scheme, {ours.name}, for word "
-                f"{word + 1} of the sentence, tagged {tags[word]!r}; give a model whose labels "
-                "cover the tags."
+                f"{examples.where(i)}: {model} has no label in its scheme, {model_scheme.name}, "
+                f"for word {word + 1} of the sentence, tagged {tags[word]!r}; give a model whose "
+                "labels cover the tags."
             )
-        row = tuple(tag for tag in written if tag is not None)
-        joined += len(entities) - len(ours.entities(row))
+        row = tuple(tag for tag in model_tags if tag is not None)
+        n_joined += len(entities) - len(model_scheme.entities(row))
         rewritten.append(row)
-    notes = [_reading(theirs)]
+    notes = [_reading(file_scheme)]
     if tuple(rewritten) != examples.tags:
-        notes.append(f"The file's tags were rewritten in the model's scheme, {ours.name}.")
-    if joined:
+        notes.append(f"The file's tags were rewritten in the model's scheme, {model_scheme.name}.")
+    if n_joined:
         notes.append(
-            f"{joined:,} entities follow another of their type without a gap and count as one with "
-            f"it, since {ours.name} cannot tell them apart."
+            f"{n_joined:,} entities follow another of their type without a gap and count as one "
+            f"with it, since {model_scheme.name} cannot tell them apart."
         )
     return replace(
         examples,
@@ -327,14 +353,14 @@ def _rewritten(
     )
 
 
-def _types_of(ours: Scheme, theirs: Scheme) -> dict[str, str] | None:
+def _model_types(file_scheme: Scheme, model_scheme: Scheme) -> dict[str, str] | None:
     """Return what a model calls each type of a file, in any case; None if it lacks one."""
-    names = {kind for _, kind in ours.marks.values()}
-    in_one_case = Counter(kind.lower() for kind in names)
-    any_case = {kind.lower(): kind for kind in names if in_one_case[kind.lower()] == 1}
+    names = {kind for _, kind in model_scheme.marks.values()}
+    n_spellings = Counter(kind.lower() for kind in names)
+    in_any_case = {kind.lower(): kind for kind in names if n_spellings[kind.lower()] == 1}
     types: dict[str, str] = {}
-    for _, kind in theirs.marks.values():
-        name = kind if kind in names else any_case.get(kind.lower())
+    for _, kind in file_scheme.marks.values():
+        name = kind if kind in names else in_any_case.get(kind.lower())
         if name is None:
             return None
         types[kind] = name

@@ -15,15 +15,18 @@ from typing import Any
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of_file
-from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns
+from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns, Record
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.files import text_key
-from headscope.data.tables import TRANSLATIONS, Record, notes_on, number_in, read_records
+from headscope.data.tables import TRANSLATIONS, notes_on, number_in, read_records
 
 #: Tasks that the built-in sample cannot show, and what their file holds.
 TASK_FILES = {
-    **{"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"},
-    **{"retrieval": "queries, documents and relevance", "rerank": "queries and documents"},
+    "classification": "labels",
+    "similarity": "labels",
+    "seq2seq": "sources and targets",
+    "retrieval": "queries, documents and relevance",
+    "rerank": "queries and documents",
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
@@ -124,25 +127,29 @@ class Examples:
 
     def with_documents(self, indices: Sequence[int]) -> Examples:
         """Keep some documents, renumbered, with what is judged of them."""
-        new = {index: i for i, index in enumerate(indices)}
-        relevance = self.relevance
-        candidates = self.candidates
-        if relevance is not None:
+        new_index = {index: i for i, index in enumerate(indices)}
+        relevance = None
+        if self.relevance is not None:
             relevance = tuple(
-                {new[index]: grade for index, grade in grades.items() if index in new}
-                for grades in relevance
+                {new_index[index]: grade for index, grade in grades.items() if index in new_index}
+                for grades in self.relevance
             )
-        if candidates is not None:
+        candidates = None
+        if self.candidates is not None:
             candidates = tuple(
-                tuple(new[index] for index in query if index in new) for query in candidates
+                tuple(new_index[index] for index in indices_of_query if index in new_index)
+                for indices_of_query in self.candidates
             )
         documents = tuple(self.documents[index] for index in indices)
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
     def can_be_ranked(self, query: int, fewest: int = 2) -> bool:
         """Whether a query has a relevant document, where that is known, and enough to order."""
-        relevant = self.relevance is None or max(self.relevance[query].values(), default=0.0) > 0
-        return relevant and (self.candidates is None or len(self.candidates[query]) >= fewest)
+        if self.relevance is not None:
+            best_grade = max(self.relevance[query].values(), default=0.0)
+            if best_grade <= 0:
+                return False
+        return self.candidates is None or len(self.candidates[query]) >= fewest
 
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
@@ -185,19 +192,21 @@ def read_translations(path: str | Path) -> Examples:
     row of two columns is a source and its target. White space around either is no part of it.
     """
     examples, _ = _read(path, TRANSLATIONS, "source", "target")
-    first, second = (map(str.strip, texts or ()) for texts in (examples.first, examples.second))
-    return replace(examples, first=tuple(first), second=tuple(second))
+    sources = tuple(text.strip() for text in examples.first)
+    targets = tuple(text.strip() for text in examples.second or ())
+    return replace(examples, first=sources, second=targets)
 
 
 def _read(
     path: str | Path, columns: Columns, first: str, second: str | None = None
 ) -> tuple[Examples, list[Record]]:
+    """Read a table whose columns ``first`` and ``second`` hold texts; return its records too."""
     path = Path(path)
     rows = list(read_records(path, columns))
     check_size(path, len(rows))
     examples = Examples(
-        str(path),
-        sha256_of_file(path),
+        name=str(path),
+        sha256=sha256_of_file(path),
         first=tuple(cells[first] for _, cells in rows),
         second=None if second is None else tuple(cells[second] for _, cells in rows),
         lines=tuple(line for line, _ in rows),
@@ -225,16 +234,16 @@ def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
 def check_size(name: str | Path, n: int) -> None:
     """Refuse less than two examples."""
     if n < 2:
+        count = "one example" if n else "no example"
         raise CorpusError(
-            f"{name} holds {'one example' if n else 'no example'}; at least two (better hundreds) "
-            "are needed to measure anything."
+            f"{name} holds {count}; at least two (better hundreds) are needed to measure anything."
         )
 
 
-# Calibration data without the sentences that they share with evaluation data.
+# --- calibration data without the sentences that they share with evaluation data ---
 #
 # What heads are chosen on, repaired with or tuned on must not be what they are measured on. Data
-# are compared sentence by sentence, whatever files they came in: each side of a pair, each query
+# are compared sentence by sentence, whatever files they came in: each text of a pair, each query
 # and each document is a sentence of its own. A reordered, shortened or re-paired copy of a file has
 # another hash and other pairs, but the same sentences.
 
@@ -246,7 +255,7 @@ def normalised(sentences: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Unshared:
-    """What is left of calibration data, and what was left out of them."""
+    """Calibration data without shared sentences, and how many were left out."""
 
     examples: Examples
     dropped: int  # Examples, and documents, that hold a shared sentence
@@ -261,29 +270,45 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
 
     Documents that are shared go too; a query stays if a document that is relevant to it does.
     """
-    theirs, ours = (normalised((*e.texts, *e.documents)) for e in (evaluation, examples))
-    common = theirs & ours
+    evaluation_sentences = _sentences_of(evaluation)
+    common = evaluation_sentences & _sentences_of(examples)
     second = examples.second or ("",) * len(examples)
-    both = zip(examples.first, second, strict=True)
-    rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
-    left = examples.pick(rows)
-    documents = range(len(examples.documents))
+    pairs = zip(examples.first, second, strict=True)
+    unshared_rows = [i for i, pair in enumerate(pairs) if common.isdisjoint(normalised(pair))]
+    unshared = examples.pick(unshared_rows)
     if examples.documents:
-        unshared = [i for i in documents if common.isdisjoint(normalised([examples.documents[i]]))]
-        left = left.with_documents(unshared)
-        left = left.pick([i for i in range(len(left)) if left.can_be_ranked(i)])
-    if common and len(left) < 2:
-        return Unshared(examples, 0, len(common), len(theirs), same=True)
-    dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
-    return Unshared(left, dropped, len(common), len(theirs), same=False)
+        unshared_documents = [
+            i
+            for i, document in enumerate(examples.documents)
+            if common.isdisjoint(normalised([document]))
+        ]
+        unshared = unshared.with_documents(unshared_documents)
+        unshared = unshared.pick([i for i in range(len(unshared)) if unshared.can_be_ranked(i)])
+    dropped_examples = len(examples) - len(unshared)
+    dropped_documents = len(examples.documents) - len(unshared.documents)
+    too_few = bool(common) and len(unshared) < 2
+    return Unshared(
+        examples=examples if too_few else unshared,
+        dropped=0 if too_few else dropped_examples + dropped_documents,
+        shared=len(common),
+        sentences=len(evaluation_sentences),
+        same=too_few,
+    )
+
+
+def _sentences_of(examples: Examples) -> set[str]:
+    """Return the different sentences of examples, documents included."""
+    return normalised((*examples.texts, *examples.documents))
 
 
 def lines_without_shared(text: Corpus, evaluation: Examples) -> Corpus:
     """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
-    theirs = normalised((*evaluation.texts, *evaluation.documents))
+    evaluation_sentences = _sentences_of(evaluation)
 
     def read() -> Iterator[str]:
-        return (line for line in text.lines() if theirs.isdisjoint(normalised([line])))
+        return (
+            line for line in text.lines() if evaluation_sentences.isdisjoint(normalised([line]))
+        )
 
     n_lines = sum(1 for _ in read())
     return replace(text, n_sentences=n_lines, read=read) if n_lines else text

@@ -164,9 +164,9 @@ class LastOther(Generic[Item]):
     def before(self, item: Item, size: Hashable, text: Hashable) -> Item | None:
         """Return that other item, None if there is none, and remember this one."""
         latest = self._latest.get(size, [])
-        others = [earlier for earlier in latest if earlier[0] != text]
-        self._latest[size] = [(text, item), *others[:1]]
-        return others[0][1] if others else None
+        with_other_text = [pair for pair in latest if pair[0] != text]
+        self._latest[size] = [(text, item), *with_other_text[:1]]
+        return with_other_text[0][1] if with_other_text else None
 
 
 def is_punctuation(word: str) -> bool:
@@ -188,9 +188,9 @@ def punctuation_spans(text: str) -> list[bool]:
     return marks
 
 
+# --- reading files ---
+
 TREEBANKS = (".conllu", ".conll", ".conllup")  # Endings of treebanks.
-
-
 #: First bytes of files that hold no text: what they are, and what to do with them.
 _NO_TEXT = (
     (b"\x1f\x8b", "compressed (gzip)", "unpack it first (gunzip)"),
@@ -281,12 +281,11 @@ def _line_end(path: Path, encoding: str) -> str:
 
 def read_prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text that are not blank; refuse the columns of a treebank."""
-    rows = 0
+    n_tree_rows = 0
     for number, line in read_filled(path):
-        cells = line.split("\t")  # A row of CoNLL-U has ten, the first of them a word's number.
-        if len(cells) == 10 and cells[0].isdecimal():
-            rows += cells[6].isdecimal() or cells[6] == "_"
-        if rows == 2:
+        if _is_tree_row(line):
+            n_tree_rows += 1
+        if n_tree_rows == 2:
             mend = (
                 "give it as treebank in place of text"
                 if path.suffix.lower() in TREEBANKS
@@ -297,6 +296,14 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
                 f"of sentences; {mend}, or give one sentence a line."
             )
         yield number, line
+
+
+def _is_tree_row(line: str) -> bool:
+    """Whether a line has the ten columns of CoNLL-U, with numbers of a word and of its head."""
+    cells = line.split("\t")
+    if len(cells) != 10 or not cells[0].isdecimal():
+        return False
+    return cells[6].isdecimal() or cells[6] == "_"
 
 
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,6 @@ from headscope.data.columns import plain
 from headscope.data.corpus import Corpus
 from headscope.data.files import read_filled
 
-COMMON_WORDS = 10_000  # Most common words of a language that stay unless another number is given
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500
 #: What the second column of a frequency file may be called in a heading.
@@ -49,7 +48,9 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
                     f"{listed}; install it (pip install 'wordfreq[cjk]') or give a file of "
                     "frequencies."
                 ) from None
-    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
+    counts: Counter[str] = Counter()
+    for sentence in corpus:
+        counts.update(word.lower() for word in sentence.words)
     return _from_counts(f"the corpus itself ({corpus.name})", counts)
 
 
@@ -61,9 +62,11 @@ def _from_file(path: Path) -> Frequencies:
             value = float(count)
         except ValueError:
             value = -1.0
-        if number == 1 and value < 0 and tab and plain(count) in _HEADINGS:
+        is_heading = number == 1 and tab and value < 0 and plain(count) in _HEADINGS
+        if is_heading:
             continue
-        if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
+        is_word = bool(tab and word) and "\t" not in word
+        if not is_word or not 0 <= value < float("inf"):
             raise CorpusError(
                 f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
             )
@@ -116,22 +119,3 @@ def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:
     # sorted() is stable: ties keep the order of the source.
     top = sorted(counts, key=lambda word: -counts[word])[:N_FREQUENT]
     return Frequencies(source, lambda word: counts.get(word, 0.0), frozenset(top))
-
-
-def common_words(language: str, count: int) -> list[str]:
-    """Return the ``count`` most common words of a language by wordfreq, in lower case.
-
-    Raises
-    ------
-    InputError
-        If wordfreq has no list of the language.
-    """
-    import wordfreq
-
-    code = wordfreq_list(language)
-    if code is None:
-        raise InputError(
-            f"wordfreq counts no words of the language {language!r}; name another language, or "
-            "keep the words of a file."
-        )
-    return list(wordfreq.top_n_list(code, count))

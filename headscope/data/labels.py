@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
@@ -29,9 +30,9 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
 
 def tag_ids(examples: Examples, id2label: Mapping[int, str], model: str) -> list[tuple[int, ...]]:
     """Return the model's numbers of the tags of every sentence; ``model`` is its name."""
-    tags = [tag for row in examples.tags or () for tag in row]
-    numbers = read_labels(examples, tags, id2label, "tag", model)
-    return [tuple(numbers[tag] for tag in row) for row in examples.tags or ()]
+    sentences = examples.tags or ()
+    numbers = read_labels(examples, chain(*sentences), id2label, "tag", model)
+    return [tuple(numbers[tag] for tag in sentence) for sentence in sentences]
 
 
 def read_labels(
@@ -47,7 +48,8 @@ def read_labels(
     both, and where both fit and disagree.
     """
     different = tuple(dict.fromkeys((*labels, *examples.all_labels)))
-    different = tuple(x for x in different if kind == "tag" or not is_missing(x, names))
+    if kind != "tag":
+        different = tuple(label for label in different if not is_missing(label, names))
     numbers = _numbers(different, names, f"{examples.name}: ", kind, model)
     if numbers is not None:
         return numbers
@@ -105,12 +107,12 @@ def _by_name(labels: Iterable[str], names: Mapping[int, str]) -> dict[str, int]:
     for number, name in names.items():
         exact.setdefault(name, []).append(number)
         folded.setdefault(name.casefold(), []).append(number)
-    found = {}
+    number_of = {}
     for label in labels:
-        alike = exact.get(label) or folded.get(label.casefold(), [])
-        if len(alike) == 1:
-            found[label] = alike[0]
-    return found
+        numbers = exact.get(label) or folded.get(label.casefold(), [])
+        if len(numbers) == 1:
+            number_of[label] = numbers[0]
+    return number_of
 
 
 def _by_number(labels: tuple[str, ...], names: Mapping[int, str]) -> dict[str, int]:
@@ -144,9 +146,9 @@ def with_labels(examples: Examples, names: Mapping[int, str] | None) -> Examples
     missing = [label for label in labels if is_missing(label, names)]
     if not missing:
         return examples
-    others = [label for label in labels if label not in NO_LABEL]
+    filled = [label for label in labels if label not in NO_LABEL]
     unclear = names is None and any(label.startswith("-1") for label in missing)
-    if unclear and all(map(_NUMBER.fullmatch, others)):
+    if unclear and all(map(_NUMBER.fullmatch, filled)):
         raise CorpusError(
             f"{_where(examples, missing[0])}: the label {missing[0]} may be a class or say that "
             "there is none; leave these rows out, or name the classes by words."

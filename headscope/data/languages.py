@@ -42,7 +42,7 @@ def language_codes(tokenizer: Any) -> dict[str, int]:
     """Return the token id of every language code among a tokenizer's special and added tokens."""
     if tokenizer is None:
         return {}
-    others = {str(token) for token in tokenizer.special_tokens_map.values()}
-    named = {*map(str, tokenizer.all_special_tokens), *tokenizer.get_added_vocab()}
-    codes = sorted(token for token in named - others if _CODE.fullmatch(token))
+    roles = {str(token) for token in tokenizer.special_tokens_map.values()}  # CLS, SEP, ...
+    added = {*map(str, tokenizer.all_special_tokens), *tokenizer.get_added_vocab()}
+    codes = sorted(token for token in added - roles if _CODE.fullmatch(token))
     return {code: int(tokenizer.convert_tokens_to_ids(code)) for code in codes}

@@ -28,12 +28,12 @@ SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one 
 IntArray = NDArray[np.int64]
 
 
-class Side(NamedTuple):
-    """What one stack reads of a text: its tokens, without special ones, and those around them."""
+class TokenStream(NamedTuple):
+    """A text as one stack reads it: a stream of tokens, cut into windows."""
 
-    tokens: NDArray[np.int32]  # (tokens of the whole text,)
-    before: tuple[int, ...]  # before, after: The special tokens around each window
-    after: tuple[int, ...]
+    tokens: NDArray[np.int32]  # (tokens of the whole text,), without special ones
+    before: tuple[int, ...]  # Special tokens that every window begins with
+    after: tuple[int, ...]  # Special tokens that every window ends in
     starts: Sequence[int]  # Where each window begins among the tokens
 
 
@@ -41,41 +41,42 @@ class Side(NamedTuple):
 class Windows:
     """All windows of one text; only its token streams are held, four bytes a token.
 
-    Of pairs the targets are a second side. Consecutive pairs are joined, sources with sources and
-    targets with targets, until both sides fill a window; what is too much of either is left out,
+    Of pairs the targets are a second stream. Consecutive pairs are joined, sources with sources and
+    targets with targets, until both streams fill a window; what is too much of either is left out,
     and the next window starts with the next pair. So both windows hold the same pairs, as far as
     they go.
     """
 
-    name: str  # name, sha256: Of the text
-    sha256: str
+    name: str  # Of the text
+    sha256: str  # Of the text
     length: int  # Tokens of every window, special ones included: n
-    sides: tuple[Side, ...] = field(repr=False)
+    streams: tuple[TokenStream, ...] = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.sides[0].starts)
+        return len(self.streams[0].starts)
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
-        """Return what a model reads of some windows: token ids of each side, (windows, n)."""
-        return tuple(self.batch(windows, number) for number in range(len(self.sides)))
+        """Return what a model reads of some windows: token ids of each stream, (windows, n)."""
+        return tuple(self.batch(windows, number) for number in range(len(self.streams)))
 
     def batch(self, windows: Sequence[int] | IntArray, number: int = 0) -> IntArray:
-        """Return the token ids of some windows on one side, by default the first: (windows, n)."""
-        side = self.sides[number]
-        first = len(side.before)
-        last = self.length - len(side.after)
+        """Return the token ids of some windows of one stream (0: the sources): (windows, n)."""
+        stream = self.streams[number]
+        content_start = len(stream.before)
+        content_stop = self.length - len(stream.after)
         ids = np.empty((len(windows), self.length), dtype=np.int64)
-        ids[:, :first] = side.before
-        ids[:, last:] = side.after
+        ids[:, :content_start] = stream.before
+        ids[:, content_stop:] = stream.after
         for row, window in zip(ids, windows, strict=True):
-            start = side.starts[window]
-            row[first:last] = side.tokens[start : start + last - first]
+            start = stream.starts[window]
+            stop = start + content_stop - content_start
+            row[content_start:content_stop] = stream.tokens[start:stop]
         return ids
 
     def content(self, stack: str) -> slice:
         """Return the query positions of a stack that are no special token."""
-        side = self.sides[0 if stack == "encoder" else -1]
-        return slice(len(side.before), self.length - len(side.after))
+        stream = self.streams[0] if stack == "encoder" else self.streams[-1]
+        return slice(len(stream.before), self.length - len(stream.after))
 
     def spread(self, sequences: int | None = None) -> IntArray:
         """Return indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
@@ -109,50 +110,65 @@ def pack_pairs(
     and perhaps a language code.
     """
     check_length(length, model.max_length, model.name)
-    around = frame(model, length)
-    of_target = length - len(before_target)
-    sources = array.array("i")
-    targets = array.array("i")
-    starts = [(0, 0)]
+    source_frame = frame(model, length)
+    target_width = length - len(before_target)
+
+    # Read all tokens, and note where a new window of both begins.
     assert corpus.pairs is not None
-    first, second = tee(corpus.pairs())
-    both = zip(
-        tokenise(model, (source for source, _ in first), special=False),
-        tokenise(model, (target for _, target in second), targets=True),
+    pairs_for_sources, pairs_for_targets = tee(corpus.pairs())
+    encodings = zip(
+        tokenise(model, (source for source, _ in pairs_for_sources), special=False),
+        tokenise(model, (target for _, target in pairs_for_targets), targets=True),
         strict=True,
     )
-    for source, target in both:
-        sources.extend(source.ids)
+    source_tokens = array.array("i")
+    target_tokens = array.array("i")
+    source_starts = [0]
+    target_starts = [0]
+    for source, target in encodings:
+        source_tokens.extend(source.ids)
         marked = zip(target.ids, target.special_tokens_mask, strict=True)
-        targets.extend(token for token, special in marked if not special)
-        began = starts[-1]
-        if len(sources) - began[0] >= around.width and len(targets) - began[1] >= of_target:
-            starts.append((len(sources), len(targets)))
-    if len(starts) < 2:
+        target_tokens.extend(token for token, is_special in marked if not is_special)
+        n_source = len(source_tokens) - source_starts[-1]
+        n_target = len(target_tokens) - target_starts[-1]
+        if n_source >= source_frame.width and n_target >= target_width:
+            source_starts.append(len(source_tokens))
+            target_starts.append(len(target_tokens))
+    if len(source_starts) < 2:
         raise CorpusError(
-            f"{corpus.name} is too short: its {corpus.n_pairs} pairs have {len(sources):,} source "
-            f"and {len(targets):,} target tokens, and one window takes {around.width:,} and "
-            f"{of_target:,}; give more pairs or a smaller length."
+            f"{corpus.name} is too short: its {corpus.n_pairs} pairs have {len(source_tokens):,} "
+            f"source and {len(target_tokens):,} target tokens, and one window takes "
+            f"{source_frame.width:,} and {target_width:,}; give more pairs or a smaller length."
         )
-    source_starts, target_starts = zip(*starts[:-1], strict=True)
-    sides = (
-        Side(np.frombuffer(sources, np.int32), around.before, around.after, source_starts),
-        Side(np.frombuffer(targets, np.int32), before_target, (), target_starts),
+
+    # The last start is that of a window which is not full.
+    sources = TokenStream(
+        tokens=np.frombuffer(source_tokens, np.int32),
+        before=source_frame.before,
+        after=source_frame.after,
+        starts=tuple(source_starts[:-1]),
     )
-    return Windows(corpus.name, corpus.sha256, length, sides)
+    targets = TokenStream(
+        tokens=np.frombuffer(target_tokens, np.int32),
+        before=before_target,
+        after=(),
+        starts=tuple(target_starts[:-1]),
+    )
+    return Windows(corpus.name, corpus.sha256, length, (sources, targets))
 
 
 def pack(text: Corpus, model: TextModel, length: int) -> Windows:
     """Cut a text into windows of exactly ``length`` tokens, special ones included."""
     check_length(length, model.max_length, model.name)
-    around = frame(model, length)
-    stream = np.array(array.array("i", token_stream(model, text.lines())), dtype=np.int32)
-    starts = range(0, len(stream) - around.width + 1, around.width)
+    text_frame = frame(model, length)
+    width = text_frame.width
+    tokens = np.array(array.array("i", token_stream(model, text.lines())), dtype=np.int32)
+    starts = range(0, len(tokens) - width + 1, width)
     if not starts:
         raise CorpusError(
-            f"{text.name} is too short: it has {len(stream):,} tokens, and one sequence of "
-            f"{length} takes {around.width:,} besides {length - around.width} special ones; give "
+            f"{text.name} is too short: it has {len(tokens):,} tokens, and one sequence of "
+            f"{length} takes {width:,} besides {length - width} special ones; give "
             "a longer text or a smaller length."
         )
-    side = Side(stream, around.before, around.after, starts)
-    return Windows(text.name, text.sha256, length, (side,))
+    stream = TokenStream(tokens, text_frame.before, text_frame.after, starts)
+    return Windows(text.name, text.sha256, length, (stream,))

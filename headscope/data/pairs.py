@@ -26,8 +26,8 @@ from headscope.data.columns import Columns, plain
 from headscope.data.corpus import Corpus, LabelledTexts
 from headscope.data.cross_pairs import corpus_of_labelled, labelled_texts
 from headscope.data.files import Edge, Sentence, Written, read_filled
-from headscope.data.pieces import placed
 from headscope.data.tables import read_records
+from headscope.data.word_pieces import placed
 
 _PAIR = ("from", "to", "label")
 _PAIR_NAMES = {name: (name,) for name in _PAIR}

@@ -40,14 +40,14 @@ CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless mor
 _K1 = 1.2
 _B = 0.75
 _DOCUMENTS = ("document", "doc", "passage", "text")
+_QUERY_TABLES = [Texts("query", document) for document in _DOCUMENTS]
+_QUESTION_TABLES = [Texts("question", document) for document in _DOCUMENTS]
 _TRIPLES = Columns(
     names={"label": ("label", "score", "relevance", "grade")},
     order={2: ("query", "document"), 3: ("query", "document", "label")},
     needed=("query", "document"),
     text_columns=("query", "document"),
-    tables=tuple(
-        Texts(query, document) for query in ("query", "question") for document in _DOCUMENTS
-    ),
+    tables=(*_QUERY_TABLES, *_QUESTION_TABLES),
 )
 #: Lines of corpus.jsonl and queries.jsonl.
 _TEXTS = Columns(
@@ -89,13 +89,14 @@ def with_candidates(examples: Examples) -> Examples:
     """Choose the documents that are to be ordered for each query, where the data name none."""
     if examples.candidates is not None:
         return examples
-    judged = examples.relevance or ({},) * len(examples)
-    best = best_by_bm25(examples.first, examples.documents, CANDIDATES)
-    candidates = tuple(
-        tuple(islice(dict.fromkeys((*sorted(known), *ranked)), max(CANDIDATES, len(known))))
-        for known, ranked in zip(judged, best, strict=True)
-    )
-    return replace(examples, candidates=candidates)
+    grades_of_queries = examples.relevance or ({},) * len(examples)
+    best_of_queries = best_by_bm25(examples.first, examples.documents, CANDIDATES)
+    candidates = []
+    for grades, best in zip(grades_of_queries, best_of_queries, strict=True):
+        judged_first = dict.fromkeys((*sorted(grades), *best))
+        count = max(CANDIDATES, len(grades))
+        candidates.append(tuple(islice(judged_first, count)))
+    return replace(examples, candidates=tuple(candidates))
 
 
 def thinned(examples: Examples, limit: int, seed: int) -> Examples:
@@ -118,12 +119,14 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
         return examples.pick(sorted(chosen))
     if n + len(examples.documents) <= limit:
         return examples
-    few = examples.pick(sorted(order[: max(2, limit // 4)]))
-    relevance = few.relevance or ()
-    wanted = {index for grades in relevance for index, grade in grades.items() if grade > 0}
-    others = [index for index in range(len(examples.documents)) if index not in wanted]
-    more = min(max(limit - len(few) - len(wanted), 0), len(others))
-    return few.with_documents(sorted(wanted | set(rng.sample(others, more))))
+    few_queries = examples.pick(sorted(order[: max(2, limit // 4)]))
+    relevant: set[int] = set()
+    for grades in few_queries.relevance or ():
+        relevant.update(index for index, grade in grades.items() if grade > 0)
+    irrelevant = [index for index in range(len(examples.documents)) if index not in relevant]
+    n_irrelevant = max(limit - len(few_queries) - len(relevant), 0)
+    drawn = rng.sample(irrelevant, min(n_irrelevant, len(irrelevant)))
+    return few_queries.with_documents(sorted(relevant.union(drawn)))
 
 
 def best_by_bm25(
@@ -133,22 +136,27 @@ def best_by_bm25(
 
     Words are runs of letters, digits and underscores in lower case.
     """
+    # Index every word: the documents that hold it, and its saturated frequency in each.
     counts = [Counter(_words(text)) for text in documents]
     lengths = [count.total() for count in counts]
-    mean = sum(lengths) / len(lengths) or 1.0
-    where: dict[str, list[tuple[int, float]]] = {}
+    mean_length = sum(lengths) / len(lengths) or 1.0
+    postings: dict[str, list[tuple[int, float]]] = {}
     for index, count in enumerate(counts):
-        norm = _K1 * (1 - _B + _B * lengths[index] / mean)
-        for word, n in count.items():
-            where.setdefault(word, []).append((index, n * (_K1 + 1) / (n + norm)))
+        norm = _K1 * (1 - _B + _B * lengths[index] / mean_length)
+        for word, frequency in count.items():
+            saturated = frequency * (_K1 + 1) / (frequency + norm)
+            postings.setdefault(word, []).append((index, saturated))
+
+    # Score the documents of each query.
     for query in queries:
         scores = dict.fromkeys(range(len(documents)), 0.0)
         for word in _words(query):
-            hits = where.get(word, [])
+            hits = postings.get(word, [])
             idf = math.log(1 + (len(documents) - len(hits) + 0.5) / (len(hits) + 0.5))
-            for index, weight in hits:
-                scores[index] += idf * weight
-        yield tuple(sorted(scores, key=lambda index: (-scores[index], index))[:k])
+            for index, saturated in hits:
+                scores[index] += idf * saturated
+        ranking = sorted(scores, key=lambda index: (-scores[index], index))
+        yield tuple(ranking[:k])
 
 
 def _words(text: str) -> list[str]:
@@ -156,32 +164,23 @@ def _words(text: str) -> list[str]:
 
 
 def _read(path: Path) -> Examples:
+    """Read any of the three forms; the header of a table says which of two it is."""
     if path.is_dir():
         return _read_folder(path, path / "qrels" / "test.tsv")
     if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
         return _read_folder(path.parents[1], path)
-    names = header_of(path, _TRIPLES) or header_of(path, SCORED)
-    if names is None:  # In CSV without a header the usual rows are those of STS-B.
-        return _read_scored(path) if path.suffix.lower() == ".csv" else _read_triples(path)
-    given = frozenset(map(plain, names))
-    triples = "query" in given or any(texts.fit(given) for texts in _TRIPLES.tables)
-    return _read_triples(path) if triples else _read_scored(path)
+    header = header_of(path, _TRIPLES) or header_of(path, SCORED)
+    if header is None:  # In CSV without a header the usual rows are those of STS-B.
+        are_triples = path.suffix.lower() != ".csv"
+    else:
+        names = frozenset(map(plain, header))
+        are_triples = "query" in names or any(table.fit(names) for table in _TRIPLES.tables)
+    return _read_triples(path) if are_triples else _read_scored(path)
 
 
 def _read_triples(path: Path) -> Examples:
-    rows = list(read_records(path, _TRIPLES))
-    graded = [bool(cells.get("label", "").strip()) for _, cells in rows]
-    if any(graded) and not all(graded):
-        line = rows[graded.index(False)][0]
-        raise CorpusError(f"{path}, line {line}: no label, though other rows have one.")
-    judged: list[_Judged] = [
-        (
-            cells["query"].strip(),
-            cells["document"].strip(),
-            number_in(path, line, "label", cells["label"]) if graded[0] else None,
-        )
-        for line, cells in rows
-    ]
+    """Read rows of query, document and label; those of a query are its candidates."""
+    judged = _judged_rows(path)
     if header_of(path, _TRIPLES) is None:
         _refuse_scores(path, judged)
     queries = {query: query for query, _, _ in judged}
@@ -199,6 +198,20 @@ def _read_triples(path: Path) -> Examples:
     )
 
 
+def _judged_rows(path: Path) -> list[_Judged]:
+    """Read rows of query, document and label; all of them have a label, or none."""
+    rows = list(read_records(path, _TRIPLES))
+    graded = [bool(cells.get("label", "").strip()) for _, cells in rows]
+    if any(graded) and not all(graded):
+        line = rows[graded.index(False)][0]
+        raise CorpusError(f"{path}, line {line}: no label, though other rows have one.")
+    judged: list[_Judged] = []
+    for line, cells in rows:
+        grade = number_in(path, line, "label", cells["label"]) if any(graded) else None
+        judged.append((cells["query"].strip(), cells["document"].strip(), grade))
+    return judged
+
+
 def _refuse_scores(path: Path, judged: Sequence[_Judged]) -> None:
     """Refuse grades with fractions in rows without a header: these may be scored pairs."""
     if any(grade is not None and not grade.is_integer() for _, _, grade in judged):
@@ -211,9 +224,9 @@ def _refuse_scores(path: Path, judged: Sequence[_Judged]) -> None:
 def _read_scored(path: Path) -> Examples:
     """Make queries and documents of scored pairs of sentences."""
     pairs = read_pairs(path)
-    both = zip(pairs.first, pairs.second or (), pairs.scores or (), strict=True)
+    scored = zip(pairs.first, pairs.second or (), pairs.scores or (), strict=True)
     judged: list[_Judged] = [
-        (first.strip(), second.strip(), 1.0) for first, second, score in both if score >= RELEVANT
+        (first.strip(), second.strip(), 1.0) for first, second, score in scored if score >= RELEVANT
     ]
     if not judged:
         raise CorpusError(
@@ -227,14 +240,18 @@ def _read_scored(path: Path) -> Examples:
 
 
 def _read_folder(folder: Path, qrels: Path) -> Examples:
-    files = [folder / "corpus.jsonl", folder / "queries.jsonl"]
-    for file in files:
+    """Read a folder as BEIR has it; grades may be missing."""
+    corpus_file = folder / "corpus.jsonl"
+    query_file = folder / "queries.jsonl"
+    for file in (corpus_file, query_file):
         if not file.exists():
             raise CorpusError(
                 f"{folder} holds no {file.name}; a folder of queries and documents has "
                 "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them."
             )
-    documents, queries = map(_read_texts, files)
+    documents = _read_texts(corpus_file)
+    queries = _read_texts(query_file)
+    files = [corpus_file, query_file]
     judged: list[_Judged] = []
     if qrels.exists():
         files.append(qrels)
@@ -242,12 +259,13 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
             (row["query"], row["document"], number_in(qrels, line, "label", row["label"]))
             for line, row in read_records(qrels, _QRELS)
         ]
-    digest = sha256_of("".join(map(sha256_of_file, files)))
-    if judged and not any(q in queries and d in documents for q, d, _ in judged):
+    in_files = [query in queries and document in documents for query, document, _ in judged]
+    if judged and not any(in_files):
         raise CorpusError(
-            f"{qrels} names no query of {files[1].name} with a document of {files[0].name}; the "
-            "three files do not belong together."
+            f"{qrels} names no query of {query_file.name} with a document of {corpus_file.name}; "
+            "the three files do not belong together."
         )
+    digest = sha256_of("".join(map(sha256_of_file, files)))
     return _joined(str(folder), digest, queries, documents, judged)
 
 
@@ -274,39 +292,44 @@ def _joined(
     check_size(f"{name}, of documents,", len(documents))
     index_of = {document: index for index, document in enumerate(documents)}
     relevance: dict[str, dict[int, float]] = {query: {} for query in queries}
-    unknown = 0
+    n_unknown = 0
     for query, document, grade in judged:
         if query not in relevance or document not in index_of:
-            unknown += 1
-        elif grade is not None:
-            known = relevance[query].get(index_of[document], -math.inf)
-            relevance[query][index_of[document]] = max(known, grade)
+            n_unknown += 1
+        elif grade is not None:  # of several grades the highest counts
+            index = index_of[document]
+            relevance[query][index] = max(relevance[query].get(index, -math.inf), grade)
     note = (
-        f"{unknown:,} of {len(judged):,} judgements are of queries or documents that are not "
+        f"{n_unknown:,} of {len(judged):,} judgements are of queries or documents that are not "
         "there, or are empty; they are left out."
     )
     return Examples(
-        name,
-        sha256,
+        name=name,
+        sha256=sha256,
         first=tuple(queries.values()),
         ids=tuple(queries),
         documents=tuple(documents.values()),
         relevance=tuple(relevance.values()) if any(relevance.values()) else None,
-        notes=(note,) if unknown else (),
+        notes=(note,) if n_unknown else (),
     )
 
 
 def _measurable(examples: Examples, fewest: int = 1) -> Examples:
     """Leave out queries without a relevant document, or with too few that could be ordered."""
     rows = [i for i in range(len(examples)) if examples.can_be_ranked(i, fewest)]
-    reasons = ["no document that is relevant to them"] * (examples.relevance is not None)
-    lack = " or ".join([*reasons, *["only one document"] * (fewest > 1)])
+    reasons = []
+    if examples.relevance is not None:
+        reasons.append("no document that is relevant to them")
+    if fewest > 1:
+        reasons.append("only one document")
+    lack = " or ".join(reasons)
     if len(rows) < 2:
         raise CorpusError(
             f"{examples.name}: {len(rows)} of {len(examples)} queries can be measured, the others "
             f"have {lack}; give two queries or more (better hundreds)."
         )
-    if out := len(examples) - len(rows):
-        note = f"{out:,} of {len(examples):,} queries are left out: they have {lack}."
+    n_left_out = len(examples) - len(rows)
+    if n_left_out:
+        note = f"{n_left_out:,} of {len(examples):,} queries are left out: they have {lack}."
         examples = replace(examples, notes=(*examples.notes, note))
     return examples.pick(rows)

@@ -11,7 +11,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -24,17 +24,18 @@ from headscope.data.columns import (
     SCORES,
     SINGLE,
     SOURCES,
+    TEXT_COLUMNS,
     Columns,
+    Record,
     are_labels,
     is_number,
     listed,
     looks_like_header,
 )
 from headscope.data.files import read_filled, read_lines
+from headscope.data.json_rows import JSON, json_objects, json_records
 
-JSON = (".jsonl", ".ndjson", ".json")  # Endings of files that hold JSON objects.
 TABLES = (".csv", ".tsv", *JSON)  # Endings of files that are read as tables.
-Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
 _Cells = tuple[int, list[str]]  # One row: the line where it ends, and its cells.
 
 csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document; the default is 131,072.
@@ -54,22 +55,11 @@ TRANSLATIONS = Columns(
     order={2: ("source", "target")},
     needed=("source", "target"),
 )
-_TEXT_COLUMNS = (
-    "sentence",
-    "sentence1",
-    "sentence2",
-    "text",
-    "source",
-    "target",
-    "query",
-    "document",
-)
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # A cell in quotes with quotes in it, as CSV has them
 _SEPARATOR_LINE = re.compile("sep=.", re.IGNORECASE)  # What spreadsheets put above a table
-_COMMA = re.compile(r"\s*(?:,\s*|(?=\]))")
 _SEMICOLONS = re.compile(r"\S;\S")
 _FEW = 4  # Rows from which on values that repeat are noticed
-_SEEN = 100  # Rows below the first that show whether it is a header.
+_N_SAMPLE = 100  # Rows below the first that show whether it is a header.
 _SEPARATED = {";": "semicolons", ",": "commas", "\t": "tabs"}
 
 
@@ -79,8 +69,9 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
     A header is recognised by its names. Without one the columns are those of ``columns.order``, and
     what reads like a header of unknown names is refused.
     """
-    rows = _json_rows(path, columns) if path.suffix.lower() in JSON else _cell_rows(path, columns)
-    for line, cells in rows:
+    is_json = path.suffix.lower() in JSON
+    records = json_records(path, columns) if is_json else _cell_records(path, columns)
+    for line, cells in records:
         for column in columns.needed:
             if not cells.get(column, "").strip() and column not in columns.may_be_empty:
                 raise CorpusError(
@@ -106,26 +97,26 @@ def number_in(path: Path, line: int, column: str, text: str) -> float:
 # --- rows of cells ---
 
 
-def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
+def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
     """Yield the rows of a table of cells by column."""
     separator = _separator(path, columns)
     rows = _same_width(path, columns, _split(path, separator))
-    first = next(rows, None)
-    if first is None:
+    first_row = next(rows, None)
+    if first_row is None:
         return
-    seen = list(islice(rows, _SEEN))
-    others = [cells for _, cells in seen]
-    line, cells = first
-    rows = chain(seen, rows)
-    if columns.is_header(cells, others):
-        places = columns.find(f"{path}, line {line}", cells)
+    sample = list(islice(rows, _N_SAMPLE))
+    sample_cells = [cells for _, cells in sample]
+    line, first_cells = first_row
+    if columns.is_header(first_cells, sample_cells):
+        index_of = columns.find(f"{path}, line {line}", first_cells)
+        data_rows = chain(sample, rows)
     else:
         _refuse_json(path)
-        _refuse_quoted(path, columns, cells)
-        places = _unnamed(path, columns, first, others)
-        rows = chain([first], rows)
-    for line, cells in rows:
-        yield line, {column: cells[i] for column, i in places.items() if i < len(cells)}
+        _refuse_quoted(path, columns, first_cells)
+        index_of = _unnamed(path, columns, first_row, sample_cells)
+        data_rows = chain([first_row], sample, rows)
+    for line, cells in data_rows:
+        yield line, {column: cells[i] for column, i in index_of.items() if i < len(cells)}
 
 
 def _refuse_quoted(path: Path, columns: Columns, cells: Sequence[str]) -> None:
@@ -149,11 +140,11 @@ def _refuse_json(path: Path) -> None:
 def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
     """Return the names of a table's columns, of JSON the first object's; None without a header."""
     if path.suffix.lower() in JSON:
-        _, item = next(_json_objects(path), (0, {}))
-        return tuple(item) if columns.name_in(tuple(item)) else None
-    rows = islice(_split(path, _separator(path, columns)), _SEEN + 1)
-    first, *others = [cells for _, cells in rows] or [[]]
-    return tuple(first) if columns.is_header(first, others) else None
+        _, first_object = next(json_objects(path), (0, {}))
+        return tuple(first_object) if columns.name_in(tuple(first_object)) else None
+    rows = islice(_split(path, _separator(path, columns)), _N_SAMPLE + 1)
+    first, *sample = [cells for _, cells in rows] or [[]]
+    return tuple(first) if columns.is_header(first, sample) else None
 
 
 def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -161,32 +152,44 @@ def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
 
     The first rows are looked at; the table has been read without an error.
     """
-    names = header_of(path, columns)
+    header = header_of(path, columns)
+    rows = _sample_rows(path, columns, header)
     notes: list[str] = []
-    if path.suffix.lower() in JSON:
-        items = islice(_json_objects(path), _SEEN)
-        rows: list[list[Any]] = [[item.get(name) for name in names or ()] for _, item in items]
-    else:
-        split = _split(path, _separator(path, columns))
-        rows = [list(cells) for _, cells in islice(split, int(names is not None), _SEEN)]
-    if names is not None:
-        read = columns.find(str(path), names).values()
-        unread = [
-            repr(name.strip())
-            for i, name in enumerate(names)
-            if i not in read and not columns.passes_over(name) and _are_texts([r[i] for r in rows])
-        ]
+    if header is not None:
+        unread = _unread_texts(columns.find(str(path), header).values(), columns, header, rows)
         if unread:
             notes.append(f"{path}: columns that hold text are not read: {', '.join(unread)}.")
     if path.suffix.lower() not in (*JSON, ".csv"):
-        cells = chain.from_iterable(rows)
-        quoted = next((cell for cell in cells if _QUOTED.fullmatch(cell)), None)
+        quoted = next((cell for cell in chain(*rows) if _QUOTED.fullmatch(cell)), None)
         if quoted is not None:
             notes.append(
                 f"{path}: quotes are part of the text, also where cells are written as in CSV "
                 f"({quoted[:40]}); name the file .csv if they only enclose cells."
             )
     return tuple(notes)
+
+
+def _sample_rows(path: Path, columns: Columns, header: tuple[str, ...] | None) -> list[list[Any]]:
+    """Return the first rows below a header; of JSON the values of the header's names."""
+    if path.suffix.lower() in JSON:
+        objects = islice(json_objects(path), _N_SAMPLE)
+        return [[item.get(name) for name in header or ()] for _, item in objects]
+    first_row = 0 if header is None else 1
+    rows = islice(_split(path, _separator(path, columns)), first_row, _N_SAMPLE)
+    return [list(cells) for _, cells in rows]
+
+
+def _unread_texts(
+    read: Collection[int], columns: Columns, header: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> list[str]:
+    """Return the quoted names of columns that hold texts and are not among those that are read."""
+    unread = []
+    for i, name in enumerate(header):
+        if i in read or columns.passes_over(name):
+            continue
+        if _are_texts([row[i] for row in rows]):
+            unread.append(repr(name.strip()))
+    return unread
 
 
 def refuse_table(path: Path) -> None:
@@ -224,7 +227,8 @@ def _separator(path: Path, columns: Columns) -> str:
         return len([cell for cell in cells if columns.name_in([cell])])
 
     best = max(_SEPARATED, key=names)
-    if names(usual) > 0 or names(best) < (1 if is_csv else 2):
+    fewest = 1 if is_csv else 2
+    if names(usual) > 0 or names(best) < fewest:
         return usual
     if not is_csv:
         raise CorpusError(
@@ -238,9 +242,12 @@ def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterato
     """Yield rows; refuse one that is wider or narrower than the first."""
     width = None
     for line, cells in rows:
-        alone = columns.text_alone and len(cells) == 1
-        width = len(cells) if width is None and not alone else width
-        if len(cells) != width and not alone:
+        is_text_alone = columns.text_alone and len(cells) == 1
+        if is_text_alone:
+            yield line, cells
+            continue
+        width = len(cells) if width is None else width
+        if len(cells) != width:
             mend = "give every row as many"
             if path.suffix.lower() == ".csv":
                 mend = "quote cells with commas, and save lines of text as .txt"
@@ -256,14 +263,17 @@ def _counted(n: int) -> str:
 
 
 def _unnamed(
-    path: Path, columns: Columns, first: _Cells, others: Sequence[Sequence[str]]
+    path: Path, columns: Columns, first_row: _Cells, sample: Sequence[Sequence[str]]
 ) -> dict[str, int]:
-    """Return which cell is which column in a table without a header; refuse what is not clear."""
-    line, cells = first
+    """Return which cell is which column in a table without a header; refuse what is not clear.
+
+    ``sample`` are cells of rows below the first.
+    """
+    line, cells = first_row
     where = f"{path}, line {line}"
     if columns.text_alone:
-        others = [row for row in others if len(row) == len(cells)]
-    if looks_like_header(cells, others):
+        sample = [row for row in sample if len(row) == len(cells)]
+    if looks_like_header(cells, sample):
         raise CorpusError(
             f"{where}: this reads like a header, and none of its names is known "
             f"({listed(cells)}); {columns.naming()}."
@@ -274,11 +284,11 @@ def _unnamed(
             f"{where}: {_counted(len(cells))} where {' or '.join(map(str, columns.order))} are "
             f"expected ({', '.join(columns.needed)}), and no header; {columns.naming()} in one."
         )
-    for number, values in enumerate(zip(cells, *others, strict=True), start=1):
-        problem = _problem(path, order, number - 1, values)
+    for i, values in enumerate(zip(cells, *sample, strict=True)):
+        problem = _problem(path, order, i, values)
         if problem:
             raise CorpusError(
-                f"{where}: without a header column {number} {problem}; {columns.naming()} in one."
+                f"{where}: without a header column {i + 1} {problem}; {columns.naming()} in one."
             )
     if columns.text_alone:
         order = columns.order[max(columns.order)]
@@ -289,7 +299,7 @@ def _problem(path: Path, order: Sequence[str], i: int, values: Sequence[str]) ->
     """Say what makes it doubtful that a column without a name is what its place says."""
     column = order[i]
     is_csv = path.suffix.lower() == ".csv"
-    if column in _TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
+    if column in TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
         return "would be text, and holds numbers alone"
     if column == "sentence2" and len(values) >= _FEW and are_labels(values):
         return "would be the second text, and holds a few values that repeat"
@@ -316,92 +326,4 @@ def _split(path: Path, separator: str) -> Iterator[_Cells]:
         raise CorpusError(
             f"{path}, line {reader.line_num}: not valid CSV ({error}); quote cells that hold "
             "commas or quotes, or save the file as TSV."
-        ) from None
-
-
-# --- JSON ---
-
-
-def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
-    """Yield the objects of a file by column; objects may differ in their keys."""
-    found: dict[tuple[str, ...], dict[str, int]] = {}
-    for line, item in _json_objects(path):
-        where = f"{path}, line {line}"
-        names = tuple(item)
-        if names not in found:
-            found[names] = columns.find(where, names)
-        cells = {}
-        for column, i in found[names].items():
-            value = item[names[i]]
-            if value is None:
-                continue
-            if isinstance(value, list | dict):
-                raise CorpusError(
-                    f"{where}: {names[i]!r} holds several values; give every object one "
-                    f"{column}, a string or a number."
-                )
-            if isinstance(value, bool) and column in _TEXT_COLUMNS:
-                raise CorpusError(f"{where}: {names[i]!r} is true or false; give it a text.")
-            cells[column] = value if isinstance(value, str) else json.dumps(value)
-        yield line, cells
-
-
-def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file, of one each line or of a single array, with their lines."""
-    line, text = next(read_filled(path), (1, ""))
-    items = _items_of_array(path) if text.lstrip().startswith("[") else _items_of_lines(path)
-    for line, item in items:
-        if not isinstance(item, dict):
-            raise CorpusError(f"{path}, line {line}: not a JSON object such as {{...}}.")
-        if isinstance(item.get("data"), list):
-            raise CorpusError(
-                f"{path} is no table: its rows lie within 'data', as in the JSON of SQuAD, which "
-                "serves the task question-answering; give an object a line."
-            )
-        yield line, item
-
-
-def _items_of_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Parse every line that is not blank."""
-    for number, line in read_filled(path):
-        yield number, _parsed(path, number, line, 0)[0]
-
-
-def _items_of_array(path: Path) -> Iterator[tuple[int, Any]]:
-    """Parse the items of an array that is the whole file, one after the other."""
-    text = "\n".join(line for _, line in read_lines(path))
-    begin = text.index("[") + 1
-    position = begin + len(text[begin:]) - len(text[begin:].lstrip())
-    number = 1 + text.count("\n", 0, position)
-    while not text.startswith("]", position):
-        item, end = _parsed(path, number, text, position)
-        yield number, item
-        gap = _COMMA.match(text, end)
-        if gap is None:
-            number += text.count("\n", position, end)
-            raise CorpusError(
-                f"{path}, line {number}: not valid JSON (no comma or bracket behind an object)."
-            )
-        number += text.count("\n", position, gap.end())
-        position = gap.end()
-    if text[position + 1 :].strip():
-        raise CorpusError(f"{path}, line {number}: not valid JSON (text behind the array).")
-
-
-def _parsed(path: Path, line: int, text: str, position: int) -> tuple[Any, int]:
-    """Parse one JSON value of a text; return it and where it ends."""
-    try:
-        if position:
-            return json.JSONDecoder().raw_decode(text, position)
-        return json.loads(text), len(text)
-    except json.JSONDecodeError as error:
-        line = error.lineno if position else line
-        raise CorpusError(
-            f"{path}, line {line}: not valid JSON ({error.msg}); give an object a line, or one "
-            "array of objects."
-        ) from None
-    except (ValueError, RecursionError):
-        raise CorpusError(
-            f"{path}, line {line}: JSON with a number of thousands of digits, or nested a "
-            "thousand deep; give plain cells."
         ) from None

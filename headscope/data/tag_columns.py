@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,18 +80,18 @@ def read_columns(path: Path) -> Tagged:
             f"{path}: no blank line parts sentences, so its {len(sentences[0]):,} words would be "
             "one sentence; put a blank line behind each sentence."
         )
-    columns = list(zip(*(row.cells for rows in sentences for row in rows), strict=True))
+    columns = list(zip(*[row.cells for row in chain(*sentences)], strict=True))
     notes: tuple[str, ...] = ()
     if by_name is not None:
         word_column, tag_column = by_name
     else:
-        word_column, tag_column, notes = _places(path, sentences, columns)
+        word_column, tag_column, notes = _columns_without_header(path, sentences, columns)
     language = _language(columns[word_column])
     if language:
         notes = (*notes, f"{language}: before each word is its language, and no part of it.")
-    read = []
+    tagged_sentences = []
     for rows in sentences:
-        words = []
+        tagged_words = []
         for line, cells in rows:
             word = cells[word_column].removeprefix(f"{language}:")
             tag = cells[tag_column]
@@ -99,14 +100,35 @@ def read_columns(path: Path) -> Tagged:
                     f"{path}, line {line}: the word is {word!r} and its tag {tag!r}; give every "
                     "row both, and split all columns in the same way."
                 )
-            words.append(TaggedWord(line, word, tag))
-        read.append([word for word in words if word.word != _DOCUMENT])
-    return [words for words in read if words], notes
+            if word != _DOCUMENT:
+                tagged_words.append(TaggedWord(line, word, tag))
+        if tagged_words:
+            tagged_sentences.append(tagged_words)
+    return tagged_sentences, notes
 
 
 def _rows(path: Path) -> Iterator[list[_Row]]:
     """Yield the rows of each sentence, all with as many cells."""
-    blocks = []
+    blocks = list(_blocks(path))
+    lines = list(chain(*blocks))
+    has_tabs = any("\t" in line for _, line in lines if not line.startswith("#"))
+    split = _split_tabs if has_tabs else _split_spaces
+    sentences = [[_Row(number, split(line)) for number, line in block] for block in blocks]
+    shape = _shape_of(list(chain(*sentences)), has_tabs)
+    for rows in sentences:
+        word_rows: list[_Row] = []
+        for row in rows:
+            if shape.is_comment(row, is_first=not word_rows):
+                continue
+            if len(row.cells) != shape.width or shape.width < 2:
+                raise _of_another_width(path, row, shape.width, has_tabs)
+            word_rows.append(row)
+        if word_rows:
+            yield word_rows
+
+
+def _blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines of each sentence with their numbers; refuse what OntoNotes writes."""
     for block in read_blocks(path):
         for number, line in block:
             if line.startswith(_ONTONOTES):
@@ -114,38 +136,39 @@ def _rows(path: Path) -> Iterator[list[_Row]]:
                     f"{path}, line {number}: these are the columns of OntoNotes (CoNLL-2012), "
                     "whose fourth column is the word; give a word a line with its tag behind it."
                 )
-        blocks.append([(n, line) for n, line in block if not line.startswith(_DOCUMENT)])
-    lines = list(chain(*blocks))
-    has_tabs = any("\t" in line for _, line in lines if not line.startswith("#"))
-    split = _split_tabs if has_tabs else _split_spaces
-    sentences = [[_Row(number, split(line)) for number, line in block] for block in blocks]
-    rows_of_words = [row for row in chain(*sentences) if not row.cells[0].startswith("#")]
-    sure = rows_of_words or list(chain(*sentences))
-    if not sure:
-        return
-    width = len(sure[0].cells)
-    tags = {"O", *(row.cells[-1] for row in sure)}
-    is_counted = _are_numbers(row.cells[0] for row in sure)
+        yield [(number, line) for number, line in block if not line.startswith(_DOCUMENT)]
 
-    def is_comment(row: _Row, is_first: bool) -> bool:
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the rows of a file look like that are surely no comments."""
+
+    has_tabs: bool  # Whether tabs split the columns
+    width: int  # Columns of the first of them
+    tags: frozenset[str]  # What stands in their last column
+    is_counted: bool  # Whether the first column counts the words
+
+    def is_comment(self, row: _Row, *, is_first: bool) -> bool:
+        """Whether a row is a comment; ``is_first``: no word of its sentence stands before it."""
         if not row.cells[0].startswith("#"):
             return False
-        if len(row.cells) == width and not is_counted:
+        if len(row.cells) == self.width and not self.is_counted:
             tag = row.cells[-1]
-            if (has_tabs and width == 2) or tag in tags or _MARKED.fullmatch(tag):
+            has_tag = tag in self.tags or _MARKED.fullmatch(tag)
+            if has_tag or (self.has_tabs and self.width == 2):
                 return False
-        return is_first or is_counted or (has_tabs and len(row.cells) == 1)
+        return is_first or self.is_counted or (self.has_tabs and len(row.cells) == 1)
 
-    for rows in sentences:
-        words: list[_Row] = []
-        for row in rows:
-            if is_comment(row, is_first=not words):
-                continue
-            if len(row.cells) != width or width < 2:
-                raise _of_another_width(path, row, width, has_tabs)
-            words.append(row)
-        if words:
-            yield words
+
+def _shape_of(rows: Sequence[_Row], has_tabs: bool) -> _Shape:
+    """Describe the rows that do not begin with ``#``; all of them where every row does."""
+    word_rows = [row for row in rows if not row.cells[0].startswith("#")] or rows
+    return _Shape(
+        has_tabs=has_tabs,
+        width=len(word_rows[0].cells) if word_rows else 0,
+        tags=frozenset({"O", *(row.cells[-1] for row in word_rows)}),
+        is_counted=_are_numbers(row.cells[0] for row in word_rows),
+    )
 
 
 def _split_tabs(line: str) -> list[str]:
@@ -161,22 +184,23 @@ def _are_numbers(cells: Iterable[str]) -> bool:
 
 
 def _of_another_width(path: Path, row: _Row, width: int, has_tabs: bool) -> CorpusError:
+    """Return the error for a row of more or fewer columns than the first, or of a single one."""
     n_columns = len(row.cells)
-    found = "1 column" if n_columns == 1 else f"{n_columns} columns"
+    problem = "1 column" if n_columns == 1 else f"{n_columns} columns"
     if width > 1:
-        found += f" where the first row has {width}"
+        problem += f" where the first row has {width}"
     if has_tabs and n_columns == 1:
-        found += " (tabs split the columns of this file)"
+        problem += " (tabs split the columns of this file)"
     elif "," in row.cells[0]:
-        found += " (tabs or white space split columns, commas do not)"
+        problem += " (tabs or white space split columns, commas do not)"
     return CorpusError(
-        f"{path}, line {row.line}: {found}; give a word a line with its tag in the last column, "
+        f"{path}, line {row.line}: {problem}; give a word a line with its tag in the last column, "
         "and blank lines between sentences."
     )
 
 
-def _named(names: Sequence[str]) -> tuple[int, int] | None:
-    """Return the places of the words and of the tags among names of columns; None without both."""
+def _columns_by_name(names: Sequence[str]) -> tuple[int, int] | None:
+    """Return which column holds the words and which the tags, by name; None without both."""
     lower = [name.strip().lower() for name in names]
     words = [i for i, name in enumerate(lower) if name in _WORDS]
     for known in _TAGS:
@@ -190,66 +214,82 @@ def _named(names: Sequence[str]) -> tuple[int, int] | None:
 
 def _header(path: Path, cells: Sequence[str]) -> tuple[int, int] | None:
     """Return the columns that a header names; None where the row is none."""
-    known = {*_WORDS, *chain(*_TAGS)}
-    if len([cell for cell in cells if cell.lower() in known]) < 2:
+    known_names = {*_WORDS, *chain(*_TAGS)}
+    if len([cell for cell in cells if cell.lower() in known_names]) < 2:
         return None
-    found = _named(cells)
-    if found is None:
+    columns = _columns_by_name(cells)
+    if columns is None:
         raise CorpusError(
             f"{path}: the header ({', '.join(cells)}) does not name one column of words and one of "
             f"tags; call them {_WORDS[1]} and {_TAGS[1][1]}."
         )
-    return found
+    return columns
 
 
-def _places(
+def _columns_without_header(
     path: Path, sentences: Sequence[Sequence[_Row]], columns: Sequence[Sequence[str]]
 ) -> tuple[int, int, tuple[str, ...]]:
     """Find the columns of words and tags in a file without a header, and say what was chosen."""
-    first = 0
+    word_column = 0
     if _are_numbers(columns[0]):
         _check_count(path, sentences)
-        first = 1
-    n_columns = len(columns) - first
+        word_column = 1
+    n_columns = len(columns) - word_column
     if n_columns < 2:
         raise CorpusError(
             f"{path}: the first column counts the words, and only one column is left; give a word "
             "a line with its tag behind it."
         )
-    has_one = len({*columns[first]}) == 1
-    if has_one or (n_columns > 2 and _same_throughout(sentences, first)):
-        raise CorpusError(
-            f"{path}: column {first + 1} is the same throughout each sentence "
-            f"({columns[first][0]!r}), so it holds no words; give a word a line, its tag behind "
-            "it, and nothing before it."
-        )
-    n_words = len({*columns[first]})
-    n_tags = len({*columns[-1]})
+    _refuse_no_words(path, sentences, columns, word_column)
+
+    # The last column is that of tags, unless the one before it has tags of entities, too.
     tag_types = _types(columns[-1])
-    if _types(columns[first]) or (tag_types is None and n_words < n_tags):
-        raise CorpusError(
-            f"{path}: the tags seem to stand before the words (column {first + 1} has {n_words} "
-            f"different entries, the last one {n_tags}); put the word first and its tag last."
-        )
-    other_types = _types(columns[-2]) if n_columns > 2 else None
-    if not other_types or other_types <= _CHUNKS or tag_types is None:
-        return first, len(columns) - 1, ()
-    if first and n_columns == 3:
+    types_before = _types(columns[-2]) if n_columns > 2 else None
+    if not types_before or types_before <= _CHUNKS or tag_types is None:
+        return word_column, len(columns) - 1, ()
+    is_germeval = word_column == 1 and n_columns == 3
+    if is_germeval:
         note = (
             "Tags are those of the third column, the outer entities of GermEval 2014; the inner "
             "ones, in the fourth, are not read."
         )
-        return first, len(columns) - 2, (note,)
+        return word_column, len(columns) - 2, (note,)
     raise CorpusError(
-        f"{path}: the last two columns both have tags of entities ({_few(other_types)}; "
+        f"{path}: the last two columns both have tags of entities ({_few(types_before)}; "
         f"{_few(tag_types)}), such as outer and inner ones, or right and predicted ones; leave "
         "only the column of tags that is meant."
     )
 
 
+def _refuse_no_words(
+    path: Path,
+    sentences: Sequence[Sequence[_Row]],
+    columns: Sequence[Sequence[str]],
+    word_column: int,
+) -> None:
+    """Raise where the column that should hold words repeats itself, or looks like that of tags."""
+    has_one = len({*columns[word_column]}) == 1
+    has_several_behind = len(columns) - word_column > 2
+    if has_one or (has_several_behind and _same_throughout(sentences, word_column)):
+        raise CorpusError(
+            f"{path}: column {word_column + 1} is the same throughout each sentence "
+            f"({columns[word_column][0]!r}), so it holds no words; give a word a line, its tag "
+            "behind it, and nothing before it."
+        )
+    n_words = len({*columns[word_column]})
+    n_tags = len({*columns[-1]})
+    more_tags = _types(columns[-1]) is None and n_words < n_tags
+    if _types(columns[word_column]) or more_tags:
+        raise CorpusError(
+            f"{path}: the tags seem to stand before the words (column {word_column + 1} has "
+            f"{n_words} different entries, the last one {n_tags}); put the word first and its tag "
+            "last."
+        )
+
+
 def _check_count(path: Path, sentences: Sequence[Sequence[_Row]]) -> None:
     """Refuse a first column of numbers that do not count the words of each sentence, or of all."""
-    numbers = [int(row.cells[0]) for rows in sentences for row in rows]
+    numbers = [int(row.cells[0]) for row in chain(*sentences)]
     if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
         return
     for rows in sentences:
@@ -297,7 +337,6 @@ def read_json_lines(path: Path) -> Tagged:
     """Read an object a line with a list of words and a list of tags, as data sets are exported."""
     sentences = []
     notes: set[str] = set()
-    known_tags = {*chain(*_TAGS)}
     for line, text in read_filled(path):
         try:
             item = json.loads(text)
@@ -308,26 +347,35 @@ def read_json_lines(path: Path) -> Tagged:
                 f"{path}, line {line}: no JSON object; give one a line, such as "
                 '{"tokens": ["Anna", "ran"], "ner_tags": ["B-PER", "O"]}.'
             )
-        names = list(item)
-        places = _named(names)
-        if places is None:
-            raise CorpusError(
-                f"{path}, line {line}: no list of words and one list of tags by name (it has "
-                f"{', '.join(names[:8])}); call them tokens and ner_tags."
-            )
-        word_name = names[places[0]]
-        tag_name = names[places[1]]
-        words = item[word_name]
-        tags = item[tag_name]
-        if not _are_tagged(words, tags):
-            raise CorpusError(
-                f"{path}, line {line}: {word_name} and {tag_name} are no lists of as many words "
-                "and tags (names or whole numbers), none of them empty."
-            )
-        if any(name != tag_name and name.lower() in known_tags for name in names):
+        sentence, tag_name = _tagged_sentence(path, line, item)
+        other_tags = {*chain(*_TAGS)} & {name.lower() for name in item if name != tag_name}
+        if other_tags:
             notes.add(f"Tags are those named {tag_name}; others of the file are not read.")
-        sentences.append([TaggedWord(line, w, str(t)) for w, t in zip(words, tags, strict=True)])
-    return [sentence for sentence in sentences if sentence], tuple(sorted(notes))
+        if sentence:
+            sentences.append(sentence)
+    return sentences, tuple(sorted(notes))
+
+
+def _tagged_sentence(path: Path, line: int, item: dict[str, Any]) -> tuple[list[TaggedWord], str]:
+    """Return the tagged words of a JSON object, and what it calls their tags."""
+    names = list(item)
+    columns = _columns_by_name(names)
+    if columns is None:
+        raise CorpusError(
+            f"{path}, line {line}: no list of words and one list of tags by name (it has "
+            f"{', '.join(names[:8])}); call them tokens and ner_tags."
+        )
+    word_name = names[columns[0]]
+    tag_name = names[columns[1]]
+    words = item[word_name]
+    tags = item[tag_name]
+    if not _are_tagged(words, tags):
+        raise CorpusError(
+            f"{path}, line {line}: {word_name} and {tag_name} are no lists of as many words "
+            "and tags (names or whole numbers), none of them empty."
+        )
+    sentence = [TaggedWord(line, word, str(tag)) for word, tag in zip(words, tags, strict=True)]
+    return sentence, tag_name
 
 
 def _are_tagged(words: Any, tags: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
@@ -13,16 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.accumulator import Array, Keys
+from headscope.core.accumulator import Array
 from headscope.data.files import LastOther, punctuation_spans
-from headscope.data.pieces import (
-    Encoding,
-    TextModel,
-    frame,
-    special_ids,
-    token_stream,
-    tokenise,
-)
+from headscope.data.pieces import Encoding, TextModel, frame, special_ids, token_stream, tokenise
 from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
@@ -33,7 +25,7 @@ MASKED_SHARE = 0.15
 class Row:
     """One sequence with its special tokens."""
 
-    index: int  # Its place among all rows of the task
+    index: int  # Among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
     types: tuple[int, ...] | None  # Token types; None for those that the model takes unasked
     content: tuple[int, ...]  # Positions that are no special token
@@ -49,18 +41,17 @@ class Row:
 class Padded:
     """Rows as tensors."""
 
-    index: Array  # (batch,): The place of each row among all rows of the task
-    #: input_ids, attention_mask: (batch, pos), int64: Token ids; 1 for tokens and 0 for padding
-    input_ids: Tensor
-    attention_mask: Tensor
+    index: Array  # (batch,): The index of each row among all rows of the task
+    input_ids: Tensor  # (batch, pos), int64
+    attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
     #: (batch, pos), or None for the types that the model takes unasked
     token_type_ids: Tensor | None
-    masked: Tensor  # (2, masked): Row and position of every masked token, row by row
-    gold: Tensor  # (masked,): The token ids that stood there
-    #: decoder_ids, decoder_mask: (batch, target_pos), int64, of pairs: What the decoder reads; 1
-    #: for tokens and 0 for padding. ``masked`` and ``gold`` are target positions and labels then.
-    decoder_ids: Tensor | None = None
-    decoder_mask: Tensor | None = None
+    #: (2, predicted): Row and position of every token that is to be predicted, row by row: of
+    #: masked tokens, or of those that a decoder is to write
+    masked: Tensor
+    gold: Tensor  # (predicted,): Their token ids
+    decoder_ids: Tensor | None = None  # (batch, target_pos), int64, of pairs: what a decoder reads
+    decoder_mask: Tensor | None = None  # The same shape: 1 for tokens and 0 for padding
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -103,13 +94,17 @@ def encode_rows(
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        types = model.token_types.of_encoding(encoding, pair=second is not None)
-        content = _content(encoding.special_tokens_mask)
-        begin = None
+        second_begin = None
         if second is not None:
-            texts = encoding.sequence_ids
-            begin = texts.index(1) if 1 in texts else len(texts)
-        yield Row(i, tuple(encoding.ids), types, content, second=begin)
+            text_numbers = encoding.sequence_ids
+            second_begin = text_numbers.index(1) if 1 in text_numbers else len(text_numbers)
+        yield Row(
+            index=i,
+            ids=tuple(encoding.ids),
+            types=model.token_types.of_encoding(encoding, pair=second is not None),
+            content=_content(encoding.special_tokens_mask),
+            second=second_begin,
+        )
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -120,17 +115,18 @@ def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: i
     a partial last window is dropped. Errors are those of :func:`~headscope.data.pieces.frame` and
     :func:`~headscope.data.pieces.tokenise`.
     """
-    around = frame(model, length)
+    before, after, width = frame(model, length)
     special = special_ids(model.tokenizer)
     stream = token_stream(model, lines)
     rows: list[Row] = []
     while len(rows) < count:
-        window = tuple(islice(stream, around.width))
-        if len(window) < around.width:
+        window = tuple(islice(stream, width))
+        if len(window) < width:
             break
-        positions = enumerate(window, start=len(around.before))
+        positions = enumerate(window, start=len(before))
         content = tuple(position for position, token in positions if token not in special)
-        rows.append(Row(len(rows), (*around.before, *window, *around.after), None, content))
+        row = Row(index=len(rows), ids=(*before, *window, *after), types=None, content=content)
+        rows.append(row)
     return rows
 
 
@@ -153,16 +149,13 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
 
 
 def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
-    """Right-pad rows into one batch; of pairs both sides."""
+    """Right-pad rows into one batch; of pairs sources and targets."""
     pairs = [row for row in rows if isinstance(row, PairRow)]
-    asked = [  # row, position and token
-        *((i, *at) for i, row in enumerate(rows) for at in zip(row.masked, row.gold, strict=True)),
-        *((i, *at) for i, row in enumerate(pairs) for at in enumerate(row.labels)),
-    ]
-    of_masks = torch.tensor([at for at in asked if at[2] != NO_LABEL], dtype=torch.long)
-    *masked, gold = of_masks.reshape(-1, 3).t().to(device)
+    predicted = torch.tensor(list(_predicted(rows, pairs)), dtype=torch.long)
+    row_index, position, gold = predicted.reshape(-1, 3).t().to(device)
     types = [row.types for row in rows if row.types is not None]
-    decoder_ids = decoder_mask = None
+    decoder_ids = None
+    decoder_mask = None
     if pairs:
         decoder_ids = filled([row.decoder_ids for row in pairs], pad_id).to(device)
         decoder_mask = filled([[1] * len(row.decoder_ids) for row in pairs], 0).to(device)
@@ -171,11 +164,22 @@ def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
         input_ids=filled([row.ids for row in rows], pad_id).to(device),
         attention_mask=filled([[1] * len(row.ids) for row in rows], 0).to(device),
         token_type_ids=filled(types, 0).to(device) if types else None,
-        masked=torch.stack(masked),
+        masked=torch.stack([row_index, position]),
         gold=gold,
         decoder_ids=decoder_ids,
         decoder_mask=decoder_mask,
     )
+
+
+def _predicted(rows: Sequence[Row], pairs: Sequence[PairRow]) -> Iterator[tuple[int, int, int]]:
+    """Yield row, position and token id of every token that is to be predicted."""
+    for i, row in enumerate(rows):
+        for position, token in zip(row.masked, row.gold, strict=True):
+            yield i, position, token
+    for i, pair in enumerate(pairs):
+        for position, label in enumerate(pair.labels):
+            if label != NO_LABEL:
+                yield i, position, label
 
 
 def filled(rows: Sequence[Sequence[int] | Array], fill: int) -> Tensor:
@@ -183,6 +187,8 @@ def filled(rows: Sequence[Sequence[int] | Array], fill: int) -> Tensor:
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
+
+# --- sources and targets, of models with a decoder ---
 
 NO_LABEL = -100  # Label of a position that is padded, or at which no token is asked for.
 
@@ -220,7 +226,7 @@ def encode_pairs(
     model: TextModel,
     sources: Iterable[str],
     targets: Iterable[str],
-    ends: Ends,
+    target_ends: Ends,
     *,
     check: bool = True,
 ) -> Iterator[PairRow | None]:
@@ -232,50 +238,66 @@ def encode_pairs(
     code and no other special token. Nothing is ever cut. ``check`` is that of
     :func:`~headscope.data.pieces.tokenise`, for the sources.
     """
-    texts, targets = tee(targets)
-    first = tokenise(model, sources, check=check)
-    both = zip(first, tokenise(model, targets, targets=True), texts, strict=True)
-    for i, (source, target, text) in enumerate(both):
-        # Let the target end in one stop token.
-        size = len(target.ids)
-        marks = target.special_tokens_mask
-        while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
-            size -= 1
-        begin = 0
-        code = [] if ends.first is None else [ends.first]
-        while code and begin < size and marks[begin]:
-            begin += 1
-        labels = (*code, *target.ids[begin:size], ends.stop)
-        if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
-            yield None
-            continue
-        yield PairRow(
-            index=i,
-            ids=tuple(source.ids),
-            types=None,
-            content=_content(source.special_tokens_mask),
-            decoder_ids=(ends.start, *labels[:-1]),
-            labels=labels,
-            decoder_content=_content([1, *[1 for _ in code], *marks[begin:size]]),
-            decoder_punctuation=tuple(
-                position + len(code) - begin for position in _punctuation(text, target)
-            ),
-            source_spans=tuple(source.offsets),
-            target_spans=(*[(0, 0) for _ in code], *target.offsets[begin:size]),
-        )
+    target_texts, targets = tee(targets)
+    encoded_sources = tokenise(model, sources, check=check)
+    encoded_targets = tokenise(model, targets, targets=True)
+    pairs = zip(encoded_sources, encoded_targets, target_texts, strict=True)
+    for i, (source, target, target_text) in enumerate(pairs):
+        row = _pair_row(i, source, target, target_text, target_ends)
+        longest = max(len(row.ids), len(row.labels))
+        yield row if row.ids and longest <= model.max_length else None
+
+
+def _pair_row(
+    index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
+) -> PairRow:
+    """Put a source and its target together, the target with the decoder's special tokens."""
+    # What the tokenizer wrote behind the text gives way to one stop token.
+    special = target.special_tokens_mask
+    stop = len(target.ids)
+    while stop and (special[stop - 1] or target.ids[stop - 1] == target_ends.stop):
+        stop -= 1
+
+    # What it wrote before the text gives way to the language's code, if the model is told one.
+    start = 0
+    code: tuple[int, ...] = ()
+    if target_ends.first is not None:
+        code = (target_ends.first,)
+        while start < stop and special[start]:
+            start += 1
+
+    labels = (*code, *target.ids[start:stop], target_ends.stop)
+    n_code = len(code)
+    # The decoder reads a token one position after it has written it.
+    punctuation = [position + 1 + n_code - start for position in _punctuation(target_text, target)]
+    return PairRow(
+        index=index,
+        ids=tuple(source.ids),
+        types=None,
+        content=_content(source.special_tokens_mask),
+        decoder_ids=(target_ends.start, *labels[:-1]),
+        labels=labels,
+        decoder_content=_content([1] * (1 + n_code) + special[start:stop]),
+        decoder_punctuation=tuple(punctuation),
+        source_spans=tuple(source.offsets),
+        target_spans=(*[(0, 0)] * n_code, *target.offsets[start:stop]),
+    )
 
 
 def _content(special: Sequence[int]) -> tuple[int, ...]:
+    """List the positions that are no special token."""
     return tuple(position for position, is_special in enumerate(special) if not is_special)
 
 
 def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
-    """Yield the positions where a decoder reads punctuation: one after it has written it."""
-    marked = punctuation_spans(text)
-    for token, (begin, end) in enumerate(encoding.offsets):
-        inside = [i for i in range(begin, end) if not text[i].isspace()]
-        if inside and all(marked[i] for i in inside) and not encoding.special_tokens_mask[token]:
-            yield token + 1
+    """Yield the positions of tokens that are nothing but punctuation."""
+    is_mark = punctuation_spans(text)
+    for position, (begin, stop) in enumerate(encoding.offsets):
+        if encoding.special_tokens_mask[position]:
+            continue
+        characters = [i for i in range(begin, stop) if not text[i].isspace()]
+        if characters and all(is_mark[i] for i in characters):
+            yield position
 
 
 def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | None]:
@@ -286,11 +308,14 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     """
     earlier = LastOther[PairRow]()
     for row in rows:
-        other = None if row is None else earlier.before(row, len(row.content), row.ids)
-        if row is None or other is None:
+        if row is None:
+            yield None
+            continue
+        other_row = earlier.before(row, len(row.content), row.ids)
+        if other_row is None:
             yield None
         else:
-            yield replace(row, ids=other.ids, content=other.content)
+            yield replace(row, ids=other_row.ids, content=other_row.content)
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
@@ -301,43 +326,11 @@ def sentences_of(row: Row) -> Iterator[Hashable]:
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):
         ids[position] = token
-    border = len(ids) if row.second is None else row.second
-    first = [position for position in row.content if position < border]
-    second = [position for position in row.content if position >= border]
-    for text in (first, second):
-        if text:  # special tokens that are written inside a text belong to it
-            yield tuple(ids[text[0] : text[-1] + 1])
+    second_begin = len(ids) if row.second is None else row.second
+    first_text = [position for position in row.content if position < second_begin]
+    second_text = [position for position in row.content if position >= second_begin]
+    for positions in (first_text, second_text):
+        if positions:  # special tokens that are written inside a text belong to it
+            yield tuple(ids[positions[0] : positions[-1] + 1])
     if isinstance(row, PairRow):
         yield "target", row.labels
-
-
-def halve(
-    sentences: Sequence[Sequence[Hashable]], seed: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Split examples at random into two halves.
-
-    Examples that share a sentence, directly or through others, go to the same half. A group of more
-    than half of all examples is split: its members are dealt out one by one.
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    n = len(sentences)
-    texts = Keys[Hashable]()
-    pairs = [(i, n + texts.index(text)) for i, row in enumerate(sentences) for text in row]
-    size = max(1, n + len(texts))
-    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    graph = coo_array((np.ones(len(pairs)), tuple(edges)), shape=(size, size))
-    by_label: dict[int, list[int]] = {}
-    for i, label in enumerate(connected_components(graph, directed=False)[1][:n].tolist()):
-        by_label.setdefault(label, []).append(i)
-    groups = list(by_label.values())
-    intact = [group for group in groups if 2 * len(group) <= len(sentences)]
-    torn = [[i] for group in groups if 2 * len(group) > len(sentences) for i in group]
-    parts = [*intact, *torn]
-    random.Random(seed).shuffle(parts)
-    halves: tuple[list[int], list[int]] = ([], [])
-    # The largest first, so that single examples make both halves equally long.
-    for part in sorted(parts, key=len, reverse=True):
-        min(halves, key=len).extend(part)
-    return tuple(sorted(halves[0])), tuple(sorted(halves[1]))

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
-from headscope.data.files import Sentence, Span, Written, has_word, is_punctuation, read_blocks
+from headscope.data.files import (
+    ROOT,
+    Sentence,
+    Span,
+    Written,
+    has_word,
+    is_punctuation,
+    read_blocks,
+)
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")
@@ -62,32 +70,33 @@ def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
 def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
     """Yield the words of each sentence with its text; refuse one whose words are withheld."""
     columns = _numbered(_COLUMNS)
-    begun = False
+    has_rows = False  # Whether the file had a row already
     for block in read_blocks(path):
         rows: list[TreeRow] = []
         tokens: list[Token] = []
-        stated = ""
+        stated_text = ""
         for number, line in block:
             if line.startswith("#"):
-                names = None if begun else _PLUS.fullmatch(line)
-                if names is not None:
-                    columns = _plus_columns(path, number, names[1])
+                column_names = _PLUS.fullmatch(line)
+                if column_names is not None and not has_rows:
+                    columns = _plus_columns(path, number, column_names[1])
                 text = _TEXT.fullmatch(line)
-                stated = stated if text is None else text[1].strip()
+                if text is not None:
+                    stated_text = text[1].strip()
                 continue
-            if not begun and "\t" not in line:
+            if not has_rows and "\t" not in line:
                 raise CorpusError(
                     f"{path}, line {number}: no columns that tabs split, so this is no treebank in "
                     "CoNLL-U; give plain text as text, or mend the treebank."
                 )
-            begun = True
+            has_rows = True
             _add_row(path, number, _cells(path, number, line, columns), rows, tokens)
         if rows:
             if tokens[-1].behind > len(rows):
                 reach = f"a row reaches to word {tokens[-1].behind} of {len(rows)}"
                 raise _mend(path, block[-1][0], reach)
             _refuse_withheld(path, rows)
-            yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated))
+            yield TreeBlock(rows, _written(tokens, [row.form for row in rows], stated_text))
 
 
 def _add_row(
@@ -191,46 +200,47 @@ def _refuse_withheld(path: Path, rows: Sequence[TreeRow]) -> None:
 
 def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Written:
     """Find the words in the text that is stated, or in the text that they make."""
-    spaced = [token.form + " " * token.space for token in tokens]
-    joined = "".join(spaced).strip()
-    written = [token.form for token in tokens]
-    for text in (stated, joined):
-        places = _places(text, written)
-        if places is not None:
-            break
-    assert places is not None  # every word stands in the text that the words make
+    written_words = [token.form for token in tokens]
+    text = stated
+    token_spans = _spans_of(stated, written_words)
+    if token_spans is None:
+        text = "".join(f"{token.form} " if token.space else token.form for token in tokens).strip()
+        token_spans = _spans_of(text, written_words)
+    assert token_spans is not None  # every word stands in the text that the words make
     spans: list[Span] = []
-    for token, (begin, stop) in zip(tokens, places, strict=True):
+    for token, (begin, stop) in zip(tokens, token_spans, strict=True):
         words = forms[token.first : token.behind]
-        inside = _places(token.form, words)  # "do" and "n't" stand in "don't"
-        if inside is None:
+        inner_spans = _spans_of(token.form, words)  # "do" and "n't" stand in "don't"
+        if inner_spans is None:
             spans += [(begin, stop)] * len(words)
         else:
-            spans += [(begin + first, begin + behind) for first, behind in inside]
+            spans += [(begin + first, begin + behind) for first, behind in inner_spans]
     return Written(text, tuple(spans))
 
 
-def _places(text: str, words: Sequence[str]) -> list[Span] | None:
+def _spans_of(text: str, words: Sequence[str]) -> list[Span] | None:
     """Return where words stand in a text; None where they do not, or others lie between them."""
-    places: list[Span] = []
+    spans: list[Span] = []
     stop = 0
     for word in words:
         begin = text.find(word, stop)
         if begin < 0 or has_word(text[stop:begin]):
             return None
         stop = begin + len(word)
-        places.append((begin, stop))
-    return None if has_word(text[stop:]) else places
+        spans.append((begin, stop))
+    return None if has_word(text[stop:]) else spans
 
 
 def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
     """Return how many sentences there are, and what is to be said of words written as one."""
-    n = n_written = n_words = 0
+    n_sentences = 0
+    n_written = 0
+    n_words = 0
     example = ""
     for sentence in sentences:
-        n += 1
-        numbered = zip(sentence.spans, sentence.words, strict=True)
-        for (begin, stop), group in groupby(numbered, key=lambda item: item[0]):
+        n_sentences += 1
+        words_with_spans = zip(sentence.spans, sentence.words, strict=True)
+        for (begin, stop), group in groupby(words_with_spans, key=lambda pair: pair[0]):
             words = [word for _, word in group]
             if len(words) > 1:
                 n_written += 1
@@ -241,7 +251,7 @@ def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
         f"as {example}). The model reads what is written; its pieces count for the first of these "
         "words, and the others are left out."
     )
-    return n, note if n_written else ""
+    return n_sentences, note if n_written else ""
 
 
 # --- the tree ---
@@ -250,31 +260,44 @@ def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
 def read_treebank(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file with their trees."""
     for rows, written in treebank_blocks(path):
-        heads: list[int] = []
-        n = len(rows)
-        roots = 0
-        for row_id, row in enumerate(rows, start=1):
-            if not _HEAD.fullmatch(row.head):
-                raise _mend(path, row.line, f"the head {row.head!r} is not a number")
-            if len(row.head) > 9 or (head := int(row.head)) > n:
-                raise _mend(path, row.line, f"head {row.head} is out of range 0..{n}")
-            if head == row_id:
-                raise _mend(path, row.line, f"word {row_id} is its own head")
-            roots += head == 0
-            if roots > 1:
-                raise _mend(path, row.line, "a second root; a sentence has exactly one")
-            heads.append(head - 1)
-        # Following the heads upwards from every word must end at the root.
-        safe: set[int] = {-1}
-        for word in range(n):
-            trail: list[int] = []
-            while word not in safe:
-                if word in trail:
-                    words = " -> ".join(str(w + 1) for w in [*trail[trail.index(word) :], word])
-                    raise _mend(path, rows[word].line, f"the heads run in a cycle: {words}")
-                trail.append(word)
-                word = heads[word]
-            safe.update(trail)
-        relations = tuple(row.relation for row in rows)
-        forms = tuple(row.form for row in rows)
-        yield Sentence(forms, tuple(heads), relations, written=written)
+        heads = _heads(path, rows)
+        _refuse_cycle(path, rows, heads)
+        yield Sentence(
+            words=tuple(row.form for row in rows),
+            heads=tuple(heads),
+            relations=tuple(row.relation for row in rows),
+            written=written,
+        )
+
+
+def _heads(path: Path, rows: Sequence[TreeRow]) -> list[int]:
+    """Return the head of each word, from zero, -1 for the root; refuse what is no number of one."""
+    heads: list[int] = []
+    for row_id, row in enumerate(rows, start=1):
+        if not _HEAD.fullmatch(row.head):
+            raise _mend(path, row.line, f"the head {row.head!r} is not a number")
+        if len(row.head) > 9 or int(row.head) > len(rows):
+            raise _mend(path, row.line, f"head {row.head} is out of range 0..{len(rows)}")
+        head = int(row.head)
+        if head == row_id:
+            raise _mend(path, row.line, f"word {row_id} is its own head")
+        if head == 0 and ROOT in heads:
+            raise _mend(path, row.line, "a second root; a sentence has exactly one")
+        heads.append(head - 1)
+    return heads
+
+
+def _refuse_cycle(path: Path, rows: Sequence[TreeRow], heads: Sequence[int]) -> None:
+    """Raise unless following the heads upwards from every word ends at the root."""
+    safe = {ROOT}  # Words from which the root is reached
+    for first_word in range(len(heads)):
+        word = first_word
+        trail: list[int] = []
+        while word not in safe:
+            if word in trail:
+                cycle = [*trail[trail.index(word) :], word]
+                words = " -> ".join(str(index + 1) for index in cycle)
+                raise _mend(path, rows[word].line, f"the heads run in a cycle: {words}")
+            trail.append(word)
+            word = heads[word]
+        safe.update(trail)

@@ -79,6 +79,7 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:
+        """Send the page to who knows the token."""
         if not known(request.query_params.get("token")):
             return PlainTextResponse(
                 "Open the whole address that headscope serve printed: its token is missing here.",
@@ -88,23 +89,27 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         return HTMLResponse(page, headers=_HEADERS)
 
     async def answer(request: Request) -> Response:
+        """Answer a question, or say in a sentence why not: what the page shows in its place."""
+        # Who asks
         if request.headers.get("origin") not in origins or not known(request.headers.get("token")):
             return _sentence("This request does not come from the page of this server.", 403)
+        # What is asked
         body = b""
         try:
             async with asyncio.timeout(SLOWEST):
-                async for part in request.stream():
-                    body += part
+                async for chunk in request.stream():
+                    body += chunk
                     if len(body) > LARGEST:
                         return _sentence("That is more text than one request may hold.", 413)
         except TimeoutError:
             return _sentence(f"The request took more than {SLOWEST:.0f} seconds to arrive.", 408)
         try:
-            asked = _question(body)
+            texts, off = _question(body)
         except InputError as error:
             return _sentence(str(error), 400)
+        # The answer
         try:
-            return JSONResponse(await worker.answer(*asked), headers=_HEADERS)
+            return JSONResponse(await worker.answer(texts, off), headers=_HEADERS)
         except queue.Full:
             return _sentence("Too many requests wait already; try again in a moment.", 503)
         except HeadscopeError as error:  # of the text, not of the request
@@ -121,20 +126,22 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
 
 def _question(body: bytes) -> tuple[list[str], list[str]]:
     """Read a request: ``{"texts": [one or two], "off": [names of heads]}``."""
+    malformed = InputError('A request is {"texts": [one or two texts], "off": [names of heads]}.')
     try:
-        asked = json.loads(body)
-        texts = asked["texts"]
-        off = asked["off"]
-        right = isinstance(texts, list) and isinstance(off, list) and len(texts) in (1, 2)
-        right = right and all(isinstance(item, str) for item in [*texts, *off])
+        question = json.loads(body)
+        texts = question["texts"]
+        off = question["off"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        right = False
-    if not right:
-        raise InputError('A request is {"texts": [one or two texts], "off": [names of heads]}.')
-    return list(texts), list(off)
+        raise malformed from None
+    if not (isinstance(texts, list) and isinstance(off, list) and len(texts) in (1, 2)):
+        raise malformed
+    if not all(isinstance(item, str) for item in [*texts, *off]):
+        raise malformed
+    return texts, off
 
 
 def _sentence(text: str, status: int) -> JSONResponse:
+    """Answer with an error that the page shows; half of a character becomes a question mark."""
     text = text.encode("utf-8", "replace").decode()
     return JSONResponse({"error": text}, status, headers=_HEADERS)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from headscope.artefacts.saving import HEADSCOPE, REMOTE
+from headscope.artefacts.config_json import HEADSCOPE, REMOTE
 from headscope.core.heads import layer_name
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
@@ -52,7 +52,6 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     kept_model = result.kept
     saved = result.saved
     speed = result.speed
-    data = result.data
     assert kept_model is not None  # nothing is written otherwise
     assert saved is not None
     assert speed is not None
@@ -61,16 +60,6 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-    metric_name = METRIC_NAMES.get(result.metric, result.metric)
-    used = result.measured_examples
-    tested = "" if used == data.examples else f"{used:,} tested of "
-    drawn = f"; {data.drawn}" if data.drawn else ""
-    measured_on = (
-        f"Measured on {_data(data)}: {tested}{data.examples:,} examples, {data.skipped:,} left out "
-        f"as too long{drawn}."
-    )
-    warnings = (f"> {markdown(nameless(w))}" for w in (*result.warnings, *warnings_of(result)))
-    columns = (f"{metric_name[0].upper()}{metric_name[1:]}", "value", "95% interval")
     return card_text(
         _header(result, loaded, point, title, sentences),
         title,
@@ -80,10 +69,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
             "Heads removed": table(
                 ("layer", "heads left", "removed"), _heads_of_layers(point, loaded)
             ),
-            "What it costs": "\n\n".join(
-                [table(columns, _costs(result, point, saved)), measured_on, *warnings]
-            ),
-            "How it was made": "\n".join(f"* {line}" for line in _made(result, kept_model)),
+            "What it costs": _what_it_costs(result, point, saved),
+            "How it was made": "\n".join(f"* {line}" for line in _how_made(result, kept_model)),
         },
         command=str(result.provenance["command"]),
     )
@@ -93,68 +80,99 @@ def _header(
     result: PruneResult, loaded: LoadedModel, point: Point, title: str, sentences: bool
 ) -> ModelCardData:
     """Say what the hub reads, with everything that the metric's value rests on."""
-
-    def ends(estimate: Estimate) -> list[float] | None:
-        return None if estimate.interval is None else [round(end, 4) for end in estimate.interval]
-
     value = point.value.value
-    full = result.baseline.value.value
     assert value is not None
+    search = result.max_drop
+    split = None
+    if search is not None and search.left_out:
+        split = "examples without calibration sentences"
+    evaluation = EvalResult(
+        task_type=HUB_TASKS[result.task],
+        dataset_type="file",
+        dataset_name=Path(visible(result.data.name)).name,
+        dataset_split=split,
+        metric_type=result.metric,
+        metric_value=round(value, 4),
+        metric_name=METRIC_NAMES.get(result.metric, result.metric),
+        metric_args=_certainty(result, point),
+    )
+    tags = ["headscope", "attention-head-pruning", "pruned"]
+    if sentences:
+        tags = [*sentence_tags(loaded), *tags]
+    inherited = inherited_header(loaded)
+    return ModelCardData(
+        base_model=base_model(str(result.provenance["model"]["id"])),
+        tags=tags,
+        library_name="sentence-transformers" if sentences else "transformers",
+        model_name=title,
+        eval_results=[evaluation],
+        **{"pipeline_tag": hub_task(result.task, loaded), **inherited},
+    )
+
+
+def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
+    """Return how sure the metric's value is, and how it differs from the full model's."""
+    full = result.baseline.value.value
     assert full is not None
     certainty: dict[str, Any] = {
         "examples": result.measured_examples,
-        "interval": ends(point.value),
+        "interval": _rounded_interval(point.value),
         "full_model": round(full, 4),
     }
     if point.difference is not None and point.difference.value is not None:
         certainty["difference"] = round(point.difference.value, 4)
-        certainty["difference_interval"] = ends(point.difference)
+        certainty["difference_interval"] = _rounded_interval(point.difference)
         certainty["difference_level"] = 0.95
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [test.heads for test in search.refusals]
         certainty["sequence_of_heads"] = list(search.sequence)
         certainty["examples_left_out"] = search.left_out
-    evaluation = EvalResult(
-        task_type=HUB_TASKS[result.task],
-        dataset_type="file",
-        dataset_name=Path(visible(result.data.name)).name,
-        dataset_split="examples without calibration sentences"
-        if search is not None and search.left_out
-        else None,
-        metric_type=result.metric,
-        metric_value=round(value, 4),
-        metric_name=METRIC_NAMES.get(result.metric, result.metric),
-        metric_args=certainty,
-    )
-    return ModelCardData(
-        base_model=base_model(str(result.provenance["model"]["id"])),
-        tags=[
-            *(sentence_tags(loaded) if sentences else []),
-            "headscope",
-            "attention-head-pruning",
-            "pruned",
-        ],
-        library_name="sentence-transformers" if sentences else "transformers",
-        model_name=title,
-        eval_results=[evaluation],
-        **{"pipeline_tag": hub_task(result.task, loaded), **inherited_header(loaded)},
-    )
+    return certainty
+
+
+def _rounded_interval(estimate: Estimate) -> list[float] | None:
+    if estimate.interval is None:
+        return None
+    low, high = estimate.interval
+    return [round(low, 4), round(high, 4)]
 
 
 def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, str, str]]:
     """Yield a row per layer of attention: how many heads are left, and which are gone."""
-    gone: dict[tuple[str, int], list[int]] = {}
+    removed: dict[tuple[str, int], list[int]] = {}
     for *stack, layer, head in point.heads_removed:
-        gone.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
+        removed.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
     for site in (loaded.whole or loaded).sites:
-        heads = gone.get((site.stack, site.layer), [])
+        heads = removed.get((site.stack, site.layer), [])
         names = ", ".join(f"H{head}" for head in heads) or "none"
-        left = f"{site.n_heads - len(heads)} of {site.n_heads}"
-        yield layer_name(site.layer, site.stack), left, names
+        heads_left = f"{site.n_heads - len(heads)} of {site.n_heads}"
+        yield layer_name(site.layer, site.stack), heads_left, names
 
 
-def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tuple[str, str, str]]:
+def _what_it_costs(result: PruneResult, point: Point, saved: SavedModel) -> str:
+    """Compare the metric with and without the heads, and say what it was measured on."""
+    data = result.data
+    metric_name = METRIC_NAMES.get(result.metric, result.metric)
+    columns = (f"{metric_name[0].upper()}{metric_name[1:]}", "value", "95% interval")
+    tested = ""
+    if result.measured_examples != data.examples:
+        tested = f"{result.measured_examples:,} tested of "
+    drawn = f"; {data.drawn}" if data.drawn else ""
+    measured_on = (
+        f"Measured on {_data(data)}: {tested}{data.examples:,} examples, {data.skipped:,} left out "
+        f"as too long{drawn}."
+    )
+    warnings = [
+        f"> {markdown(nameless(warning))}" for warning in (*result.warnings, *warnings_of(result))
+    ]
+    return "\n\n".join([table(columns, _cost_rows(result, point, saved)), measured_on, *warnings])
+
+
+def _cost_rows(
+    result: PruneResult, point: Point, saved: SavedModel
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what is compared, its value, and its interval."""
     metric = result.metric
     baseline = result.baseline.value
     value = point.value
@@ -170,23 +188,24 @@ def _costs(result: PruneResult, point: Point, saved: SavedModel) -> Iterator[tup
     yield "this folder, opened again", number(saved.measured, metric), ""
 
 
-def _made(result: PruneResult, kept_model: KeptModel) -> Iterator[str]:
+def _how_made(result: PruneResult, kept_model: KeptModel) -> Iterator[str]:
+    """Yield where the model comes from, how its heads were chosen, and by which versions."""
     model = result.provenance["model"]
-    weights = model.get("weights_sha256")
     source = str(model["id"])
+    weights = model.get("weights_sha256")
     sha256 = f", weights SHA-256 `{weights}`" if weights else ""
     yield f"Source: {markdown(base_model(source) or Path(source).name)}{sha256}"
     yield f"Heads chosen by `{kept_model.method}`, repair `{kept_model.repair}`"
-    if (chosen := result.calibration) is not None:
-        how = "with labels" if chosen.labels else "no labels used"
-        yield f"Chosen on {_data(chosen)}: {chosen.examples:,} examples, {how}"
+    if (calibration := result.calibration) is not None:
+        how = "with labels" if calibration.labels else "no labels used"
+        yield f"Chosen on {_data(calibration)}: {calibration.examples:,} examples, {how}"
     passed = {True: "passed", False: "failed", None: "not run"}[result.validation.passed]
     yield f"Check that headscope's attention is the model's own: {passed}"
-    versions = (
-        f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")
-    )
-    yield f"{', '.join(versions)}; seed {result.provenance['seed']}"
+    packages = ("headscope", "torch", "transformers")
+    versions = ", ".join(f"{name} {result.provenance[name]}" for name in packages)
+    yield f"{versions}; seed {result.provenance['seed']}"
 
 
 def _data(data: DataInfo) -> str:
+    """Name a file without its folder, with the beginning of its checksum."""
     return f"{markdown(Path(data.name).name)} (SHA-256 `{data.sha256[:12]}`)"

@@ -21,8 +21,7 @@ from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError, reason
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
-from headscope.models.load.manifest import COMPACT
-from headscope.models.load.sentence_folder import MODULES
+from headscope.models.load.sentence_files import MODULES
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import distance
@@ -30,7 +29,7 @@ from headscope.models.run.task_heads import Select
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.card import model_card, snippets
 from headscope.pruning.curves import Version
-from headscope.pruning.measure import Pruner, at, compact_model
+from headscope.pruning.measure import Pruner, compact_model, select_examples
 from headscope.pruning.result import Candidate, KeptModel, PruneResult, SavedModel, SpeedResult
 from headscope.removal.card import CARD, in_folder
 from headscope.removal.times import times
@@ -56,15 +55,21 @@ def choose_version(
     candidates: list[Candidate] = []
     if len(versions) > 1:
         for version in versions:
-            with replaced_outputs(loaded, version.made.maps):
-                value = task.value(task.outputs(loaded, version.made.gates.to(loaded.device)))
+            with replaced_outputs(loaded, version.model.maps):
+                value = task.value(task.outputs(loaded, version.model.gates.to(loaded.device)))
             candidates.append(Candidate(version.method, version.repair.value, value))
         sign = 1 if task.higher_is_better else -1
-        best = versions[int((sign * tied([each.value for each in candidates])).argmax())]
-    worth = best.point.value.value
-    assert worth is not None
-    fields = (best.method, best.repair.value, best.point.fraction, worth)
-    return best, KeptModel(*fields, tuple(candidates))
+        qualities = sign * tied([candidate.value for candidate in candidates])
+        best = versions[int(qualities.argmax())]
+    measured_value = best.point.value.value
+    assert measured_value is not None
+    return best, KeptModel(
+        method=best.method,
+        repair=best.repair.value,
+        fraction=best.point.fraction,
+        value=measured_value,
+        candidates=tuple(candidates),
+    )
 
 
 def keep(
@@ -88,48 +93,76 @@ def keep(
     loaded = pruner.loaded
     task = pruner.evaluation
     result = dataclasses.replace(result, kept=model)
-    compact = compact_model(loaded, pruner.units, version.made)
+    compact = compact_model(loaded, pruner.units, version.model)
     with _failure_with(result), whole_folder(folder) as path:
+        # Write it, and open what was written.
         opens = write_model(
             compact,
             path,
-            COMPACT,
             method=model.method,
             repair=model.repair,
             provenance=result.provenance,
         )
-        numbers = loaded.dtype
-        head = loaded.task_head
-        again = load(str(path.resolve()), dtype=numbers, device=loaded.device, task_head=head)
-        check_embeds(again, path)
-        again = again if loaded.whole is None else again.only(loaded.stacks[0])
-        if loaded.pooling.origin == "option":
-            again = again.pooled_by(loaded.pooling.modes[0])
-        if list(evaluation_of(again).rows) != list(task.rows):
+        reopened = _reopened(path, loaded)
+        if list(evaluation_of(reopened).rows) != list(task.rows):
             raise ArtefactError(
                 f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
                 "than the model's own, so the folder was not kept."
             )
-        outputs, largest = _same_outputs(task, compact, again, folder)
-        sentences = (path / MODULES).is_file()
-        code, *_ = snippets(opens, loaded, sentences=sentences)
+
+        # Compare it with the measured model.
+        outputs, largest = _same_outputs(task, compact, reopened, folder)
+        opens_as_sentences = (path / MODULES).is_file()
+        code = snippets(opens, loaded, sentences=opens_as_sentences)[0]
         saved = SavedModel(
             folder=str(folder),
             heads_removed=version.point.heads_removed,
-            measured=task.value(at(outputs, pruner.examples)),
+            measured=task.value(select_examples(outputs, pruner.examples)),
             opens=opens,
             max_difference=largest,
             code=in_folder(code, str(folder)),
         )
-        sides = ((loaded, loaded, task.rows), (again, again, task.rows))
-        timed = times(*sides, batch_size=BATCH_SIZE)
-        parameters = [sum(p.numel() for p in m.network.parameters()) for m in (loaded, again)]
-        threads = torch.get_num_threads()
-        speed = SpeedResult(timed.speed, timed.ms, BATCH_SIZE, loaded.device, threads, *parameters)
+
+        # Time and describe it.
+        speed = _speed(loaded, reopened, task)
         result = dataclasses.replace(result, saved=saved, speed=speed)
-        card = model_card(result, loaded, sentences=sentences)
+        card = model_card(result, loaded, sentences=opens_as_sentences)
         (path / CARD).write_text(card, encoding="utf-8")
     return result
+
+
+def _reopened(path: Path, original: LoadedModel) -> LoadedModel:
+    """Open a folder that was just written as the original was opened."""
+    reopened = load(
+        str(path.resolve()),
+        dtype=original.dtype,
+        device=original.device,
+        task_head=original.task_head,
+    )
+    check_embeds(reopened, path)
+    if original.whole is not None:
+        reopened = reopened.only(original.stacks[0])
+    if original.pooling.origin == "option":
+        reopened = reopened.pooled_by(original.pooling.modes[0])
+    return reopened
+
+
+def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
+    """Time the pruned model in turns with the whole one, on texts of the evaluation data."""
+    timed = times((full, full, task.rows), (pruned, pruned, task.rows), batch_size=BATCH_SIZE)
+    return SpeedResult(
+        speed=timed.speed,
+        ms=timed.ms,
+        batch_size=BATCH_SIZE,
+        device=full.device,
+        threads=torch.get_num_threads(),
+        parameters_full=_n_parameters(full),
+        parameters_pruned=_n_parameters(pruned),
+    )
+
+
+def _n_parameters(loaded: LoadedModel) -> int:
+    return sum(parameter.numel() for parameter in loaded.network.parameters())
 
 
 @contextmanager
@@ -157,30 +190,31 @@ def _same_outputs(
     Returns the opened one's outputs, and the largest absolute difference of any state, logit or
     embedding; refuses a difference (or a NaN) that is more than rounding.
     """
-    differences: list[tuple[float, float]] = []
-    embeds = (
+    differences: list[tuple[float, float]] = []  # absolute, and relative where numbers are large
+    compares_embeddings = (
         task.name in ("fidelity", "similarity", "retrieval") and measured.pooling.problem is None
     )
 
-    def run(
+    def run_both(
         *inputs: Tensor, select: Select | None = None, **more: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        sides = []
-        for model in (measured, opened):  # attention is routed in one model at a time
-            with gated(model) as run_one:
-                sides.append(run_one(*inputs, select=select, **more))
-        (expected, logits), (hidden, other_logits) = sides
+        with gated(measured) as run:  # attention is routed in one model at a time
+            states, logits = run(*inputs, select=select, **more)
+        with gated(opened) as run:
+            opened_states, opened_logits = run(*inputs, select=select, **more)
         mask = more.get("decoder_attention_mask", inputs[1])
-        differences.append(distance(expected[mask.bool()], hidden[mask.bool()]))
+        real = mask.bool()
+        differences.append(distance(states[real], opened_states[real]))
         if logits is not None:
-            assert other_logits is not None
-            differences.append(distance(logits, other_logits))
-        if embeds:
-            pairs = ((measured, expected), (opened, hidden))
-            differences.append(distance(*(m.pooling.embed(states, mask) for m, states in pairs)))
-        return hidden, other_logits
+            assert opened_logits is not None
+            differences.append(distance(logits, opened_logits))
+        if compares_embeddings:
+            embedding = measured.pooling.embed(states, mask)
+            opened_embedding = opened.pooling.embed(opened_states, mask)
+            differences.append(distance(embedding, opened_embedding))
+        return opened_states, opened_logits
 
-    outputs = task.outputs_of(run, task.batches(measured))
+    outputs = task.outputs_of(run_both, task.batches(measured))
     largest, relative = torch.tensor(differences, dtype=torch.float64).max(dim=0).values.tolist()
     if not relative <= TOLERANCES[measured.dtype]:
         raise ArtefactError(

@@ -15,8 +15,10 @@ sentence with what heads were chosen on are left out: on these the models are be
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +32,8 @@ from headscope.pruning.curves import Outcome, Version, scores_of
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Ranking, Repaired
-from headscope.pruning.result import CandidateDistance, Curve, MaxDrop, TestedCount, way
+from headscope.pruning.result import CandidateDistance, Curve, MaxDrop, TestedCount
+from headscope.pruning.result import way as way_name
 from headscope.show.cells import plural
 from headscope.stats.confirm import (
     Judged,
@@ -43,6 +46,16 @@ from headscope.stats.confirm import (
 from headscope.stats.estimate import FEWEST_TESTED
 from headscope.tasks.base import Task
 
+Way = tuple[str, Repair]  # Method and repair
+
+
+class Confirmed(NamedTuple):
+    """The last number of units that was confirmed, its model, and every test up to a refusal."""
+
+    units: int
+    model: Repaired
+    tests: tuple[TestedCount, ...]
+
 
 def unseen_examples(task: Task, calibration: Task | None) -> Array:
     """Return the examples that share no sentence with the calibration data, ascending.
@@ -50,9 +63,10 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     Refuses so few that intervals would not hold.
     """
     need_examples(task.n_examples, task.data.name)
-    seen = set[Hashable]()
+    seen: set[Hashable] = set()
     if calibration is not None:
-        seen = {text for row in calibration.rows for text in sentences_of(row)}
+        for row in calibration.rows:
+            seen.update(sentences_of(row))
         seen.update(calibration.data.texts)  # some tasks name their sentences by text, not tokens
     examples = np.flatnonzero([seen.isdisjoint(texts) for texts in task.sentences])
     if len(examples) < FEWEST_TESTED:
@@ -64,93 +78,13 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     return examples
 
 
-Way = tuple[str, Repair]  # Method and repair
-
-
-def settle(
-    pruner: Pruner, rankings: Mapping[str, Ranking], ways: Sequence[Way], number: int
-) -> tuple[Way, tuple[CandidateDistance, ...]]:
-    """Pick the way whose model stays nearest to the unpruned one with ``number`` units gone.
-
-    Only calibration data are used, without their labels; ties go to the first, and a single way is
-    not measured.
-    """
-    near = list[CandidateDistance]()
-    for i, (method, repair) in enumerate(ways if len(ways) > 1 else ()):
-        pruner.tell("comparing ways to prune", i, len(ways))
-        removed = rankings[method].remove(number)
-        distance = distance_of(pruner, pruner.repaired(repair, removed))
-        heads = len(pruner.units.heads(removed))
-        near.append(CandidateDistance(method, repair.value, heads, distance))
-    best = int(tied([each.distance for each in near]).argmin()) if near else 0
-    return ways[best], tuple(near)
-
-
-def distance_of(pruner: Pruner, made: Repaired) -> float:
-    """Return the mean squared distance to the unpruned model's outputs on calibration data."""
-    gates = torch.stack([made.gates[heads[0]] for heads in pruner.units.members])
-    with replaced_outputs(pruner.loaded, made.maps):
-        return pruner.context.distance(gates)
-
-
-def search(
-    pruner: Pruner, ranking: Ranking, by: Way, wanted: float
-) -> tuple[int, Repaired, tuple[TestedCount, ...]]:
-    """Test the numbers of units in order, and return the last confirmed, its model and all tests.
-
-    ``wanted`` is the most that may be lost; ``pruner`` measures on the examples that are tested.
-    Raises if already the first number is refused.
-    """
-    numbers = ascending(len(pruner.units))
-    confirmed: list[Repaired] = []
-    tests: list[Judged] = []
-    counts: list[TestedCount] = []
-    sign = 1 if pruner.evaluation.higher_is_better else -1
-    method, repair = by
-
-    def allowed(number: int) -> bool:
-        pruner.tell("removing heads", len(tests), len(numbers))
-        removed = ranking.remove(number)
-        made = pruner.repaired(repair, removed)
-        tested = judged(pruner.change(made), sign, wanted)
-        if tested.allowed:  # a repaired model holds maps of every layer: only the last one stays
-            confirmed[:] = [made]
-            pruner.forget_others(made)
-        heads = len(pruner.units.heads(removed))
-        most_lost = tested.most_lost if math.isfinite(tested.most_lost) else None
-        counts.append(TestedCount(heads, tested.lost, most_lost, tested.allowed))
-        tests.append(tested)
-        return tested.allowed
-
-    number = last_confirmed(numbers, allowed).confirmed
-    if number is not None:
-        return number, confirmed[-1], tuple(counts)
-    first = tests[0]
-    heads = counts[0].heads
-    removed = f"without {heads} {plural(heads, 'head')} ({way(method, repair.value)})"
-    if counts[0].most_lost is None:
-        raise InputError(
-            f"No head can go for a loss of at most {wanted:g}: {removed} what is lost at most is "
-            f"not known from {first.change.examples:,} examples, whose values do not vary or which "
-            "are not independent; give more."
-        )
-    needed = examples_needed(first, wanted)
-    advice = "" if needed is None else f"about {needed:,} examples, or "
-    raise InputError(
-        f"No head can go for a loss of at most {wanted:g}: {removed} the loss is {first.lost:.4g} "
-        f"on {first.change.examples:,} examples, and its 95% interval reaches "
-        f"{first.most_lost:.4g}; give {advice}a larger max_drop."
-    )
-
-
 def find_most(
     pruner: Pruner,
     methods: Sequence[str],
     repairs: Sequence[Repair],
-    wanted: float,
+    allowed_loss: float,
     examples: Array,
     *,
-    normalise: bool | None,
     random: bool,
 ) -> Outcome:
     """Settle what is tested, test it on ``examples``, and describe the last confirmed model.
@@ -168,32 +102,138 @@ def find_most(
             f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
             "heads."
         )
+
+    # Settle the order of the heads, and the way to prune, without the examples.
     pruner = pruner.on(examples)
-    rankings = pruner.rankings(methods, normalise)
-    ways = [(method, repair) for method in methods for repair in repairs]
-    chosen, near = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
-    (method, repair) = chosen
-    ranking = rankings[chosen[0]]
-    number, made, counts = search(pruner, ranking, chosen, wanted)
-    points = tuple(pruner.point(each) for each in (Repaired.bare(pruner.units, ()), made))
-    curves = [Curve(method, repair.value, points)]
+    rankings = pruner.rankings(methods)
+    ways = list(itertools.product(methods, repairs))
+    chosen, distances = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
+    method, repair = chosen
+    ranking = rankings[method]
+
+    # Test.
+    confirmed = search(pruner, ranking, chosen, allowed_loss)
+
+    # Describe the confirmed model beside the whole one, and beside as many random heads.
+    full_point = pruner.point(Repaired.bare(pruner.units, ()))
+    point = pruner.point(confirmed.model)
+    curves = [Curve(method, repair.value, (full_point, point))]
     if random:
-        beside = tuple(pruner.random_point(count) for count in (0, number))
-        curves.append(Curve("random", "none", beside))
-    members = pruner.units.members
-    if len({len(heads) for heads in members}) == 1:  # no set has to be found, which takes passes
-        sequence = tuple(each * len(members[0]) for each in numbers)
-    else:
-        sequence = tuple(len(pruner.units.heads(ranking.remove(each))) for each in numbers)
+        random_points = tuple(pruner.random_point(count) for count in (0, confirmed.units))
+        curves.append(Curve("random", "none", random_points))
     max_drop = MaxDrop(
-        wanted,
-        len(points[1].heads_removed),
-        method,
-        repair.value,
-        counts,
-        sequence,
-        near,
+        wanted=allowed_loss,
+        count=len(point.heads_removed),
+        method=method,
+        repair=repair.value,
+        looks=confirmed.tests,
+        sequence=_heads_of(pruner, ranking, numbers),
+        near=distances,
         left_out=pruner.evaluation.n_examples - len(examples),
     )
-    versions = (Version(method, repair, made, points[1]),)
-    return Outcome(pruner, tuple(curves), versions, scores_of(pruner, rankings), max_drop)
+    return Outcome(
+        pruner,
+        curves=tuple(curves),
+        versions=(Version(method, repair, confirmed.model, point),),
+        scores=scores_of(pruner, rankings),
+        max_drop=max_drop,
+    )
+
+
+def settle(
+    pruner: Pruner, rankings: Mapping[str, Ranking], ways: Sequence[Way], number: int
+) -> tuple[Way, tuple[CandidateDistance, ...]]:
+    """Pick the way whose model stays nearest to the unpruned one with ``number`` units gone.
+
+    Only calibration data are used, without their labels; ties go to the first, and a single way is
+    not measured.
+    """
+    if len(ways) == 1:
+        return ways[0], ()
+    distances = []
+    for i, (method, repair) in enumerate(ways):
+        pruner.tell("comparing ways to prune", i, len(ways))
+        removed = rankings[method].remove(number)
+        distance = distance_of(pruner, pruner.repaired(repair, removed))
+        n_heads = len(pruner.units.heads(removed))
+        distances.append(CandidateDistance(method, repair.value, n_heads, distance))
+    nearest = int(tied([candidate.distance for candidate in distances]).argmin())
+    return ways[nearest], tuple(distances)
+
+
+def distance_of(pruner: Pruner, pruned: Repaired) -> float:
+    """Return the mean squared distance to the unpruned model's outputs on calibration data."""
+    gates = torch.stack([pruned.gates[heads[0]] for heads in pruner.units.members])
+    with replaced_outputs(pruner.loaded, pruned.maps):
+        return pruner.context.distance(gates)
+
+
+def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> Confirmed:
+    """Test the numbers of units in order, up to the first that is refused.
+
+    ``pruner`` measures on the examples that are tested. Raises if already the first number is
+    refused.
+    """
+    numbers = ascending(len(pruner.units))
+    sign = 1 if pruner.evaluation.higher_is_better else -1
+    _, repair = way
+    judgements: list[Judged] = []
+    tests: list[TestedCount] = []
+    last_model: Repaired | None = None
+
+    def is_allowed(number: int) -> bool:
+        nonlocal last_model
+        pruner.tell("removing heads", len(tests), len(numbers))
+        removed = ranking.remove(number)
+        pruned = pruner.repaired(repair, removed)
+        judgement = judged(pruner.change(pruned), sign, allowed_loss)
+        if judgement.allowed:  # a repaired model holds maps of every layer: only the last one stays
+            last_model = pruned
+            pruner.forget_all_but(pruned)
+        judgements.append(judgement)
+        tests.append(
+            TestedCount(
+                heads=len(pruner.units.heads(removed)),
+                lost=judgement.lost,
+                most_lost=judgement.most_lost if math.isfinite(judgement.most_lost) else None,
+                allowed=judgement.allowed,
+            )
+        )
+        return judgement.allowed
+
+    number = last_confirmed(numbers, is_allowed).confirmed
+    if number is None or last_model is None:
+        raise InputError(_nothing_confirmed(tests[0], judgements[0], way, allowed_loss))
+    return Confirmed(number, last_model, tuple(tests))
+
+
+def _nothing_confirmed(test: TestedCount, judgement: Judged, way: Way, allowed_loss: float) -> str:
+    """Say why already the first number was refused, and what would help."""
+    method, repair = way
+    n_examples = judgement.change.examples
+    heads = f"{test.heads} {plural(test.heads, 'head')}"
+    start = (
+        f"No head can go for a loss of at most {allowed_loss:g}: "
+        f"without {heads} ({way_name(method, repair.value)})"
+    )
+    if test.most_lost is None:
+        return (
+            f"{start} what is lost at most is not known from {n_examples:,} examples, whose values "
+            "do not vary or which are not independent; give more."
+        )
+    needed = examples_needed(judgement, allowed_loss)
+    advice = "" if needed is None else f"about {needed:,} examples, or "
+    return (
+        f"{start} the loss is {judgement.lost:.4g} on {n_examples:,} examples, and its 95% "
+        f"interval reaches {judgement.most_lost:.4g}; give {advice}a larger max_drop."
+    )
+
+
+def _heads_of(pruner: Pruner, ranking: Ranking, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return how many heads so many units are."""
+    members = pruner.units.members
+    heads_of_first = len(members[0])
+    if all(len(heads) == heads_of_first for heads in members):
+        # No set has to be found, which takes passes.
+        return tuple(number * heads_of_first for number in numbers)
+    return tuple(len(pruner.units.heads(ranking.remove(number))) for number in numbers)

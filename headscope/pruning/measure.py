@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headscope.analyses.classify.result import HeadResult
@@ -33,9 +33,18 @@ class Pruner:
     """Ranks heads, removes and repairs them, and measures what is left against the full model.
 
     Heads are removed for real before a model is measured, so a point of a curve is the value of
-    the very model that is saved; each set of removed heads is run only once. ``roles`` go by the
-    heads' positions in the loaded model, ``shares`` are the fractions of heads that points of
-    curves remove.
+    the very model that is saved; each set of removed heads is run only once.
+
+    Parameters
+    ----------
+    evaluation, calibration : Task
+        What models are measured on, and what heads are chosen on (None: the evaluation data).
+    roles : mapping
+        What the heads do, by their positions in the loaded model; empty where nobody asked.
+    shares : sequence of float
+        The fractions of heads that points of curves remove.
+    draws : int
+        Random sets of heads at each fraction.
     """
 
     def __init__(
@@ -47,32 +56,34 @@ class Pruner:
         *,
         shares: Sequence[float],
         draws: int,
-        labels: bool,
         seed: int,
         tell: Progress,
     ) -> None:
         # Every model that is cut remembers where it came from, by a checksum of all weights.
         self.loaded = dataclasses.replace(loaded, origin=origin_of(loaded))
         self.evaluation = evaluation
-        self.units = units_of(loaded)
+        self.draws = draws
+        self.seed = seed
         self.tell = tell
-        n = len(self.units)
-        self.counts = sorted({int(share * n + 0.5) for share in shares})  # units that points remove
+
+        self.units = units_of(loaded)
+        n_units = len(self.units)
+        #: How many units points of curves remove.
+        self.counts = sorted({int(share * n_units + 0.5) for share in shares})
+        partial_counts = [count for count in self.counts if 0 < count < n_units]
         self.context = Context.of_task(
             loaded,
             calibration or evaluation,
             roles=roles,
-            use_labels=labels,
-            largest=max((count for count in self.counts if 0 < count < n), default=n),
+            largest=max(partial_counts, default=n_units),
             seed=seed,
         )
-        # random sets of heads at each count
-        self.draws = draws
-        self.seed = seed
+
         #: The unpruned model's outputs, example by example.
         self.full: Outputs = evaluation.outputs(self.loaded, all_metrics=True)
-        self.examples: Array | None = None  # those that are measured on; None for all
-        self._drawn = evaluation.resampled(self.full, seed=seed)
+        #: Indices of the examples that are measured on; None for all.
+        self.examples: Array | None = None
+        self._resamples_of_full = evaluation.resampled(self.full, seed=seed)
         #: By model: itself (maps are told apart by identity, so they stay here), whether texts were
         #: written, and what it puts out.
         self._outputs: dict[tuple[Any, ...], tuple[Repaired, bool, Outputs]] = {}
@@ -80,16 +91,17 @@ class Pruner:
         self.resamples: dict[int, Array] = {}
 
     def on(self, examples: Array) -> Pruner:
-        """Return the same that measures on some of the examples only."""
-        part = copy.copy(self)
-        part.examples = examples
-        part.resamples = {}
-        part._drawn = self.evaluation.resampled(at(self.full, examples), seed=self.seed)
-        return part
+        """Return the same pruner, measuring on some of the examples only."""
+        narrower = copy.copy(self)
+        narrower.examples = examples
+        narrower.resamples = {}
+        full = select_examples(self.full, examples)
+        narrower._resamples_of_full = self.evaluation.resampled(full, seed=self.seed)
+        return narrower
 
     # --- ranking and repairing ----------------------------------------------------------------
 
-    def rankings(self, methods: Sequence[str], normalise: bool | None) -> dict[str, Ranking]:
+    def rankings(self, methods: Sequence[str]) -> dict[str, Ranking]:
         """Rank the units by every method, before anything is measured.
 
         So a method that cannot be run is refused early.
@@ -98,12 +110,11 @@ class Pruner:
         for i, name in enumerate(methods):
 
             def tell(_: str, done: int, total: int, i: int = i) -> None:
-                share = round(1000 * (i + done / max(total, 1)))
-                self.tell("choosing heads", share, 1000 * len(methods))
+                thousandths = round(1000 * (i + done / max(total, 1)))
+                self.tell("choosing heads", thousandths, 1000 * len(methods))
 
             tell(name, 0, 1)
-            context = dataclasses.replace(self.context, progress=tell)
-            rankings[name] = rank(name, context, normalise=normalise)
+            rankings[name] = rank(name, dataclasses.replace(self.context, progress=tell))
         return rankings
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
@@ -119,45 +130,43 @@ class Pruner:
 
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
-        full = at(self.full, self.examples)
+        full = select_examples(self.full, self.examples)
         value = self.evaluation.interval(full, seed=self.seed)
         return Baseline(value, self.evaluation.metrics(full))
 
-    def point(
-        self,
-        made: Repaired,
-        *,
-        all_metrics: bool = True,
-        run: Callable[[LoadedModel], Outputs] | None = None,
-    ) -> Point:
-        """Measure one pruned model; without ``all_metrics`` those of written texts are left out.
-
-        ``run`` runs it over the evaluation data, where the caller has a faster way.
-        """
-        outputs = self._run(made, all_metrics, run)
-        itself = outputs is self.full  # differs by nothing, whatever the examples
-        outputs = at(outputs, self.examples)
-        full = at(self.full, self.examples)
+    def point(self, pruned: Repaired) -> Point:
+        """Measure one pruned model by every metric, with its change from the full model."""
         task = self.evaluation
-        seed = self.seed
-        roles = self.context.roles
-        values = task.resampled(outputs, seed=seed)
-        change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
-        left = Counter({name: 0 for role in roles.values() for name in role.roles})
-        removed = self.units.heads(made.removed)
-        for head in roles.keys() - set(removed):
-            left.update(roles[head].roles)
+        all_outputs = self._run(pruned, all_metrics=True)
+        outputs = select_examples(all_outputs, self.examples)
+        full = select_examples(self.full, self.examples)
+        resamples = task.resampled(outputs, seed=self.seed)
+
+        difference = Estimate(0.0)
+        p_value = 1.0
+        if all_outputs is not self.full:  # the full model differs from itself by nothing
+            change = task.change(
+                full,
+                outputs,
+                seed=self.seed,
+                drawn=self._resamples_of_full,
+                values=resamples,
+            )
+            difference = change.estimate()
+            p_value = change.p_value
+
+        removed_heads = self.units.heads(pruned.removed)
         point = Point(
-            fraction=len(removed) / self.n_heads,
-            heads_removed=original_names(self.loaded, removed),
-            value=task.interval(outputs, seed=seed, values=values),
-            difference=Estimate(0.0) if itself else change.estimate(),
-            p_value=1.0 if itself else change.p_value,
+            fraction=len(removed_heads) / self.n_heads,
+            heads_removed=original_names(self.loaded, removed_heads),
+            value=task.interval(outputs, seed=self.seed, values=resamples),
+            difference=difference,
+            p_value=p_value,
             metrics=task.metrics(outputs),
-            roles_left=dict(sorted(left.items())) if roles else None,
+            roles_left=self._roles_without(removed_heads),
             changed=task.changed(outputs),
         )
-        self.resamples[id(point)] = values
+        self.resamples[id(point)] = resamples
         return point
 
     def random_point(self, count: int) -> Point:
@@ -170,63 +179,80 @@ class Pruner:
         draws = []
         for seed in range(self.seed, self.seed + self.draws):
             removed = rank("random", dataclasses.replace(self.context, seed=seed)).remove(count)
-            outputs = at(self._run(Repaired.bare(self.units, removed)), self.examples)
+            outputs = self._run(Repaired.bare(self.units, removed), all_metrics=False)
+            value = self.evaluation.value(select_examples(outputs, self.examples))
             names = original_names(self.loaded, self.units.heads(removed))
-            draws.append(Draw(seed, names, self.evaluation.value(outputs)))
+            draws.append(Draw(seed, names, value))
         values = [draw.value for draw in draws]
-        first = draws[0].heads_removed
+        first_removed = draws[0].heads_removed
         return Point(
-            fraction=len(first) / self.n_heads,
-            heads_removed=first,
+            fraction=len(first_removed) / self.n_heads,
+            heads_removed=first_removed,
             value=Estimate(statistics.fmean(values), min(values), max(values)),
             draws=tuple(draws),
             spread=statistics.stdev(values),
         )
 
-    def change(self, made: Repaired) -> Change:
+    def change(self, pruned: Repaired) -> Change:
         """Compare one pruned model with the full one."""
-        full, outputs = (at(each, self.examples) for each in (self.full, self._run(made)))
-        return self.evaluation.change(full, outputs, seed=self.seed, drawn=self._drawn)
+        outputs = self._run(pruned, all_metrics=False)
+        return self.evaluation.change(
+            select_examples(self.full, self.examples),
+            select_examples(outputs, self.examples),
+            seed=self.seed,
+            drawn=self._resamples_of_full,
+        )
 
-    def forget_others(self, made: Repaired) -> None:
+    def forget_all_but(self, pruned: Repaired) -> None:
         """Drop what was measured of all models but this one, and their maps."""
-        for key in [key for key, (model, *_) in self._outputs.items() if model is not made]:
-            del self._outputs[key]
+        for key, (model, *_) in list(self._outputs.items()):
+            if model is not pruned:
+                del self._outputs[key]
 
     @property
     def n_heads(self) -> int:
         """Heads of the model."""
         return sum(site.n_heads for site in self.loaded.sites)
 
-    def _run(
-        self,
-        made: Repaired,
-        all_metrics: bool = False,
-        run: Callable[[LoadedModel], Outputs] | None = None,
-    ) -> Outputs:
-        """Run a pruned model over all evaluation data, once: its outputs, example by example."""
+    def _roles_without(self, removed_heads: Sequence[Head]) -> dict[str, int] | None:
+        """Count the heads of each role that stay; None where the model was not classified."""
+        roles = self.context.roles
+        if not roles:
+            return None
+        counts: Counter[str] = Counter()
+        for head, result in roles.items():
+            for role in result.roles:
+                counts[role] += 0 if head in removed_heads else 1
+        return dict(sorted(counts.items()))
+
+    def _run(self, pruned: Repaired, *, all_metrics: bool) -> Outputs:
+        """Run a pruned model over all evaluation data, once: its outputs, example by example.
+
+        Without ``all_metrics`` no texts are written that only further metrics are made of.
+        """
+        if not pruned.removed:
+            return self.full
         task = self.evaluation
         loaded = self.loaded
-        if not made.removed:
-            return self.full
-        maps = tuple((layer, id(new)) for layer, new in sorted(made.maps.items()))
-        model = (made.removed, made.gates.numpy(force=True).tobytes(), maps)
-        _, wrote, outputs = self._outputs.get(model, (made, False, None))
-        if outputs is not None and (wrote or not (all_metrics and task.writes)):
-            return outputs
-        if len(made.removed) == len(self.units):  # no model is left that could be built
-            with replaced_outputs(loaded, made.maps):
-                gates = made.gates.to(loaded.device)
+        maps = tuple((layer, id(new)) for layer, new in sorted(pruned.maps.items()))
+        key = (pruned.removed, pruned.gates.numpy(force=True).tobytes(), maps)
+        if key in self._outputs:
+            _, wrote_texts, outputs = self._outputs[key]
+            if wrote_texts or not (all_metrics and task.writes):
+                return outputs
+        if len(pruned.removed) == len(self.units):  # no model is left that could be built
+            with replaced_outputs(loaded, pruned.maps):
+                gates = pruned.gates.to(loaded.device)
                 outputs = task.outputs(loaded, gates, all_metrics=all_metrics)
         else:
-            compact = compact_model(loaded, self.units, made)
-            outputs = run(compact) if run else task.outputs(compact, all_metrics=all_metrics)
-        self._outputs[model] = made, all_metrics, outputs
+            compact = compact_model(loaded, self.units, pruned)
+            outputs = task.outputs(compact, all_metrics=all_metrics)
+        self._outputs[key] = (pruned, all_metrics, outputs)
         return outputs
 
 
-def at(outputs: Outputs, examples: Array | None) -> Outputs:
-    """Pick examples from outputs; None for all."""
+def select_examples(outputs: Outputs, examples: Array | None) -> Outputs:
+    """Return the outputs of some examples, by their indices; of all for None."""
     if examples is None:
         return outputs
     return {name: values[examples] for name, values in outputs.items()}
@@ -237,15 +263,18 @@ def original_names(loaded: LoadedModel, heads: Sequence[Head]) -> tuple[Name, ..
 
     The stack is named in models that have more than an encoder.
     """
-    named = (loaded.whole or loaded).stacks != ("encoder",)
-    sites = ((loaded.sites[row], head) for row, head in heads)
-    return tuple(
-        (*((site.stack,) if named else ()), site.layer, site.head_ids[head]) for site, head in sites
-    )
+    names_stacks = (loaded.whole or loaded).stacks != ("encoder",)
+    names: list[Name] = []
+    for row, index in heads:
+        site = loaded.sites[row]
+        name = (site.layer, site.head_ids[index])
+        names.append((site.stack, *name) if names_stacks else name)
+    return tuple(names)
 
 
-def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:
+def compact_model(loaded: LoadedModel, units: Units, pruned: Repaired) -> LoadedModel:
     """Make the pruned, repaired model for real; all but attention is shared with ``loaded``."""
-    compact = remove_heads(loaded, original_names(loaded, units.heads(made.removed)), share=True)
-    make_permanent(compact, loaded, made.gates, made.maps)
+    removed_names = original_names(loaded, units.heads(pruned.removed))
+    compact = remove_heads(loaded, removed_names, share=True)
+    make_permanent(compact, loaded, pruned.gates, pruned.maps)
     return compact

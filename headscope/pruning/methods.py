@@ -9,11 +9,10 @@ splits into its tokens::
 after it; the two rank heads differently. Every example has gates of its own, so no gradient is ever
 added to another example's before the absolute value.
 
-Second order (``fisher``, Kwon et al.): with labels ``F = sum over examples of g g^T`` with
-``g = dL/dxi``; without, the Gauss-Newton matrix of the distance to the unpruned model's outputs.
-Removing the heads R changes the loss by about ``sum over i, j in R of F[i, j]``. The diagonal says
-how many heads each layer loses; inside a layer heads are then exchanged until no exchange of one
-removed head for one kept head lowers that sum.
+Second order (``fisher``, Kwon et al.): F is the Gauss-Newton matrix of the distance to the unpruned
+model's outputs. Removing the heads R changes that distance by about ``sum over i, j in R of
+F[i, j]``. The diagonal says how many heads each layer loses; inside a layer heads are then
+exchanged until no exchange of one removed head for one kept head lowers that sum.
 
 Both take one forward and one backward pass over the calibration data.
 
@@ -29,15 +28,14 @@ References
 Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published code (token), section
 4.1 (normalisation, after Molchanov et al. 2017), tables 1 to 3 (ablation).
 Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
-Voita et al. 2019, arXiv:1905.09418: sections 4 (confidence) and 6 (gates), and which roles survive
-pruning; Louizos et al. 2018, arXiv:1712.01312, equations 10 to 12.
+Voita et al. 2019, arXiv:1905.09418: section 6 (gates, and which roles survive pruning).
+Louizos et al. 2018, arXiv:1712.01312, equations 10 to 12.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -50,7 +48,7 @@ from headscope.core.widest import exact, widest
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.surgeon import surgeon
-from headscope.tasks.gauss_newton import labelled_rows
+from headscope.tasks.units import Head
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS = 40
@@ -65,8 +63,8 @@ TEMPERATURE = 0.33
 STRETCH = (-0.1, 1.1)
 
 
-def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
-    """Run a method by name; ``normalise`` by layer as the method itself does, if None."""
+def rank(name: str, context: Context) -> Ranking:
+    """Rank the heads by a method, given by its name; refuse one that lacks what it needs."""
     info = METHODS[name]
     if info.needs_labels and not context.calibration.has_labels:
         raise InputError(
@@ -79,38 +77,50 @@ def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranki
             f"{name} needs to know what the heads do; give roles (the classify.json of "
             "this model), or let the model be classified."
         )
-    options = {} if normalise is None or not info.can_normalise else {"normalise": normalise}
-    return _RUN[name](context, **options)
+    return _RUN[name](context)
 
 
 # --- derivatives of the loss ----------------------------------------------------------------------
 
 
-def importance(kind: str, context: Context, *, normalise: bool = True) -> Ranking:
-    """Score heads by the mean absolute derivative of the loss, normalised by layer by default.
+def importance_of_tokens(context: Context) -> Ranking:
+    """Score heads by the mean over real tokens of ``abs(z . dL/dz)``, over the layer's l2 norm.
 
-    Normalising divides by each layer's l2 norm. By ``token``: mean over real tokens of
-    ``abs(z . dL/dz)``; by ``example``: mean over examples of ``abs(dL/dxi)``. A stack's tokens are
-    those that its queries are made from (of the source for the encoder, of the target for the
-    decoder and cross-attention).
+    A stack's tokens are those that its queries are made from (of the source for the encoder, of the
+    target for the decoder and cross-attention).
     """
     units = context.units
     total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        ones = batch.gates(kind)
+        ones = batch.gates("token")
         (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
-        if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
-            gradient = gradient.permute(0, 3, 1, 2)
-        sizes = units.contract(exact(gradient)).abs().cpu()  # ([rows, pos or] examples, n_units)
-        real = torch.ones_like(sizes)
-        if kind == "token":
-            real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
-        total += (sizes * real).flatten(0, -2).sum(dim=0)
-        count += real.flatten(0, -2).sum(dim=0)
-    total, count = summed(f"importance-{kind}", total, count)
-    values = total / count
-    return Ranking(per_layer(values, units.layers) if normalise else values)
+        # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads) -> (rows, pos, n_units)
+        sizes = units.contract(exact(gradient.permute(0, 3, 1, 2))).abs().cpu()
+        real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
+        total += (sizes * real).sum(dim=(0, 1))
+        count += real.sum(dim=(0, 1))
+    return _mean_per_layer("importance-token", context, total, count)
+
+
+def importance_of_examples(context: Context) -> Ranking:
+    """Score heads by the mean over examples of ``abs(dL/dxi)``, over the layer's l2 norm."""
+    units = context.units
+    total = torch.zeros(len(units), dtype=torch.float64)
+    count = torch.zeros_like(total)
+    for batch in share(context.calibration.batches(labels=True)):
+        ones = batch.gates("example")
+        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
+        sizes = units.contract(exact(gradient)).abs().cpu()  # (examples, n_units)
+        total += sizes.sum(dim=0)
+        count += len(sizes)
+    return _mean_per_layer("importance-example", context, total, count)
+
+
+def _mean_per_layer(name: str, context: Context, total: Tensor, count: Tensor) -> Ranking:
+    """Average sums over the examples of all processes, and let layers compete on equal terms."""
+    total, count = summed(name, total, count)
+    return Ranking(per_layer(total / count, context.units.layers))
 
 
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
@@ -126,32 +136,26 @@ def per_layer(values: Tensor, layers: Tensor) -> Tensor:
 class Fisher(Ranking):
     """Scores by the diagonal of the Fisher matrix, refined in layers when heads are removed.
 
-    A unit's value is about what removing it alone adds to the loss; ``normalise`` divides it by its
-    layer's l2 norm. Those with the lowest values go; units of a layer are then exchanged by the
-    whole matrix.
+    A unit's value is about what removing it alone adds to the distance to the unpruned model's
+    outputs. Those with the lowest values go; units of a layer are then exchanged by the whole
+    matrix.
     """
 
-    def __init__(self, context: Context, *, normalise: bool = False) -> None:
+    def __init__(self, context: Context) -> None:
         self._layers = context.units.layers
-        if context.labelled:
-            rows = labelled_rows(context.calibration.batches(labels=True), context.units)
-            self.matrix = rows.t() @ rows
-            values = self.matrix.diagonal()
-        else:
-            sums = context.gauss_newton(1)
-            self.matrix = sums.matrix
-            values = sums.unit_squares
-        super().__init__(per_layer(values, self._layers) if normalise else values)
+        sums = context.gauss_newton(1)
+        self.matrix = sums.matrix
+        super().__init__(sums.unit_squares)
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go: refined anew for each count."""
         removed = set(super().remove(count))
         for layer in sorted(set(self._layers.tolist())):
             units = (self._layers == layer).nonzero().flatten()
-            inside = self.matrix[units][:, units]
-            start = torch.tensor([unit in removed for unit in units.tolist()])
+            matrix_of_layer = self.matrix[units][:, units]
+            is_removed = torch.tensor([unit in removed for unit in units.tolist()])
             removed -= set(units.tolist())
-            removed |= set(units[exchange(inside, start)].tolist())
+            removed |= set(units[exchange(matrix_of_layer, is_removed)].tolist())
         return tuple(sorted(removed))
 
 
@@ -161,19 +165,21 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     ``matrix`` (n, n) is symmetric; as many units are removed as before.
     """
     removed = removed.clone()
+    diagonal = matrix.diagonal()
+    least_gain = ROUNDING * diagonal.abs().max()
     while removed.any() and not removed.all():
-        out = removed.nonzero().flatten()
-        left = (~removed).nonzero().flatten()
-        pull = matrix[:, out].sum(dim=1)
+        gone = removed.nonzero().flatten()
+        staying = (~removed).nonzero().flatten()
+        sum_with_gone = matrix[:, gone].sum(dim=1)
         # Change of the sum when unit i comes back and unit j goes instead.
-        back = matrix.diagonal()[out] - 2 * pull[out]
-        away = matrix.diagonal()[left] + 2 * pull[left]
-        change = back[:, None] + away[None, :] - 2 * matrix[out][:, left]
-        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(left))
-        if change[i, j] >= -ROUNDING * matrix.diagonal().abs().max():  # copies of a head: no gain
+        comes_back = diagonal[gone] - 2 * sum_with_gone[gone]
+        goes = diagonal[staying] + 2 * sum_with_gone[staying]
+        change = comes_back[:, None] + goes[None, :] - 2 * matrix[gone][:, staying]
+        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(staying))
+        if change[i, j] >= -least_gain:  # copies of a head: no gain
             break
-        removed[out[i]] = False
-        removed[left[j]] = True
+        removed[gone[i]] = False
+        removed[staying[j]] = True
     return removed
 
 
@@ -183,13 +189,13 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
 def ablation(context: Context) -> Ranking:
     """Score heads by the drop of the metric without each: n_units + 1 forward passes."""
     units = context.units
+    quality = context.calibration.quality
+    with_all = quality(units.expand(units.gates(())))
     drops = []
-    before = context.calibration.quality(units.expand(units.gates(())))
     for unit in range(len(units)):
-        without = units.expand(units.gates([unit]))
-        drops.append(before - context.calibration.quality(without))
+        drops.append(with_all - quality(units.expand(units.gates([unit]))))
         context.progress("ablation", unit + 1, len(units))
-    return Ranking(torch.tensor(drops, dtype=torch.float64), size=abs(before))
+    return Ranking(torch.tensor(drops, dtype=torch.float64), size=abs(with_all))
 
 
 # --- trained gates --------------------------------------------------------------------------------
@@ -204,18 +210,18 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
     logits = torch.full((len(context.units),), START).requires_grad_(True)
     adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
     generator = torch.Generator().manual_seed(context.seed)
-    before = open_probability(logits.detach()) > 0.5
+    chosen_before = open_probability(logits.detach()) > 0.5
     unchanged = 0
     for epoch in range(1, EPOCHS + 1):
-        for batch in context.calibration.batches(labels=context.labelled):
+        for batch in context.calibration.batches(labels=False):
             grid = context.units.expand(draw_gates(logits, batch.size, generator))
             loss = batch.loss(grid.to(batch.gates("example"))).mean()
             loss = loss + strength * open_probability(logits).sum()
             (logits.grad,) = torch.autograd.grad(loss, logits)
             adam.step()
-        now = open_probability(logits.detach()) > 0.5
-        unchanged = unchanged + 1 if bool((now == before).all()) else 0
-        before = now
+        chosen = open_probability(logits.detach()) > 0.5
+        unchanged = unchanged + 1 if torch.equal(chosen, chosen_before) else 0
+        chosen_before = chosen
         context.progress("gates", epoch, EPOCHS)
         if unchanged >= PATIENCE and epoch > PATIENCE:
             break
@@ -250,11 +256,15 @@ def clearest_role(head: HeadResult) -> float:
     return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
 
 
-def by_largest(value: Callable[[HeadResult], float], context: Context) -> Ranking:
-    """Rank units by the largest value among their heads; 0 for a head that was not classified."""
-    values = {head: value(result) for head, result in context.roles.items()}
-    largest = [max(values.get(head, 0.0) for head in heads) for heads in context.units.members]
-    return Ranking(torch.tensor(largest, dtype=torch.float64))
+def clearest_roles(context: Context) -> Ranking:
+    """Rank units by the clearest role among their heads; 0 for a head that was not classified."""
+    clearness = {head: clearest_role(result) for head, result in context.roles.items()}
+
+    def clearest(heads: Sequence[Head]) -> float:
+        return max(clearness.get(head, 0.0) for head in heads)
+
+    values = [clearest(heads) for heads in context.units.members]
+    return Ranking(torch.tensor(values, dtype=torch.float64))
 
 
 # --- what any method must beat --------------------------------------------------------------------
@@ -279,16 +289,14 @@ def random(context: Context) -> Ranking:
 
 
 #: By the names in :data:`headscope.pruning.options.METHODS`.
-_RUN: dict[str, Callable[..., Ranking]] = {
+_RUN: dict[str, Callable[[Context], Ranking]] = {
     "surgeon": surgeon,
     "fisher": Fisher,
-    "importance-token": partial(importance, "token"),
-    "importance-example": partial(importance, "example"),
+    "importance-token": importance_of_tokens,
+    "importance-example": importance_of_examples,
     "gates": gates,
     "ablation": ablation,
-    "roles": partial(by_largest, clearest_role),
+    "roles": clearest_roles,
     "magnitude": magnitude,
-    # Mean largest attention weight on a content token.
-    "confidence": partial(by_largest, lambda head: head.confidence or 0.0),
     "random": random,
 }

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headscope.core.errors import InputError, nearest
 from headscope.core.options import Option, Usual, names
-from headscope.session.options import POOLING, STACK, TASKS, RunOptions
+from headscope.session.options import POOLING, STACK, TASKS, Held, RunOptions
 from headscope.stats.estimate import FEWEST_TESTED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headscope.data.examples import Examples
 
     Data = str | Path | Examples
-    Roles = bool | str | Path | ClassifyResult
+    Roles = str | Path | ClassifyResult
 else:
     Data = Roles = Path
 
@@ -41,13 +41,11 @@ class MethodInfo:
     source: str = ""
     needs_labels: bool = False  # a loss whose gradient does not vanish at the unpruned model
     needs_roles: bool = False  # the classification of the heads
-    can_normalise: bool = False
     control: bool = False  # only compared with: no model that it makes is ever kept
 
 
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _MICHEL = "Michel et al. 2019, arXiv:1905.10650"
-_DERIVATIVE = "mean over {} of the absolute derivative of the loss by the head"
 
 METHODS = {
     "surgeon": MethodInfo(
@@ -57,23 +55,23 @@ METHODS = {
     "fisher": MethodInfo(
         "diagonal of the Fisher matrix, then exchanges inside each layer",
         "Kwon et al. 2022, arXiv:2204.09656",
-        can_normalise=True,
     ),
-    **{
-        f"importance-{kind}": MethodInfo(
-            _DERIVATIVE.format(f"{kind}s"), _MICHEL, needs_labels=True, can_normalise=True
-        )
-        for kind in ("token", "example")
-    },
+    "importance-token": MethodInfo(
+        "mean over tokens of the absolute derivative of the loss by the head",
+        _MICHEL,
+        needs_labels=True,
+    ),
+    "importance-example": MethodInfo(
+        "mean over examples of the absolute derivative of the loss by the head",
+        _MICHEL,
+        needs_labels=True,
+    ),
     "gates": MethodInfo("gates trained to be few; the weights stay as they are", _VOITA),
     "ablation": MethodInfo("drop of the metric without this head", _MICHEL),
     "roles": MethodInfo(
         "heads with a role before those without, the clearest first", _VOITA, needs_roles=True
     ),
     "magnitude": MethodInfo("norm of the head's weights"),
-    "confidence": MethodInfo(
-        "mean largest attention weight on a content token", _VOITA, needs_roles=True
-    ),
     "random": MethodInfo("drawn at random: the control that every method must beat", control=True),
 }
 
@@ -94,9 +92,14 @@ def check_methods(methods: Sequence[str]) -> None:
             raise InputError(f"There is no method {name!r}; {hint}")
 
 
-def needs(methods: Sequence[str], what: str) -> tuple[str, ...]:
-    """List the methods that need ``labels`` or ``roles``."""
-    return tuple(name for name in methods if getattr(METHODS[name], f"needs_{what}"))
+def methods_with_labels(methods: Sequence[str]) -> tuple[str, ...]:
+    """List the methods that cannot choose heads without labels."""
+    return tuple(name for name in methods if METHODS[name].needs_labels)
+
+
+def methods_with_roles(methods: Sequence[str]) -> tuple[str, ...]:
+    """List the methods that have to know what the heads do."""
+    return tuple(name for name in methods if METHODS[name].needs_roles)
 
 
 def _role_names(text: str) -> list[str]:
@@ -104,23 +107,6 @@ def _role_names(text: str) -> list[str]:
     if chosen := names(text):
         return chosen
     raise ValueError("name a role, such as positional")
-
-
-@dataclass(frozen=True)
-class RolesFlags:
-    """A classification, or none."""
-
-    roles: Annotated[
-        Path | None,
-        Option(help="classify.json of this model. Default: classify the built-in sample."),
-    ] = None
-    no_roles: Annotated[
-        bool, Option(help="Do not ask what the heads do.", flags=("--no-roles",))
-    ] = False
-
-    def value(self) -> Any:
-        """Return the file that was named, or False for none."""
-        return self.roles or False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +118,13 @@ class PruneOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> few = {"limit": 16, "calibration_limit": 16, "roles": False, "ablation": False}
+    >>> few = {"limit": 16, "calibration_limit": 16}
     >>> result = headscope.prune("demo", heads="L0H1,L3H*", **few)
     >>> result.curves[0].method, len(result.curves[0].points[0].heads_removed)
     ('manual', 13)
     """
 
-    held: ClassVar[tuple[float, float]] = (5.0, 500.0)
+    held: ClassVar[Held] = Held(5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",
@@ -215,26 +201,13 @@ class PruneOptions(RunOptions):
         int,
         Option(help="Random sets of heads at each fraction.", at_least=5, why="fewer say nothing"),
     ] = 5
-    normalise: Annotated[
-        bool | None,
-        Option(help="Divide scores by each layer's l2 norm. Default: for importance-* only."),
-    ] = None
-    labels: Annotated[bool, Option(help="Let fisher and gates use labels.")] = False
-    ablation: Annotated[
-        bool | None,
-        Option(
-            help="Tables of single heads: each removed alone, each layer's best alone. Default: "
-            "only for the built-in sample."
-        ),
-    ] = None
     roles: Annotated[
-        Roles,
+        Roles | None,
         Option(
-            help="A result of classify for this model, or False; True classifies the built-in "
-            "sample.",
-            spelled=RolesFlags,
+            help="classify.json of this model: also say which kinds of heads are left. Default: "
+            "the built-in sample is classified for what needs roles, and nothing else."
         ),
-    ] = True
+    ] = None
     save: Annotated[
         str | Path | None,
         Usual(
@@ -304,80 +277,99 @@ class PruneOptions(RunOptions):
             return (0.0, 1.0)
         if self.fractions:
             return tuple(sorted({0.0, *self.fractions}))
-        count = int(1.0 / self.step + 1e-9)
-        return tuple(sorted({*(round(i * self.step, 10) for i in range(count + 1)), 1.0}))
+        whole_steps = int(1.0 / self.step + 1e-9)
+        multiples = {round(i * self.step, 10) for i in range(whole_steps + 1)}
+        return tuple(sorted(multiples | {1.0}))
 
     @property
-    def tables(self) -> bool:
-        """Whether the tables of single heads are made."""
-        if self.ablation is None:
-            return self.data is None and not self.manual and self.max_drop is None
-        return self.ablation
+    def what_needs_roles(self) -> tuple[str, ...]:
+        """What cannot be done without knowing what the heads do: methods, and ``keep_roles``."""
+        methods = methods_with_roles(self.method_names)
+        return (*methods, "keep_roles") if self.keep_roles else methods
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether anything is chosen, repaired or tabulated with calibration data."""
-        repaired = bool(self.manual or self.scored) and self.repair_kinds != (Repair.none,)
-        return repaired or self.tables or any(name != "magnitude" for name in self.scored)
+        """Whether anything is chosen or repaired with calibration data."""
+        cuts_heads = self.manual or bool(self.scored)
+        repairs_them = self.repair_kinds != (Repair.none,)
+        reads_text = any(name != "magnitude" for name in self.scored)
+        return (cuts_heads and repairs_them) or reads_text
 
     def check(self) -> None:
         """Refuse options that contradict each other, or do not name the one model to keep."""
-        if (problem := next(self._problems(), None)) is not None:
-            raise InputError(problem)
+        check_methods(self.method_names)
+        problems = (
+            *self._problems_of_choice(),
+            *self._problems_of_search(),
+            *self._problems_of_saving(),
+        )
+        if problems:
+            raise InputError(problems[0])
 
-    def _problems(self) -> Iterator[str]:
-        whole_curve = self.step != STEP
+    @property
+    def _whole_curve(self) -> bool:
+        return self.step != STEP
+
+    def _problems_of_choice(self) -> Iterator[str]:
+        """Say what is wrong with how heads are chosen."""
         if self.heads is not None and self.keep_roles:
             yield "Give heads or keep_roles, not both."
-        if self.manual and (self.methods or self.fractions or whole_curve):
+        if self.manual and (self.methods or self.fractions or self._whole_curve):
             yield "heads and keep_roles say which heads go; leave out methods, fractions and step."
-        if self.fractions and whole_curve:
+        if self.fractions and self._whole_curve:
             yield "step makes a whole curve of fractions; leave out step or fractions."
-        check_methods(self.method_names)
-        wanting = needs(self.method_names, "roles") + ("keep_roles",) * bool(self.keep_roles)
-        if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
+        if self.task == "seq2seq" and self.roles is None and self.what_needs_roles:
             yield (
-                f"{wanting[0]} needs to know what the heads do, and for the task seq2seq no model "
-                "is classified on the way: give roles, the classify.json that 'headscope classify "
-                "MODEL -o DIR' wrote of this model's stacks."
+                f"{self.what_needs_roles[0]} needs to know what the heads do, and for the task "
+                "seq2seq no model is classified on the way: give roles, the classify.json that "
+                "'headscope classify MODEL -o DIR' wrote of this model's stacks."
             )
+
+    def _problems_of_search(self) -> Iterator[str]:
+        """Say what contradicts ``max_drop``."""
+        if self.max_drop is None:
+            return
+        if math.isinf(self.max_drop):
+            yield "max_drop is inf; give a number in the unit of the task's metric."
+        if self.limit is not None and self.limit < FEWEST_TESTED:
+            yield (
+                f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples "
+                "(better hundreds) to test on."
+            )
+        if self.manual or self.fractions or self._whole_curve:
+            yield (
+                "max_drop finds out how many heads can go; leave out fractions, step, heads "
+                "and keep_roles."
+            )
+        if not (self.manual or self.scored):
+            yield (
+                "Random heads are a control, and no number of them is searched for; name "
+                "another method for max_drop, such as surgeon."
+            )
+
+    def _problems_of_saving(self) -> Iterator[str]:
+        """Say why there is not exactly one model that could be saved."""
+        if self.save is None or self.manual:
+            return
+        if not self.scored:
+            yield "Random heads are a control and are never saved; name another method."
         if self.max_drop is not None:
-            if math.isinf(self.max_drop):
-                yield "max_drop is inf; give a number in the unit of the task's metric."
-            if self.limit is not None and self.limit < FEWEST_TESTED:
-                yield (
-                    f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples "
-                    "(better hundreds) to test on."
-                )
-            if self.manual or self.fractions or whole_curve:
-                yield (
-                    "max_drop finds out how many heads can go; leave out fractions, step, heads "
-                    "and keep_roles."
-                )
-            if not (self.manual or self.scored):
-                yield (
-                    "Random heads are a control, and no number of them is searched for; name "
-                    "another method for max_drop, such as surgeon."
-                )
-        if self.save is not None and not self.manual:
-            if not self.scored:
-                yield "Random heads are a control and are never saved; name another method."
-            if self.max_drop is None and len(set(self.fractions or ())) != 1:
-                yield (
-                    "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
-                    "the heads with heads or keep_roles."
-                )
-            elif self.max_drop is None and self.shares in ((0.0,), (0.0, 1.0)):
-                what = "everything" if self.shares[-1] else "nothing"
-                yield f"The fraction {self.shares[-1]:g} removes {what}: no pruned model is left."
+            return
+        if len(set(self.fractions or ())) != 1:
+            yield (
+                "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
+                "the heads with heads or keep_roles."
+            )
+        elif self.shares == (0.0,):
+            yield "The fraction 0 removes nothing: no pruned model is left."
+        elif self.shares == (0.0, 1.0):
+            yield "The fraction 1 removes everything: no pruned model is left."
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""
-        wanted = {
-            "choosing heads": bool(self.scored),
-            "removing heads": True,
-            "single heads": self.tables,
-            "heads left alone": self.tables,
-            "saving": self.save is not None,
-        }
-        return tuple(name for name, asked in wanted.items() if asked)
+        steps = ["removing heads"]
+        if self.scored:
+            steps.insert(0, "choosing heads")
+        if self.save is not None:
+            steps.append("saving")
+        return tuple(steps)

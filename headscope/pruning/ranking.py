@@ -55,7 +55,6 @@ class Context:
     units: Units
     calibration: TaskCalibration
     roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
-    use_labels: bool = False  # where a method can do with or without
     largest: int = 0  # most units that any point removes; the surgeon's path may stop there
     seed: int = 0
     progress: Progress = silent
@@ -66,11 +65,6 @@ class Context:
     def of_task(cls, loaded: LoadedModel, task: Task, **fields: Any) -> Context:
         """Make the context of a model and a task's calibration examples."""
         return cls(units_of(loaded), TaskCalibration(loaded, task), **fields)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the loss is the labelled one, and not the distance to the unpruned model."""
-        return self.use_labels and self.calibration.has_labels
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
         """Return ``make()``, cached by name."""
@@ -139,36 +133,56 @@ def scale_gates(
     They never bring the outputs farther from the unpruned model's than gates of 1.
     """
     remaining = [unit for unit in range(len(context.units)) if unit not in set(removed)]
-    best = context.units.gates(removed).double()
+    gates = context.units.gates(removed).double()
     if not remaining or not removed:
-        return best
+        return gates
+    distance = context.distance(gates)
+
+    # A first guess from the Gauss-Newton matrix at the unpruned model.
     matrix = context.gauss_newton(directions).matrix
-    best_distance = context.distance(best)
-    step = _solve_damped(matrix, remaining, matrix[remaining][:, list(removed)].sum(dim=1), RIDGE)
-    for number in range(rounds + 1):
-        before = best_distance
-        for length in (1.0, 0.5, 0.25):
-            trial = best.clone()
-            trial[remaining] += length * step
-            if (at_trial := context.distance(trial)) < (1 - ROUNDING) * best_distance:
-                best = trial
-                best_distance = at_trial
-                break
-        if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
-            break
+    pull_of_removed = matrix[remaining][:, list(removed)].sum(dim=1)
+    step = _solve_damped(matrix, remaining, pull_of_removed, RIDGE)
+    gates, distance = _step_down(context, gates, distance, remaining, step)
+
+    # Rounds that linearise the outputs anew where the gates stand.
+    for round_number in range(1, rounds + 1):
         sums = sample(
             context.calibration.batches(labels=False),
             context.units,
-            at=best,
+            unit_gates=gates,
             targets=context.targets(),
-            seed=context.seed + 1 + number,
+            seed=context.seed + round_number,
         )
         step = _solve_damped(sums.matrix, remaining, -sums.gradient[remaining], DAMPING)
-    return best
+        distance_before = distance
+        gates, distance = _step_down(context, gates, distance, remaining, step)
+        if distance > (1 - ENOUGH) * distance_before:
+            break
+    return gates
+
+
+def _step_down(
+    context: Context, gates: Tensor, distance: float, units: list[int], step: Tensor
+) -> tuple[Tensor, float]:
+    """Take a step of some units' gates, half or a quarter of it, if that lowers the distance.
+
+    Returns the gates after it, and their distance; both as they were where none does.
+    """
+    for length in (1.0, 0.5, 0.25):
+        trial = gates.clone()
+        trial[units] += length * step
+        distance_of_trial = context.distance(trial)
+        if distance_of_trial < (1 - ROUNDING) * distance:
+            return trial, distance_of_trial
+    return gates, distance
 
 
 def _solve_damped(matrix: Tensor, units: list[int], right: Tensor, damping: float) -> Tensor:
+    """Solve the rows and columns of ``units`` for ``right``, damped by a share of their diagonal.
+
+    ``damping`` times the mean of the diagonal is added to it.
+    """
     inner = matrix[units][:, units].double()
-    damping = max(damping * float(inner.diagonal().mean()), 1e-30)
-    solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(units)).double(), right)
+    added = max(damping * float(inner.diagonal().mean()), 1e-30)
+    solved: Tensor = torch.linalg.solve(inner + added * torch.eye(len(units)).double(), right)
     return solved

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.analyses.classify.result import HeadRoles
-from headscope.core.heads import Head, layer_name, place_name
+from headscope.core.heads import layer_name, place_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
 from headscope.stats.effects import estimated_columns
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 def way(method: str, repair: str) -> str:
     """Name a method with its repair: ``fisher + scale``; ``surgeon`` repairs what it chose."""
-    if repair == "none":
-        return f"{method} without repair" if method == "surgeon" else method
-    return method if repair == method else f"{method} + {repair}"
+    if method == "surgeon" and repair == "none":
+        return "surgeon without repair"
+    if repair in ("none", method):
+        return method
+    return f"{method} + {repair}"
 
 
 @dataclass(frozen=True)
@@ -163,24 +165,12 @@ class HeadScores:
 
 
 @dataclass(frozen=True)
-class HeadEffect(Head):
-    """The model without one head, or with one head alone left in its layer (ALBERT: in all)."""
-
-    value: Estimate  # The task's metric with its 95% interval over examples
-    difference: Estimate  # Value minus the unpruned model's, as in :class:`Point`
-    p_value: float
-    p_adjusted: float  # Benjamini-Hochberg over the rows of one table
-    significant: bool  # Whether it is below 0.05
-
-
-@dataclass(frozen=True)
 class StackResult:
     """One stack of an encoder-decoder model, pruned alone while the others keep their heads."""
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     n_heads: int  # Heads that can be removed
-    #: As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head does
-    #: alone is the same whatever stack is pruned, so those tables are not repeated.
+    #: As :class:`PruneResult` has them; a fraction is one of this stack's heads.
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
 
@@ -215,8 +205,10 @@ class AreaGap:
     @property
     def is_apart(self) -> bool:
         """Whether that interval excludes 0."""
-        ends = self.inner.interval
-        return ends is not None and (ends[0] > 0 or ends[1] < 0)
+        if self.inner.interval is None:
+            return False
+        low, high = self.inner.interval
+        return low > 0 or high < 0
 
 
 @dataclass(frozen=True)
@@ -285,10 +277,7 @@ class PruneResult(Measured):
     shared_layers: bool  # Whether one decision holds for several layers (ALBERT).
     curves: tuple[Curve, ...]  # One for each method and repair, random heads among them.
     scores: tuple[HeadScores, ...] = ()  # One for each method that scores heads.
-    ablation: tuple[HeadEffect, ...] = ()  # Each head removed alone; empty unless asked for.
-    #: All heads of one layer removed but its best on the calibration data; empty unless asked for.
-    kept_alone: tuple[HeadEffect, ...] = ()
-    roles: tuple[HeadRoles, ...] = ()  # Empty where the model was not classified.
+    roles: tuple[HeadRoles, ...] = ()  # Empty where no classification was asked for or needed.
     roles_from: str | None = None  # The corpus of that classification.
     warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
     kept: KeptModel | None = None  # The one that is saved and timed.
@@ -329,11 +318,15 @@ class PruneResult(Measured):
         """
         import pandas as pd
 
-        others = [name for name in self.baseline.metrics if name != self.metric]
-        every = [(self.stack, self.curves), *((part.stack, part.curves) for part in self.stacks)]
-        return pd.DataFrame(
-            [
-                {
+        other_metrics = [name for name in self.baseline.metrics if name != self.metric]
+        curves = [(self.stack, curve) for curve in self.curves]
+        for one_stack in self.stacks:
+            curves += [(one_stack.stack, curve) for curve in one_stack.curves]
+        rows = []
+        for stack, curve in curves:
+            for point in curve.points:
+                metrics = point.metrics or {}
+                row = {
                     "stack": stack,
                     "method": curve.method,
                     "repair": curve.repair,
@@ -345,11 +338,8 @@ class PruneResult(Measured):
                     **estimated_columns("difference", point.difference),
                     "p_value": point.p_value,
                     "spread": point.spread,
-                    **{name: (point.metrics or {}).get(name) for name in others},
+                    **{name: metrics.get(name) for name in other_metrics},
                     "removed": " ".join(place_name(address) for address in point.heads_removed),
                 }
-                for stack, curves in every
-                for curve in curves
-                for point in curve.points
-            ]
-        )
+                rows.append(row)
+        return pd.DataFrame(rows)

@@ -38,38 +38,64 @@ def verdict(result: PruneResult) -> str:
     That is the bad end of the paired interval.
     """
     leading = leading_point(result)
-    metric = result.metric
     if leading is None:
         return "Nothing was removed."
     curve, point = leading
-    name = SHORT_NAMES.get(metric, metric)
-    random = curve.method == "random"
-    full, value = (number(each.value.value, metric) for each in (result.baseline, point))
-    values = f"{name} {full} -> {value}"
-    change = change_words(metric, point.difference)
-    if (search := result.max_drop) is not None:
-        return (
-            f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
-            f"confirmed to cost at most {amount(search.wanted, metric)}: {values} without them "
-            f"({curve.name}); {change}. {scheme_words(result, search)}"
-        )
-    heads = f"{len(point.heads_removed)} of {result.n_heads}"
-    repair = "" if curve.repair == "none" else f"repair {curve.repair}"
-    by = f"{curve.method}, {repair}" if curve.repair not in ("none", curve.method) else curve.name
+    if result.max_drop is not None:
+        return _search_verdict(result, result.max_drop, curve, point)
     if result.task == "fidelity" and curve.method != "manual":
-        # The full model is at 1 by definition: what is lost is plain from the value itself.
-        beside = None if random else random_beside(result, point)
-        others = f"; random heads: {number(beside.value.value, metric)}" if beside else ""
-        return (
-            f"With {heads} heads removed ({by}) embeddings stay at a cosine of {value} to the full "
-            f"model's ({'draws' if point.draws else '95%'}: {span(point.value, metric)}){others}."
-        )
-    if random:
-        ends = f"mean of {len(point.draws)} draws ({span(point.value, metric)})"
-        return f"With {heads} heads removed at random: {values}, {ends}."
+        return _fidelity_verdict(result, curve, point)
+    heads = f"{len(point.heads_removed)} of {result.n_heads}"
+    values = _before_and_after(result, point)
+    change = change_words(result.metric, point.difference)
+    if curve.method == "random":
+        draws = f"mean of {len(point.draws)} draws ({span(point.value, result.metric)})"
+        return f"With {heads} heads removed at random: {values}, {draws}."
     if curve.method == "manual":
-        return f"Without these {heads} heads{repair and f' ({repair})'}: {values}; {change}."
-    return f"With {heads} heads removed ({by}): {values}; {change}."
+        repair = "" if curve.repair == "none" else f" (repair {curve.repair})"
+        return f"Without these {heads} heads{repair}: {values}; {change}."
+    return f"With {heads} heads removed ({_by(curve)}): {values}; {change}."
+
+
+def _before_and_after(result: PruneResult, point: Point) -> str:
+    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``."""
+    metric = result.metric
+    full = number(result.baseline.value.value, metric)
+    value = number(point.value.value, metric)
+    return f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
+
+
+def _by(curve: Curve) -> str:
+    """Name the method, and the repair in words where it is another one."""
+    if curve.repair in ("none", curve.method):
+        return curve.name
+    return f"{curve.method}, repair {curve.repair}"
+
+
+def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: Point) -> str:
+    """Say which number of heads was confirmed, and how it was searched for."""
+    return (
+        f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
+        f"confirmed to cost at most {amount(search.wanted, result.metric)}: "
+        f"{_before_and_after(result, point)} without them ({curve.name}); "
+        f"{change_words(result.metric, point.difference)}. {scheme_words(result, search)}"
+    )
+
+
+def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
+    """Say how near the embeddings stay; the full model's cosine to itself is 1 by definition."""
+    metric = result.metric
+    kind = "draws" if point.draws else "95%"
+    control = ""
+    if curve.method != "random":
+        random = random_beside(result, point)
+        if random is not None:
+            control = f"; random heads: {number(random.value.value, metric)}"
+    return (
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed ({_by(curve)}) "
+        f"embeddings stay at a cosine of {number(point.value.value, metric)} to the full model's "
+        f"({kind}: {span(point.value, metric)}){control}."
+    )
 
 
 def scheme_words(result: PruneResult, search: MaxDrop) -> str:
@@ -77,16 +103,6 @@ def scheme_words(result: PruneResult, search: MaxDrop) -> str:
 
     Two sentences, for the headline and for cards.
     """
-
-    def refusal(test: TestedCount) -> str:
-        if test.most_lost is None:
-            return f"{test.heads} heads (what is lost at most is not known)"
-        lost = f"up to {amount(test.most_lost, result.metric)}"
-        if test.most_lost < 0:
-            lost = f"a gain of {amount(-test.most_lost, result.metric)} or more"
-        return f"{test.heads} heads ({lost}, 95%)"
-
-    refused = ", ".join(map(refusal, search.refusals))
     examples = f"all {result.data.examples:,} examples"
     if search.left_out:
         examples = (
@@ -95,11 +111,22 @@ def scheme_words(result: PruneResult, search: MaxDrop) -> str:
         )
     n = len(search.sequence)
     order = f"the order of {n} numbers of heads" if n > 1 else "the number of heads"
-    end = f"up to the first refusal: {refused}" if refused else "and none was refused"
+    refused = ", ".join(_refusal(test, result.metric) for test in search.refusals)
+    until = f"up to the first refusal: {refused}" if refused else "and none was refused"
     return (
         f"Which heads go, the repair and {order} were settled beforehand, without these examples. "
-        f"The numbers were tested one after the other, each on {examples}, {end}."
+        f"The numbers were tested one after the other, each on {examples}, {until}."
     )
+
+
+def _refusal(test: TestedCount, metric: str) -> str:
+    """Write a number of heads that was refused, with the upper end of what it costs."""
+    if test.most_lost is None:
+        return f"{test.heads} heads (what is lost at most is not known)"
+    lost = f"up to {amount(test.most_lost, metric)}"
+    if test.most_lost < 0:
+        lost = f"a gain of {amount(-test.most_lost, metric)} or more"
+    return f"{test.heads} heads ({lost}, 95%)"
 
 
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
@@ -127,17 +154,17 @@ def stacks_sentence(result: PruneResult) -> str:
     method = areas[0].method
     repair = areas[0].repair
     lowest = min(areas, key=lambda area: result.sign * (area.inner.value or 0.0))
-    others = []
+    gaps = []
     for gap in result.gaps:
         if (gap.method, gap.repair, gap.other) == (method, repair, lowest.stack):
             change = number(gap.inner.value, metric, signed=True)
+            interval = span(gap.inner, metric, signed=True)
             doubt = "" if gap.is_apart else "; not clearly different"
-            ends = span(gap.inner, metric, signed=True)
-            others.append(f"{STACK_NAMES[gap.stack]} {change} ({ends}{doubt})")
+            gaps.append(f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})")
     return (
         f"Stack by stack ({way(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
         f"to prune: mean {metric} {number(lowest.inner.value, metric)}; compared with that, "
-        f"{' and '.join(others)}."
+        f"{' and '.join(gaps)}."
     )
 
 
@@ -148,20 +175,25 @@ def changed_sentence(result: PruneResult) -> str:
         return ""
     point = leading[1]
     names = leading[1].changed
-    few = ", ".join(visible(name) for name in names[:_MOST_QUERIES])
-    more = f" and {len(names) - _MOST_QUERIES:,} more" if len(names) > _MOST_QUERIES else ""
+    listed = ""
+    if names:
+        listed = ": " + ", ".join(visible(name) for name in names[:_MOST_QUERIES])
+    if len(names) > _MOST_QUERIES:
+        listed += f" and {len(names) - _MOST_QUERIES:,} more"
     return (
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed {len(names):,} of "
         f"{result.measured_examples:,} queries find other documents among their first "
-        f"ten{': ' if names else ''}{few}{more}."
+        f"ten{listed}."
     )
 
 
 def speed_sentence(speed: SpeedResult) -> str:
     """Say how many times as fast the saved model is, and how much smaller."""
     less = 1 - speed.parameters_pruned / speed.parameters_full
-    ends = speed.speed.interval
-    interval = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    interval = ""
+    if speed.speed.interval is not None:
+        low, high = speed.speed.interval
+        interval = f" ({low:.2f} to {high:.2f})"
     return (
         f"It is {speed.speed.value:.2f}{interval} times as fast as the whole model (torch, batches "
         f"of {speed.batch_size} texts, {speed.threads} {plural(speed.threads, 'thread')}, "
@@ -176,12 +208,19 @@ def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:
 
 def random_beside(result: PruneResult, point: Point) -> Point | None:
     """Return the point of as many random heads."""
-    points = (p for c in result.curves if c.method == "random" for p in c.points)
-    return next((p for p in points if p.fraction == point.fraction), None)
+    for curve in result.curves:
+        if curve.method == "random":
+            for random_point in curve.points:
+                if random_point.fraction == point.fraction:
+                    return random_point
+    return None
 
 
 def leading_areas(result: PruneResult) -> list[Area]:
     """Return every stack's area under the first curve that chooses heads."""
-    first = next(iter(chosen_curves(result.curves)), None)
-    name = (first.method, first.repair) if first is not None else ("random", "none")
-    return [area for area in result.areas if (area.method, area.repair) == name]
+    method = "random"
+    repair = "none"
+    if chosen := chosen_curves(result.curves):
+        method = chosen[0].method
+        repair = chosen[0].repair
+    return [area for area in result.areas if (area.method, area.repair) == (method, repair)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headscope.analyses.classify.roles import role_name, role_of
-from headscope.pruning.result import Area, AreaGap, Curve, HeadEffect, MaxDrop, PruneResult, way
+from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
 from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
 from headscope.show import blocks as b
@@ -16,7 +16,7 @@ from headscope.show.cells import model_name, p_text
 from headscope.stats.estimate import Estimate
 
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
-_MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
+_DASHES = {"none": "--", "scale": ":", "surgeon": "-"}
 #: Metrics besides a task's value that stand in a table of their own.
 _OTHERS = (
     "exact_match",
@@ -29,96 +29,163 @@ _OTHERS = (
     "word_accuracy",
 )
 _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
+_FEW_SHARES = 6  # So many shares are shown with intervals, too.
+
+
+# --- the metric by share of heads removed ---------------------------------------------------------
 
 
 def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the metric by share of heads removed, with intervals, as a table and as a figure."""
+    shares: set[float] = set()
+    for curve in result.curves:
+        shares |= {round(point.fraction, 3) for point in curve.points}
+    table = _shares_table(result, sorted(shares))
+    if len(shares) > _FEW_SHARES:
+        yield table
+    else:
+        yield replace(table, on=b.TERMINAL)
+        yield from b.behind([_points_table(result.metric, result.curves)])
+    yield _chart(
+        result,
+        title=f"Heads removed from {model_name(result)}: {result.task}",
+        x="heads removed",
+        series=_curves_series(result.curves),
+        file="curves",
+        alt=f"{result.metric} by share of heads removed, one line for each method; the numbers are "
+        "in curves.csv.",
+    )
+
+
+def _shares_table(result: PruneResult, shares: Sequence[float]) -> b.Table:
+    """Write the metric, a row for each curve and a column for each share of heads removed."""
     metric = result.metric
-    shares = sorted({round(p.fraction, 3) for c in result.curves for p in c.points})
-    many = len(shares) > 6
     shown = _spaced(shares)
     rows = []
     for curve in result.curves:
         values = {round(point.fraction, 3): point.value.value for point in curve.points}
-        cells = (number(values.get(share), metric, short=True) for share in shown)
+        cells = [number(values.get(share), metric, short=True) for share in shown]
         rows.append([_short_name(curve), *cells])
+    columns = ("chosen by", *(f"{share:.0%}" for share in shown))
     title = f"{metric} by share of heads removed (random: mean of its draws)"
-    heads = ("chosen by", *(f"{share:.0%}" for share in shown))
-    table = b.text_table(heads, rows, title)
-    yield table if many else replace(table, on=b.TERMINAL)
-    if not many:
-        yield from b.behind([_points_table(metric, {"": result.curves})])
-    methods = dict.fromkeys(curve.method for curve in chosen_curves(result.curves))
+    return b.text_table(columns, rows, title)
+
+
+def _points_table(metric: str, curves: Sequence[Curve]) -> b.Table:
+    """Write every point of some curves, a row each, with its change."""
+    rows = [_point_cells(curve, point, metric) for curve, point in _points_of(curves)]
+    return b.text_table(_point_columns(metric), rows)
+
+
+def _points_of(curves: Sequence[Curve]) -> Iterator[tuple[Curve, Point]]:
+    """Yield the points where heads were removed."""
+    for curve in curves:
+        for point in curve.points:
+            if point.heads_removed:
+                yield curve, point
+
+
+def _point_columns(metric: str) -> tuple[str, ...]:
+    return ("chosen by", "removed", metric, "95%", "change", "95%", "p")
+
+
+def _point_cells(curve: Curve, point: Point, metric: str) -> list[str]:
+    value, interval = _cells(point.value, metric)
+    change, interval_of_change = _cells(point.difference, metric, signed=True)
+    return [
+        _short_name(curve),
+        f"{point.fraction:.0%}",
+        value,
+        interval,
+        change,
+        interval_of_change,
+        p_text(point.p_value),
+    ]
+
+
+def _curves_series(curves: Sequence[Curve]) -> list[b.Series]:
+    """Draw methods by colour, and their repairs by dashes where there are several."""
+    methods = dict.fromkeys(curve.method for curve in chosen_curves(curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
-    dashes = {"none": "--", "scale": ":", "surgeon": "-"}
-    alone = len({curve.repair for curve in result.curves}) == 1
+    one_repair = len({curve.repair for curve in curves}) == 1
     series = []
-    for curve in result.curves:
-        name = curve.name
-        dash = "-" if alone else dashes[curve.repair]
+    for curve in curves:
         if curve.method == "random":
             draws = max((len(point.draws) for point in curve.points), default=0)
             name = f"random: mean and range of {draws} draws"
-            dash = "-"
-        series.append(_series(curve, name, colours.get(curve.method, b.GREY), dash))
-    yield _chart(
-        result,
-        f"Heads removed from {model_name(result)}: {result.task}",
-        "heads removed",
-        series,
-        "curves",
-        f"{metric} by share of heads removed, one line for each method; the numbers are in "
-        "curves.csv.",
-    )
+            series.append(_series(curve, name, b.GREY, "-"))
+        else:
+            dash = "-" if one_repair else _DASHES[curve.repair]
+            series.append(_series(curve, curve.name, colours[curve.method], dash))
+    return series
+
+
+# --- each stack alone -----------------------------------------------------------------------------
 
 
 def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show each stack pruned alone, the areas under the curves, and which are apart."""
     metric = result.metric
-    stacks = [stack.stack for stack in result.stacks]
-    sizes = ", ".join(f"{stack.stack} {stack.n_heads}" for stack in result.stacks)
+    rows = []
+    for one_stack in result.stacks:
+        for curve, point in _points_of(one_stack.curves):
+            rows.append([one_stack.stack, *_point_cells(curve, point, metric)])
+    sizes = ", ".join(f"{one_stack.stack} {one_stack.n_heads}" for one_stack in result.stacks)
     title = f"Each stack pruned alone, the others whole (heads: {sizes})"
-    yield _points_table(metric, {stack.stack: stack.curves for stack in result.stacks}, title)
+    yield b.text_table(("stack", *_point_columns(metric)), rows, title)
     if result.areas:
-        rows = [
-            [area.stack, _short_name(area), *_cells(area.inner, metric), ""]
-            for area in result.areas
-        ]
-        rows += [
-            [
-                f"{gap.stack} - {gap.other}",
-                _short_name(gap),
-                *_cells(gap.inner, metric, signed=True),
-                "*" if gap.is_apart else "",
-            ]
-            for gap in result.gaps
-            if stacks.index(gap.stack) < stacks.index(gap.other)
-        ]
-        title = "Area under each curve from the first to the last head removed, and differences"
-        yield b.text_table(("stack", "chosen by", f"mean {metric}", "95%", ""), rows, title)
+        yield _areas_table(result)
         yield b.Text(
             "Intervals (95%): paired bootstrap over examples; for random heads Student's t over "
             "draws.\n* the interval excludes 0",
             "soft",
         )
-    series = []
-    areas_shown = {area.stack: area for area in leading_areas(result)}
-    for stack, colour in zip(result.stacks, (b.BLUE, b.GREEN, b.VERMILION), strict=False):
-        random = [c for c in stack.curves if c.method == "random"]
-        series += [_series(c, f"{stack.stack}, random heads", colour, ":") for c in random[:1]]
-        for curve in chosen_curves(stack.curves)[:1]:
-            label = f"{stack.stack}, {curve.name}"
-            if (area := areas_shown.get(stack.stack)) is not None:
-                label += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
-            series.append(_series(curve, label, colour, "-"))
     yield _chart(
         result,
-        f"Heads removed from one stack of {model_name(result)}: {result.task}",
-        "heads of that stack removed",
-        series,
-        "stacks",
-        f"{metric} by share of one stack's heads removed; the numbers are in curves.csv.",
+        title=f"Heads removed from one stack of {model_name(result)}: {result.task}",
+        x="heads of that stack removed",
+        series=_stacks_series(result),
+        file="stacks",
+        alt=f"{metric} by share of one stack's heads removed; the numbers are in curves.csv.",
     )
+
+
+def _areas_table(result: PruneResult) -> b.Table:
+    """Write the area under every stack's curves, and the gap between each two stacks once."""
+    metric = result.metric
+    rows = [
+        [area.stack, _short_name(area), *_cells(area.inner, metric), ""] for area in result.areas
+    ]
+    order = [one_stack.stack for one_stack in result.stacks]
+    for gap in result.gaps:
+        if order.index(gap.stack) < order.index(gap.other):
+            cells = _cells(gap.inner, metric, signed=True)
+            mark = "*" if gap.is_apart else ""
+            rows.append([f"{gap.stack} - {gap.other}", _short_name(gap), *cells, mark])
+    title = "Area under each curve from the first to the last head removed, and differences"
+    return b.text_table(("stack", "chosen by", f"mean {metric}", "95%", ""), rows, title)
+
+
+def _stacks_series(result: PruneResult) -> list[b.Series]:
+    """Draw of each stack the first chosen curve, with its area, and the random one."""
+    metric = result.metric
+    area_of = {area.stack: area for area in leading_areas(result)}
+    series = []
+    for one_stack, colour in zip(result.stacks, (b.BLUE, b.GREEN, b.VERMILION), strict=False):
+        stack = one_stack.stack
+        random = next((c for c in one_stack.curves if c.method == "random"), None)
+        if random is not None:
+            series.append(_series(random, f"{stack}, random heads", colour, ":"))
+        chosen = next(iter(chosen_curves(one_stack.curves)), None)
+        if chosen is not None:
+            name = f"{stack}, {chosen.name}"
+            if (area := area_of.get(stack)) is not None:
+                name += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
+            series.append(_series(chosen, name, colour, "-"))
+    return series
+
+
+# --- other metrics, searches, roles, scores -------------------------------------------------------
 
 
 def other_metrics(result: PruneResult) -> Iterator[b.Block]:
@@ -132,17 +199,14 @@ def other_metrics(result: PruneResult) -> Iterator[b.Block]:
         return [number(metrics.get(name), name, short=True) for name in names]
 
     rows = [["", "full model", "", *cells(full)]]
-    for stack, curves in [(result.stack, result.curves)] + [
-        (stack.stack, stack.curves) for stack in result.stacks
-    ]:
-        rows += [
-            [stack, _short_name(curve), f"{point.fraction:.0%}", *cells(point.metrics or {})]
-            for curve in chosen_curves(curves)
-            for point in curve.points
-            if point.heads_removed
-        ]
-    what = ", ".join(METRIC_NAMES[name] for name in names)
-    title = f"{'Greedy decoding' if result.task == 'seq2seq' else 'Also'}: {what}"
+    curves_of_stacks = [(result.stack, result.curves)]
+    curves_of_stacks += [(one_stack.stack, one_stack.curves) for one_stack in result.stacks]
+    for stack, curves in curves_of_stacks:
+        for curve, point in _points_of(chosen_curves(curves)):
+            removed = f"{point.fraction:.0%}"
+            rows.append([stack, _short_name(curve), removed, *cells(point.metrics or {})])
+    words = ", ".join(METRIC_NAMES[name] for name in names)
+    title = f"Greedy decoding: {words}" if result.task == "seq2seq" else f"Also: {words}"
     yield b.text_table(("stack", "chosen by", "removed", *names), rows, title)
     yield b.Text(changed_sentence(result))
 
@@ -151,7 +215,14 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
     """Show what was settled beforehand, every number that was tested, and how sure it is."""
     metric = result.metric
     if search.near:
-        rows = [[way(n.method, n.repair), str(n.heads), f"{n.distance:.4g}"] for n in search.near]
+        rows = [
+            [
+                way(candidate.method, candidate.repair),
+                str(candidate.heads),
+                f"{candidate.distance:.4g}",
+            ]
+            for candidate in search.near
+        ]
         yield b.text_table(
             ("way to prune", "heads", "squared distance"),
             rows,
@@ -188,28 +259,33 @@ def survivors(result: PruneResult) -> Iterator[b.Block]:
     curve = next((c for c in result.curves if c.points[-1].roles_left is not None), None)
     if curve is None:
         return
-    points = [(p, p.roles_left) for p in curve.points if p.roles_left is not None]
-    start = points[0][1]
+    points = [(point, point.roles_left) for point in curve.points if point.roles_left is not None]
+    roles_at_start = points[0][1]
     if result.roles:
         shown = _spaced(points)
-        rows = [[role_name(role), *(str(left.get(role, 0)) for _, left in shown)] for role in start]
-        rows.append(["all heads", *(str(result.n_heads - len(p.heads_removed)) for p, _ in shown)])
+
+        def cells(role: str) -> list[str]:
+            return [str(counts.get(role, 0)) for _, counts in shown]
+
+        rows = [[role_name(role), *cells(role)] for role in roles_at_start]
+        heads_left = [str(result.n_heads - len(point.heads_removed)) for point, _ in shown]
+        rows.append(["all heads", *heads_left])
         yield b.text_table(
             ("heads removed", *(f"{point.fraction:.0%}" for point, _ in shown)),
             rows,
             f"Which kinds of heads are left ({curve.method}; roles from {result.roles_from}; a "
             "head can have several)",
         )
-    if len(curve.points) < 3 or not start:
+    if len(curve.points) < 3 or not roles_at_start:
         return
     x = [point.fraction for point, _ in points]
     series = []
-    for i, (role, count) in enumerate(start.items()):
+    for i, (role, count) in enumerate(roles_at_start.items()):
         if count:
-            y = [100 * left[role] / count for _, left in points]
+            y = [100 * counts[role] / count for _, counts in points]
             name = f"{role_name(role)} ({count})"
-            colour = role_of(role).colour
-            series.append(b.Series(name, x, y, colour=colour, marker="osd^v<>P"[i % 8]))
+            marker = "osd^v<>P"[i % 8]
+            series.append(b.Series(name, x, y, colour=role_of(role).colour, marker=marker))
     evenly = b.Series("heads taken evenly", (0, 1), (100, 0), "line", b.GREY, "", "--", width=0.8)
     yield b.Chart(
         f"Which heads of {model_name(result)} are left by {curve.method}",
@@ -223,70 +299,34 @@ def survivors(result: PruneResult) -> Iterator[b.Block]:
     )
 
 
-def single_heads(result: PruneResult) -> Iterator[b.Block]:
-    """Show heads removed alone, and heads left alone in their layers."""
-    metric = result.metric
-
-    def table(name: str, effects: Sequence[HeadEffect], title: str) -> b.Table:
-        rows = [
-            [
-                row.name,
-                number(row.value.value, metric),
-                number(row.difference.value, metric, signed=True),
-                span(row.difference, metric, signed=True),
-                p_text(row.p_adjusted),
-                "*" if row.significant else "",
-            ]
-            for row in effects
-        ]
-        return b.text_table((name, metric, "change", "95% interval", "adj. p", ""), rows, title)
-
-    if result.ablation:
-
-        def gain(row: HeadEffect) -> float:
-            return result.sign * (row.difference.value or 0.0)
-
-        ranked = sorted(result.ablation, key=gain)
-        changes = [gain(row) for row in ranked if row.significant]
-        yield table(
-            "head",
-            ranked[:_MOST_ALONE],
-            f"Each head removed alone: {sum(x < 0 for x in changes)} of {len(ranked)} make the "
-            f"model significantly worse, {sum(x > 0 for x in changes)} better (Benjamini-Hochberg, "
-            "q = 0.05). Most harmful:",
-        )
-        yield b.HeadMap(
-            f"Each head of {model_name(result)} removed alone",
-            f"change of {metric}",
-            {(row.layer_name, row.head): row.difference.value for row in result.ablation},
-            digits=3 if metric in ("cosine", "loss") else 2,
-            file="ablation",
-            on=b.NOWHERE,
-        )
-    if result.kept_alone:
-        title = "All heads of one layer removed but the best (chosen on the calibration data)"
-        yield table("head left", result.kept_alone, title)
-
-
 def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
     """Draw the first method's scores, as shares of the largest absolute score."""
-    for scores in result.scores[:1]:
-        rows = dict(zip(scores.names, scores.values, strict=True))
-        values = {(name, i): v for name, row in rows.items() for i, v in enumerate(row)}
-        unit = max((abs(v) for v in values.values() if v is not None), default=0.0) or 1.0
-        yield b.HeadMap(
-            f"{scores.method}: heads of {model_name(result)}",
-            f"score / {unit:.3g}",
-            {head: None if v is None else v / unit for head, v in values.items()},
-            digits=2,
-            file="scores",
-            on=b.NOWHERE,
-        )
+    if not result.scores:
+        return
+    scores = result.scores[0]
+    values: dict[tuple[str, int], float] = {}
+    for layer, row in zip(scores.names, scores.values, strict=True):
+        for head, score in enumerate(row):
+            if score is not None:
+                values[layer, head] = score
+    unit = max((abs(score) for score in values.values()), default=0.0) or 1.0
+    yield b.HeadMap(
+        f"{scores.method}: heads of {model_name(result)}",
+        f"score / {unit:.3g}",
+        {head: score / unit for head, score in values.items()},
+        digits=2,
+        file="scores",
+        on=b.NOWHERE,
+    )
+
+
+# --- what the tables and figures share ------------------------------------------------------------
 
 
 def _chart(
-    result: PruneResult, title: str, x: str, series: Sequence[b.Series], file: str, alt: str
+    result: PruneResult, *, title: str, x: str, series: Sequence[b.Series], file: str, alt: str
 ) -> b.Chart:
+    """Draw the metric by share of heads removed, with the full model as a level."""
     return b.Chart(
         title,
         x,
@@ -302,49 +342,37 @@ def _chart(
 
 def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     """Draw a curve with its intervals, or the range of random heads, as a band."""
-    x = [p.fraction for p in curve.points]
-    y = [p.value.value or 0.0 for p in curve.points]
-    band = [p.value.interval or (value, value) for p, value in zip(curve.points, y, strict=True)]
+    x = [point.fraction for point in curve.points]
+    y = []
+    band = []
+    for point in curve.points:
+        value = point.value.value or 0.0
+        y.append(value)
+        band.append(point.value.interval or (value, value))
     if len(x) == 1:  # a band of no width
-        bar = [Estimate(y[0], *band[0])]
+        low, high = band[0]
+        bar = [Estimate(y[0], low, high)]
         return b.Series(name, x, bar, "line", colour, dash=dash, band=band)
     return b.Series(name, x, y, "line", colour, dash=dash, band=band)
 
 
-def _points_table(metric: str, parts: Mapping[str, Sequence[Curve]], title: str = "") -> b.Table:
-    """Write every point of the curves of some stacks, with its change; the stack if it has a name.
-
-    One row a method, repair and share of heads removed.
-    """
-    rows = [
-        [
-            *([stack] if stack else []),
-            _short_name(curve),
-            f"{point.fraction:.0%}",
-            *_cells(point.value, metric),
-            *_cells(point.difference, metric, signed=True),
-            p_text(point.p_value),
-        ]
-        for stack, curves in parts.items()
-        for curve in curves
-        for point in curve.points
-        if point.heads_removed
-    ]
-    heads = ("chosen by", "removed", metric, "95%", "change", "95%", "p")
-    return b.text_table(("stack", *heads) if any(parts) else heads, rows, title)
-
-
 def _spaced(items: Sequence[Any]) -> Sequence[Any]:
     """Leave out items, evenly, until they fit."""
-    return items[:: max(1, -(-len(items) // _MOST_COLUMNS))]
+    step = -(-len(items) // _MOST_COLUMNS)
+    return items[:: max(1, step)]
 
 
 def _cells(estimate: Estimate | None, metric: str, *, signed: bool = False) -> tuple[str, str]:
     """Write a value, and both ends of its interval shortly."""
     if estimate is None:
         return "-", "-"
-    ends = (number(end, metric, signed=signed, short=True) for end in estimate.interval or ())
-    return number(estimate.value, metric, signed=signed), " ".join(ends) or "-"
+    value = number(estimate.value, metric, signed=signed)
+    if estimate.interval is None:
+        return value, "-"
+    low, high = estimate.interval
+    short_low = number(low, metric, signed=signed, short=True)
+    short_high = number(high, metric, signed=signed, short=True)
+    return value, f"{short_low} {short_high}"
 
 
 def _short_name(curve: Curve | Area | AreaGap) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headscope.core.heads import place_name
@@ -22,7 +22,6 @@ from headscope.pruning.tables import (
     other_metrics,
     scores_map,
     search_blocks,
-    single_heads,
     stacks_blocks,
     survivors,
 )
@@ -35,7 +34,7 @@ from headscope.removal.metric_words import (
     span,
 )
 from headscope.show import blocks as b
-from headscope.show.cells import frame_csv, model_line, p_text, to_csv
+from headscope.show.cells import frame_csv, model_line, to_csv
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
@@ -55,7 +54,7 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield from _removed_map(result)
     yield from curves_blocks(result)
     yield from b.behind(_tables(result))
-    yield from _kept(result)
+    yield from _saved_lines(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     if not result.saved:
         yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
@@ -69,48 +68,42 @@ def _tables(result: PruneResult) -> Iterator[b.Block]:
     if result.max_drop is not None:
         yield from search_blocks(result, result.max_drop)
     yield from survivors(result)
-    yield from single_heads(result)
     yield from scores_map(result)
 
 
 def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
     """Mark the heads that the first sentence's point removes."""
     leading = leading_point(result)
-    if leading is None or not result.scores or not leading[1].heads_removed:
+    if leading is None or not result.scores:
         return
-    gone = {place_name(address) for address in leading[1].heads_removed}
+    curve, point = leading
+    removed = {place_name(address) for address in point.heads_removed}
     marks: dict[tuple[str, int], tuple[str, str]] = {}
-    for layer, row in zip(result.scores[0].names, result.scores[0].values, strict=True):
-        for head in (i for i, score in enumerate(row) if score is not None):
-            marks[layer, head] = ("-", "dim") if f"{layer}H{head}" in gone else ("kept", "bold")
-    method = way(leading[0].method, leading[0].repair)
-    legend = f"kept and removed (-) at {leading[1].fraction:.0%} by {method}"
-    yield b.HeadMarks(marks, legend)
+    scores = result.scores[0]
+    for layer, row in zip(scores.names, scores.values, strict=True):
+        for head, score in enumerate(row):
+            if score is None:
+                continue
+            is_removed = f"{layer}H{head}" in removed
+            marks[layer, head] = ("-", "dim") if is_removed else ("kept", "bold")
+    yield b.HeadMarks(marks, f"kept and removed (-) at {point.fraction:.0%} by {curve.name}")
+
+
+# --- the lines below the answer -------------------------------------------------------------------
 
 
 def _run_lines(result: PruneResult) -> str:
     """Say on which model and data the result was measured, a line each."""
     metric = result.metric
     data = result.data
-    model = result.provenance.get("model", {})
     lines = [model_line(result, result.n_heads).plain]
     if result.shared_layers:
         lines.append("        Layers share their weights: a head is removed from all of them.")
-    removed = (p.heads_removed for c in result.curves for p in c.points if p.heads_removed)
-    if result.stack == "all":
-        each = "; then each stack alone" if result.stacks else ""
-        lines.append(f"Stack   all: the heads of all stacks in one ranking{each}")
-    elif result.stack != "encoder" or len(next(removed, ((),))[0]) == 3:
-        lines.append(f"Stack   {result.stack}: {STACK_NAMES[result.stack]}")
+    lines += _stack_line(result)
     lines.append(f"Task    {result.task}: {METRIC_NAMES[metric]}")
-    pooling = model.get("pooling")
-    origin = model.get("pooling_from")
-    usual = origin != "option" and pooling in (None, "mean", "mean, normalize")
-    if result.task in ("fidelity", "similarity", "retrieval") and not usual:
-        source = "as asked for" if origin == "option" else f"as the model's {origin} says"
-        lines.append(f"Pooling {pooling}, {source}")
-    drawn = f"; {data.drawn}" if data.drawn else ""
+    lines += _pooling_line(result)
     counts = f"{data.examples:,} examples, {data.skipped:,} skipped"
+    drawn = f"; {data.drawn}" if data.drawn else ""
     lines.append(f"Data    {data.name}: {counts}{drawn}")
     if (calibration := result.calibration) is not None:
         how = "with labels" if calibration.labels else "no labels used"
@@ -123,69 +116,115 @@ def _run_lines(result: PruneResult) -> str:
     return "\n".join([*lines, full])
 
 
-def _kept(result: PruneResult) -> Iterator[b.Text]:
-    """Say which model was saved and why, and how fast it is."""
-    if (model := result.kept) is None or (saved := result.saved) is None:
+def _stack_line(result: PruneResult) -> Iterator[str]:
+    """Name the stack that heads were removed from, unless the model is an encoder alone."""
+    if result.stack == "all":
+        addition = "; then each stack alone" if result.stacks else ""
+        yield f"Stack   all: the heads of all stacks in one ranking{addition}"
+    elif result.stack != "encoder" or _names_stacks(result):
+        yield f"Stack   {result.stack}: {STACK_NAMES[result.stack]}"
+
+
+def _names_stacks(result: PruneResult) -> bool:
+    """Whether removed heads are named with their stack: the model has more than an encoder."""
+    for curve in result.curves:
+        for point in curve.points:
+            if point.heads_removed:
+                return len(point.heads_removed[0]) == 3
+    return False
+
+
+def _pooling_line(result: PruneResult) -> Iterator[str]:
+    """Say how states became one embedding, where that is not the usual mean."""
+    model = result.provenance.get("model", {})
+    pooling = model.get("pooling")
+    origin = model.get("pooling_from")
+    is_usual = origin != "option" and pooling in (None, "mean", "mean, normalize")
+    if result.task in ("fidelity", "similarity", "retrieval") and not is_usual:
+        source = "as asked for" if origin == "option" else f"as the model's {origin} says"
+        yield f"Pooling {pooling}, {source}"
+
+
+def _saved_lines(result: PruneResult) -> Iterator[b.Text]:
+    """Say which model was saved and why, and how to open it."""
+    model = result.kept
+    saved = result.saved
+    if model is None or saved is None:
         return
-    count = round(model.fraction * result.n_heads)
     metric = result.metric
+    count = round(model.fraction * result.n_heads)
     text = f"Kept    {way(model.method, model.repair)}: {count} of {result.n_heads} heads removed"
     if model.candidates:
-        each = (f"{way(c.method, c.repair)} {number(c.value, metric)}" for c in model.candidates)
-        text += f"; the best of {len(model.candidates)} on the calibration data ({', '.join(each)})"
+        candidates = ", ".join(
+            f"{way(candidate.method, candidate.repair)} {number(candidate.value, metric)}"
+            for candidate in model.candidates
+        )
+        n_candidates = len(model.candidates)
+        text += f"; the best of {n_candidates} on the calibration data ({candidates})"
     yield b.Text(f"{text}.")
-    measured, before = (number(v, metric) for v in (saved.measured, model.value))
-    value = measured if measured == before else f"{measured} ({before} before it was saved)"
-    same = "every output is the same as before"
+
+    value = number(saved.measured, metric)
+    value_before = number(model.value, metric)
+    if value != value_before:
+        value += f" ({value_before} before it was saved)"
+    outputs = "every output is the same as before"
     if saved.max_difference > 0:
-        same = f"no output differs by more than {saved.max_difference:.1e}"
+        outputs = f"no output differs by more than {saved.max_difference:.1e}"
     yield b.Text(
         visible(
             f"Saved to {saved.folder}, its heads removed for real. Opened again, "
-            f"{SHORT_NAMES.get(metric, metric)} is {value}; {same}. To open it in Python:"
+            f"{SHORT_NAMES.get(metric, metric)} is {value}; {outputs}. To open it in Python:"
         )
     )
     yield b.Text(saved.code, "code", b.TERMINAL)
 
 
+# --- what the page shows of single heads, and the few numbers of a report -------------------------
+
+
 def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield each known head's rank, when it is removed first, and the model's value without it.
+    """Yield each known head's rank, and when it is removed first.
 
     The page shows the heads of one stack: the encoder, or the only one that was pruned.
     """
-    here = "encoder" if result.stack == "all" else result.stack
+    shown_stack = "encoder" if result.stack == "all" else result.stack
+    rank_of = _ranks(result, shown_stack, places)
+    first_removed = _first_removals(result, shown_stack)
+    for address in places:
+        rank = rank_of.get(address)
+        card = Card(*address, values={"importance": rank})
+        if rank is not None:
+            by_method = f"by {result.scores[0].method} (1 is kept longest)"
+            card.facts.append(("Pruning rank", f"{rank} of {len(rank_of)} {by_method}"))
+        if address in first_removed:
+            fraction, method = first_removed[address]
+            text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
+            card.facts.append(("First removed", text))
+        yield card
+
+
+def _ranks(result: PruneResult, shown_stack: str, places: Sequence[Place]) -> dict[Place, int]:
+    """Rank the heads of a stack by the first method's scores; 1 is kept longest."""
     scores: dict[Place, float] = {}
     for first in result.scores[:1]:
         for (stack, layer), row in zip(first.layers, first.values, strict=True):
-            if stack == here:  # a row counts the heads that its layer still has
+            if stack == shown_stack:  # a row counts the heads that its layer still has
                 heads = [address for address in places if address[0] == layer]
-                scores |= zip(heads, [v for v in row if v is not None], strict=False)
+                known = [score for score in row if score is not None]
+                scores |= zip(heads, known, strict=False)
     order = sorted(scores, key=lambda address: -scores[address])
-    ranks = {address: rank for rank, address in enumerate(order, start=1)}
-    removed: dict[Place, tuple[float, str]] = {}
+    return {address: rank for rank, address in enumerate(order, start=1)}
+
+
+def _first_removals(result: PruneResult, shown_stack: str) -> dict[Place, tuple[float, str]]:
+    """Return the least share of heads at which the first method removes a head, and the method."""
+    first: dict[Place, tuple[float, str]] = {}
     for curve in chosen_curves(result.curves)[:1]:
-        for point in sorted(curve.points, key=lambda p: p.fraction):
-            for *stack_of, layer, head in point.heads_removed:
-                if not stack_of or stack_of[0] == here:
-                    removed.setdefault((layer, head), (point.fraction, curve.method))
-    alone = {(row.layer, row.head): row for row in result.ablation if row.stack == here}
-    for address in places:
-        card = Card(*address, values={"importance": ranks.get(address)})
-        if address in ranks:
-            by = f"by {result.scores[0].method} (1 is kept longest)"
-            card.facts.append(("Pruning rank", f"{ranks[address]} of {len(ranks)} {by}"))
-        if address in removed:
-            fraction, method = removed[address]
-            text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
-            card.facts.append(("First removed", text))
-        if address in alone:
-            effect = alone[address]
-            metric = result.metric
-            change = number(effect.difference.value, metric, signed=True)
-            ends = span(effect.difference, metric, signed=True)
-            text = f"{change} {metric} ({ends}, adj. p {p_text(effect.p_adjusted)})"
-            card.facts.append(("Removed alone", text))
-        yield card
+        for point in sorted(curve.points, key=lambda point: point.fraction):
+            for *stack, layer, head in point.heads_removed:
+                if not stack or stack[0] == shown_stack:
+                    first.setdefault((layer, head), (point.fraction, curve.method))
+    return first
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
@@ -202,15 +241,20 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, point.difference),
             Estimate(search.count),
         )
-    random = random_beside(result, point)
     interval = f" [{span(point.value, metric)}]" if point.value.interval else ""
+    control = f"whole model {number(result.baseline.value.value, metric)}"
+    random = random_beside(result, point)
+    if random is not None:
+        control += f", random heads {number(random.value.value, metric)}"
     yield KeyNumber(
         f"{metric} with {point.fraction:.0%} of heads removed",
         f"{number(point.value.value, metric)}{interval} by {curve.name}",
-        f"whole model {number(result.baseline.value.value, metric)}"
-        + (f", random heads {number(random.value.value, metric)}" if random else ""),
+        control,
         point.value,
     )
+
+
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _files(result: PruneResult) -> dict[str, bytes]:
@@ -219,42 +263,53 @@ def _files(result: PruneResult) -> dict[str, bytes]:
 
     from headscope.show.figures import figures_of
 
-    layers = zip(*(scores.values for scores in result.scores), strict=True)
-    stack_layers = result.scores[0].layers if result.scores else ()
-    methods = [scores.method for scores in result.scores]
-    areas: list[tuple[Area | AreaGap, str]] = [
-        *((area, "") for area in result.areas),
-        *((gap, gap.other) for gap in result.gaps),
-    ]
-
-    def rows_of(items: Iterable[Any]) -> list[dict[str, Any]]:
-        return [columns(item, *vars(item)) for item in items]
-
-    rows: dict[str, list[dict[str, Any]]] = {
-        "scores": [
-            {"layer": layer, "head": head, "stack": stack}
-            | dict(zip(methods, of_head, strict=True))
-            for (stack, layer), by_method in zip(stack_layers, layers, strict=True)
-            for head, of_head in enumerate(zip(*by_method, strict=True))
-            if of_head[0] is not None
-        ],
-        "max_drop": rows_of(result.max_drop.looks if result.max_drop else ()),
-        "areas": [
-            {"stack": item.stack, "less": less, "method": item.method, "repair": item.repair}
-            | {**estimated_columns("inner", item.inner)}
-            for item, less in areas
-        ],
-        "ablation": rows_of(result.ablation),
-        "kept_alone": rows_of(result.kept_alone),
+    tests = () if result.max_drop is None else result.max_drop.looks
+    rows_of = {
+        "scores": _score_rows(result),
+        "max_drop": [columns(test, *vars(test)) for test in tests],
+        "areas": _area_rows(result),
     }
-    tables = {name: frame_csv(pandas.DataFrame(items)) for name, items in rows.items() if items}
-    return folder_files({"curves": to_csv(result), **tables}, dict(figures_of(blocks(result))))
+    tables = {"curves": to_csv(result)}
+    for name, rows in rows_of.items():
+        if rows:
+            tables[name] = frame_csv(pandas.DataFrame(rows))
+    return folder_files(tables, dict(figures_of(blocks(result))))
+
+
+def _score_rows(result: PruneResult) -> list[dict[str, Any]]:
+    """Make a row for each head, with its score by every method."""
+    if not result.scores:
+        return []
+    rows = []
+    for number_of_row, (stack, layer) in enumerate(result.scores[0].layers):
+        scores_of_layer = {scores.method: scores.values[number_of_row] for scores in result.scores}
+        for head, score in enumerate(result.scores[0].values[number_of_row]):
+            if score is not None:
+                scores = {method: values[head] for method, values in scores_of_layer.items()}
+                rows.append({"layer": layer, "head": head, "stack": stack, **scores})
+    return rows
+
+
+def _area_rows(result: PruneResult) -> list[dict[str, Any]]:
+    """Make a row for each area, and for each area less another stack's."""
+    areas: list[tuple[Area | AreaGap, str]] = [(area, "") for area in result.areas]
+    areas += [(gap, gap.other) for gap in result.gaps]
+    return [
+        {
+            "stack": area.stack,
+            "less": other_stack,
+            "method": area.method,
+            "repair": area.repair,
+            **estimated_columns("inner", area.inner),
+        }
+        for area, other_stack in areas
+    ]
 
 
 VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
-    stale=names_of("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop"),
+    stale=names_of("areas", "stacks", "scores", "survivors", "max_drop"),
     facts=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),
     key_numbers=key_numbers,

@@ -10,9 +10,9 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
-from headscope.artefacts.saving import REMOTE
+from headscope.artefacts.config_json import REMOTE
 from headscope.core.safe_text import visible
-from headscope.models.load.sentence_folder import MODULES
+from headscope.models.load.sentence_files import MODULES
 from headscope.models.load.source import DEMO, is_hub_id
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
@@ -38,7 +38,7 @@ _OF_HEADS = {
     "question-answering": "question-answering",
 }
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
-#: What of the source's own card still holds for a copy with fewer heads.
+#: Fields of the source's own card that still hold for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: A path of the machine that the command ran on; its last part is enough.
 ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
@@ -72,18 +72,14 @@ def card_text(
 
     The command that made the folder ends the card, without this machine's folders.
     """
-    opened = [f"```python\n{in_folder(code, 'path/to/this')}\n```" for code in codes]
-    shown = nameless(visible(command).replace("```", ""))
-    parts = [
-        f"---\n{header.to_yaml().strip()}\n---",
-        f"# {title}",
-        *opening,
-        "## Opening it",
-        *opened,
-        *(part for name, text in sections.items() for part in (f"## {name}", text)),
-        f"```sh\n{shown}\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
+    paragraphs = [f"---\n{header.to_yaml().strip()}\n---", f"# {title}", *opening, "## Opening it"]
+    opening_code = [in_folder(code, "path/to/this") for code in codes]
+    paragraphs += [f"```python\n{code}\n```" for code in opening_code]
+    for name, text in sections.items():
+        paragraphs += [f"## {name}", text]
+    shown_command = nameless(visible(command).replace("```", ""))
+    paragraphs.append(f"```sh\n{shown_command}\n```")
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def sentence_tags(loaded: LoadedModel) -> list[str]:
@@ -102,15 +98,15 @@ def sentence_code(loaded: LoadedModel, options: str = "") -> str:
 
     ``options`` of the class are appended to its first argument, with a comma before them.
     """
-    kind = "CrossEncoder" if _is_cross_encoder(loaded) else "SentenceTransformer"
-    use = {
-        "CrossEncoder": 'predict([("A sentence.", "Another one.")])',
-        "SentenceTransformer": 'encode(["A sentence."]).shape',
-    }
+    name = "SentenceTransformer"
+    call = 'encode(["A sentence."]).shape'
+    if _is_cross_encoder(loaded):
+        name = "CrossEncoder"
+        call = 'predict([("A sentence.", "Another one.")])'
     return (
-        f"from sentence_transformers import {kind}\n"
-        f'model = {kind}("FOLDER"{options})\n'
-        f"print(model.{use[kind]})"
+        f"from sentence_transformers import {name}\n"
+        f'model = {name}("FOLDER"{options})\n'
+        f"print(model.{call})"
     )
 
 
@@ -118,14 +114,15 @@ def transformers_code(loaded: LoadedModel, opens: str) -> str:
     """Return three lines that open a folder's weights and run a sentence through them."""
     head = loaded.task_head
     name = loaded.auto_class.__name__
-    trusted = ", trust_remote_code=True" * (opens == REMOTE)
+    trust = ", trust_remote_code=True" if opens == REMOTE else ""
     run = "model.generate" if head == "seq2seq" else "model"
-    output = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}
+    output_of = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}
+    output = output_of.get(head, ".logits")
     return (
         f"from transformers import {name}, AutoTokenizer\n"
-        f'model = {name}.from_pretrained("FOLDER"{trusted})\n'
+        f'model = {name}.from_pretrained("FOLDER"{trust})\n'
         f'print({run}(**AutoTokenizer.from_pretrained("FOLDER")("A sentence.", '
-        f'return_tensors="pt")){output.get(head, ".logits")})'
+        f'return_tensors="pt")){output})'
     )
 
 

@@ -9,7 +9,7 @@ import math
 
 from headscope.stats.estimate import Estimate
 
-#: What the metrics are called, and what is good.
+#: The metrics in full, and which values are good.
 METRIC_NAMES = {
     "cosine": "cosine to the full model's pooled states (1 is unchanged)",
     "loss": "loss at masked tokens (nats, lower is better)",
@@ -49,23 +49,31 @@ _LOSSES = ("loss", "kl", "squared_change")
 
 def scale_of(metric: str) -> float | None:
     """Return the best value that a metric can have: 1 or 100; None for a loss: less is better."""
-    return {"cosine": 1.0, **dict.fromkeys(_LOSSES)}.get(metric, 100.0)
+    if metric in _LOSSES:
+        return None
+    return 1.0 if metric == "cosine" else 100.0
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
     """Write a value of a metric with the digits that mean something."""
     if value is None:
         return "-"
-    long, brief = {"cosine": (4, 3), **dict.fromkeys(_LOSSES, (3, 2))}.get(metric, (2, 1))
-    digits = brief if short else long
+    digits = 2
+    if metric == "cosine":
+        digits = 4
+    elif metric in _LOSSES:
+        digits = 3
+    if short:
+        digits -= 1
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
 def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
-    """Write both ends of a metric's interval."""
+    """Write a metric's interval: ``79.79 to 84.20``."""
     if estimate.interval is None:
         return "no interval"
-    return " to ".join(number(end, metric, signed=signed) for end in estimate.interval)
+    low, high = estimate.interval
+    return f"{number(low, metric, signed=signed)} to {number(high, metric, signed=signed)}"
 
 
 def amount(value: float, metric: str) -> str:
@@ -85,15 +93,18 @@ def change_words(metric: str, change: Estimate | None) -> str:
     if change is None or change.value is None or change.interval is None:
         return "what is lost at most is not known"
     low, high = change.interval
-    loss = scale_of(metric) is None  # less is better
-    most_lost = 0.0 + (high if loss else -low)  # no -0.0
+    less_is_better = scale_of(metric) is None
+    most_lost = 0.0 + (high if less_is_better else -low)  # no -0.0
     if most_lost < 0:
-        ends = " to ".join(number(end, metric) for end in sorted((abs(low), abs(high))))
+        smaller, larger = sorted((abs(low), abs(high)))
+        interval = f"{number(smaller, metric)} to {number(larger, metric)}"
         verb = "falls" if change.value < 0 else "rises"
-        return f"{name} {verb} by {amount(abs(change.value), metric)} (95%: {ends})"
+        return f"{name} {verb} by {amount(abs(change.value), metric)} (95%: {interval})"
     lost = amount(most_lost, metric)
-    lost = lost if lost.startswith("less") else f"at most {lost}"
-    if loss:
+    if not lost.startswith("less"):
+        lost = f"at most {lost}"
+    if less_is_better:
         return f"{name} rises by {lost} (95%)"
-    are = "are lost" if lost.endswith("points") else f"of {name} is lost"
-    return f"{lost} {are} (95%)"
+    if lost.endswith("points"):
+        return f"{lost} are lost (95%)"
+    return f"{lost} of {name} is lost (95%)"

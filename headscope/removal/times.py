@@ -45,7 +45,7 @@ _SECONDS = 15.0  # Beyond which no round is started, once there are the fewest
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
-Side = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
+TimedModel = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 
 
 class Times(NamedTuple):
@@ -60,32 +60,41 @@ class Times(NamedTuple):
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
-def times(full_model: Side, cut: Side | None, *, batch_size: int, longer: int = 1) -> Times:
+def times(
+    full_model: TimedModel, cut: TimedModel | None, *, batch_size: int, longer: int = 1
+) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
     eager of a family that has no other), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
-    parts = spread_places(full_model[2], batch_size)
+    timed = [full_model] if cut is None else [full_model, cut]
+    _, _, full_rows = full_model
+    texts_of_batches = spread_places(full_rows, batch_size)
+    n_texts = sum(len(texts) for texts in texts_of_batches)
     runs: list[list[Pass]] = []
-    texts = sum(map(len, parts))
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        for model, served, rows in (full_model, cut) if cut else (full_model,):
+        for model, served, rows in timed:
             if isinstance(served, LoadedModel):
                 implementation = own_implementation(served.network)
                 stack.enter_context(use_implementation(served.network, implementation))
-            batches = (
-                padded([rows[i] for i in part], model.pad_id, model.device) for part in parts
-            )
-            runs.append([partial(_pass, served, batch) for batch in batches])
+            passes: list[Pass] = []
+            for texts in texts_of_batches:
+                batch = padded([rows[text] for text in texts], model.pad_id, model.device)
+                passes.append(partial(_pass, served, batch))
+            runs.append(passes)
         fewest = longer * FEWEST
-        seconds = longer * _SECONDS
-        spent = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=seconds).sum(axis=2)
-    speed = median_interval(spent[:, 0] / spent[:, -1])
-    ms = [median_interval(1e3 * seconds_of_model / texts) for seconds_of_model in spent.T]
-    return Times(speed, ms[-1], ms[0])
+        seconds = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS)
+    by_round = seconds.sum(axis=2)  # (rounds, models)
+    of_whole = by_round[:, 0]
+    of_cut = by_round[:, -1]
+    return Times(
+        speed=median_interval(of_whole / of_cut),
+        ms=median_interval(1e3 * of_cut / n_texts),
+        ms_of_whole=median_interval(1e3 * of_whole / n_texts),
+    )
 
 
 def in_turns(
@@ -103,20 +112,23 @@ def in_turns(
     order of the models turns round from round to round. No round is started after ``seconds``, once
     there are ``fewest``; that never depends on which model was faster.
     """
-    for run in runs:  # the first pass of a shape compiles products
-        for each in run:
-            each()
+    for passes in runs:  # the first pass of a shape compiles products
+        for run_once in passes:
+            run_once()
     rounds: list[list[list[float]]] = []
     start = clock()
     while len(rounds) < fewest or (len(rounds) < most and clock() - start < seconds):
         spent: list[list[float]] = [[] for _ in runs]
-        order = range(len(runs)) if len(rounds) % 2 else reversed(range(len(runs)))
-        for i in order:
-            runs[i][0]()
-            for each in runs[i]:
+        order = list(range(len(runs)))
+        if len(rounds) % 2 == 0:
+            order.reverse()
+        for model in order:
+            first_pass = runs[model][0]
+            first_pass()
+            for run_once in runs[model]:
                 began = clock()
-                each()
-                spent[i].append(clock() - began)
+                run_once()
+                spent[model].append(clock() - began)
         rounds.append(spent)
     return np.array(rounds)
 
@@ -139,12 +151,13 @@ def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
     A few of :func:`length_batches` are taken evenly from the shortest to the longest.
     """
     batches = length_batches(rows, size)
-    full = [part for part in batches if len(part) == size] or batches
-    middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
-    return [full[i] for i in sorted({int(middle) for middle in middles})]
+    full_batches = [batch for batch in batches if len(batch) == size] or batches
+    middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full_batches)
+    return [full_batches[i] for i in sorted({int(middle) for middle in middles})]
 
 
 def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
+    """Run one batch as a user would: outputs are pooled where there is no task head."""
     if not isinstance(served, LoadedModel):
         served.run(*batch.inputs)
         return
@@ -170,7 +183,7 @@ def median_interval(values: ArrayLike) -> Estimate:
     median = float(np.median(series))
     if len(series) < ENOUGH:
         return Estimate(median)
-    medians = [float(np.median(part)) for part in np.array_split(series, PARTS)]
+    medians = [float(np.median(stretch)) for stretch in np.array_split(series, PARTS)]
     low = min(medians)
     high = max(medians)
     if high - low <= EPS * abs(median):

@@ -12,14 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headscope.commands import SECTIONS
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
-from headscope.reports.baseline import BASELINE, baseline_json
+from headscope.reports.baseline import BASELINE, baseline_json, measurements_of
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
-from headscope.reports.registry import REPORT, SECTIONS
+from headscope.reports.registry import REPORT
 from headscope.reports.result import DiffResult, Outcome, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
@@ -79,11 +80,13 @@ def write_report(
         section: {name: sha256_of(files[name]) for name in sorted(files)}
         for section, files in written.items()
     }
-    content = {name: data for files in written.values() for name, data in files.items()}
+    content: dict[str, bytes] = {}
+    for files in written.values():
+        content |= files
     gone = [name for name in _of_earlier_report(folder) if name not in content]
     content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     results = results_of(document, REPORT, report.sections)
-    content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
+    content[BASELINE] = baseline_json(measurements_of(results)).encode("utf-8", "replace")
     content["report.html"] = report_html(report).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)
@@ -97,11 +100,13 @@ def _of_earlier_report(folder: Path) -> Iterator[str]:
     """
     try:
         files = json.loads((folder / REPORT).read_text(encoding="utf-8"))["files"]
-        listed = [item for names in files.values() for item in names.items()]
+        listed: list[tuple[str, str]] = []
+        for names in files.values():
+            listed += names.items()
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return
     for name, sha256 in listed:
         with suppress(OSError, ValueError):  # a name that no file can have
-            plain = Path(name).name == name and name != ".."
-            if plain and sha256_of_file(folder / name) == sha256:
+            stays_inside = Path(name).name == name and name != ".."
+            if stays_inside and sha256_of_file(folder / name) == sha256:
                 yield name

@@ -41,7 +41,8 @@ def _entries(kind: str) -> Iterator[Entry]:
         for role in ROLES:
             yield Entry(role.key, role.words, role.source, page)
     elif kind == "families":
-        from headscope.models.layouts.families import COVERED, REFUSED
+        from headscope.models.layouts.families import REFUSED
+        from headscope.models.layouts.registry import COVERED
 
         for name, family in COVERED.items():
             words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"
@@ -49,7 +50,7 @@ def _entries(kind: str) -> Iterator[Entry]:
         for name, reason in REFUSED.items():
             yield Entry(name, f"refused: {reason}", "", page)
     else:
-        from headscope.reports.limits import LIMITS
+        from headscope.reports.limit_kinds import LIMITS
 
         for name, (value, words) in LIMITS.items():
             yield Entry(name, f"{value}: {words}", "", page)

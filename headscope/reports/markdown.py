@@ -9,14 +9,16 @@ from typing import Any
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.baseline import size_of
+from headscope.pruning.result import PruneResult
+from headscope.reports.claims.rule import NOT_YET
 from headscope.reports.claims.view import bar_of
-from headscope.reports.compare_view import diff_markdown, ticked
+from headscope.reports.conditions import size_of
+from headscope.reports.diff_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
 from headscope.show.cells import folded, head_rows, table, tidy, tiny
 from headscope.show.page.template import versions
-from headscope.show.view import view_of
+from headscope.show.view import KeyNumber, view_of
 
 #: An invisible line where action.yml puts the link to the page, which it uploads.
 LINK = "<!-- headscope: link to the page -->"
@@ -30,8 +32,10 @@ def model_title(report: ReportResult) -> str:
 
 def certificate_in(report: ReportResult) -> Any:
     """Return the certificate of a report, or what the first section says of it; None without."""
-    checks = (getattr(result, "validation", None) for result in report.sections.values())
-    return report.validate or next(filter(None, checks), None)
+    if report.validate:
+        return report.validate
+    checks = [getattr(result, "validation", None) for result in report.sections.values()]
+    return next((check for check in checks if check), None)
 
 
 def certificate(report: ReportResult) -> str:
@@ -49,44 +53,56 @@ def certificate(report: ReportResult) -> str:
 
 
 def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str, str, str]]:
-    """Return what the report leads with: what it is, this model's value, the controls'."""
-    return [
-        (tidy(number.what), tidy(number.text), tidy(number.control))
-        for name, result in report.sections.items()
-        if claims or name != "insights"
-        for number in view_of(name).key_numbers(result)
-    ]
+    """Return what the report leads with: what it is, this model's value, the controls'.
+
+    Without ``claims`` those of the claims are left out.
+    """
+    numbers: list[KeyNumber] = []
+    for name, result in report.sections.items():
+        if claims or name != "insights":
+            numbers += view_of(name).key_numbers(result)
+    return [(tidy(number.what), tidy(number.text), tidy(number.control)) for number in numbers]
 
 
 def headline(report: ReportResult) -> str:
     """Say in one sentence how many heads have a role, and how many can go."""
-    parts = []
+    findings = []
     classified = report.classify
-    prune = report.prune
     if classified is not None and classified.heads:
-        some = sum(bool(head.roles) for head in classified.heads)
-        article = "the " if classified.corpus.name.startswith("built-in") else ""
-        on = f"{article}{classified.corpus.name}"
-        parts.append(f"{some} of {len(classified.heads)} heads have a role on {on}")
-    if prune is not None and prune.curves:
-        points = [p for p in prune.curves[0].points if p.heads_removed]
-        if points:
-            point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
-            share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
-            value = point.value.value
-            full = prune.baseline.value.value
-            if prune.metric == "cosine":
-                text = f"embeddings stay at cosine {value:.2f} to the original"
-            else:
-                text = f"{prune.metric} is {value:.2f} in place of {full:.2f}"
-            parts.append(f"with {share} removed, {text}")
-    return f"{'; '.join(parts) or 'What the attention heads of this model do'}."
+        with_role = sum(bool(head.roles) for head in classified.heads)
+        corpus = classified.corpus.name
+        if corpus.startswith("built-in"):
+            corpus = f"the {corpus}"
+        findings.append(f"{with_role} of {len(classified.heads)} heads have a role on {corpus}")
+    if report.prune is not None:
+        findings += _pruning_finding(report.prune)
+    return f"{'; '.join(findings) or 'What the attention heads of this model do'}."
+
+
+def _pruning_finding(prune: PruneResult) -> Iterator[str]:
+    """Say what is left with about half of the heads removed; nothing where none were."""
+    points = (
+        [point for point in prune.curves[0].points if point.heads_removed] if prune.curves else []
+    )
+    if not points:
+        return
+    point = min(points, key=lambda point: abs(len(point.heads_removed) / prune.n_heads - 0.5))
+    removed = f"{len(point.heads_removed)} of {prune.n_heads} heads removed"
+    if prune.metric == "cosine":
+        yield f"with {removed}, embeddings stay at cosine {point.value.value:.2f} to the original"
+    else:
+        yield (
+            f"with {removed}, {prune.metric} is {point.value.value:.2f} in place of "
+            f"{prune.baseline.value.value:.2f}"
+        )
 
 
 def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
     """Return (section, setting, value) of everything that differs from the defaults."""
-    tables = report.settings.items()
-    return [(name, key, str(value)) for name, table in tables for key, value in table.items()]
+    rows = []
+    for section, settings in report.settings.items():
+        rows += [(section, name, str(value)) for name, value in settings.items()]
+    return rows
 
 
 def report_markdown(
@@ -103,6 +119,7 @@ def report_markdown(
 def _lines(
     report: ReportResult, outcomes: Sequence[Outcome], changes: DiffResult | None
 ) -> Iterator[str]:
+    """Yield the lines: changes and limits first, then the answer, the rest folded."""
     model = report.provenance["model"]
     yield f"## headscope: {markdown(model_title(report))}"
     if changes is not None:
@@ -120,19 +137,21 @@ def _lines(
         yield from folded("Map of the heads' roles", _map(report.classify))
     if report.insights is not None:
         yield from _claims(report.insights.insights)
-    if numbers := key_numbers(report):
+    numbers = key_numbers(report)
+    if numbers:
         yield from folded("Key numbers", table(("", "this model", "control"), numbers))
     if report.classify is not None:
         view = view_of("classify")
         blocks = view.blocks(report.classify) if view.blocks else ()
         yield from folded(view.title, _written(blocks))
     for name, result in report.sections.items():
-        for part in view_of(name).more(result):
-            yield from folded(part.title, _written(part.blocks))
+        for details in view_of(name).more(result):
+            yield from folded(details.title, _written(details.blocks))
     if report.left_out:
         left_out = table(("section", "why"), report.left_out.items())
         yield from folded("Left out", left_out)
-    if settings := settings_rows(report):
+    settings = settings_rows(report)
+    if settings:
         rows = table(("section", "setting", "value"), settings)
         yield from folded("Settings other than the defaults", rows)
     yield from ("", f"_{markdown(versions(report))}_")
@@ -140,26 +159,31 @@ def _lines(
 
 def _map(result: ClassifyResult) -> Iterator[str]:
     """Draw the map of roles as text: a picture would need a web address."""
-    view = view_of("classify")
-    for block in view.blocks(result) if view.blocks else ():
+    blocks = view_of("classify").blocks
+    if blocks is None:
+        return
+    for block in blocks(result):
         if isinstance(block, HeadMarks):
             rows = head_rows(block.marks)
+            heads = range(len(rows[0][1]))
             yield "```text"
-            yield f"{'':>4}" + "".join(f"{head:>6}" for head in range(len(rows[0][1])))
+            yield f"{'':>4}" + "".join(f"{head:>6}" for head in heads)
             for layer, row in rows:
-                line = f"{layer:>4}" + "".join(f"{mark[0] if mark else '':>6}" for mark in row)
+                marks = [mark[0] if mark else "" for mark in row]
+                line = f"{layer:>4}" + "".join(f"{mark:>6}" for mark in marks)
                 yield visible(line).replace("`", "'")
             yield from ("```", "", markdown(block.legend))
 
 
 def _claims(claims: Sequence[Insight]) -> Iterator[str]:
-    decided = [claim for claim in claims if claim.verdict != "not measured yet"]
-    waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
-    rows = [
-        (str(claim.number), claim.claim, claim.verdict, tidy(bar.text) if bar else "")
-        for claim in decided
-        for bar in [bar_of(claim)]
-    ]
+    """Write a line for each claim that has a verdict, and name those that have none."""
+    decided = [claim for claim in claims if claim.verdict != NOT_YET]
+    waiting = [str(claim.number) for claim in claims if claim.verdict == NOT_YET]
+    rows = []
+    for claim in decided:
+        bar = bar_of(claim)
+        number = "" if bar is None else tidy(bar.text)
+        rows.append((str(claim.number), claim.claim, claim.verdict, number))
     lines = list(table(("#", "claim", "verdict", "number"), rows, bold=2)) if rows else []
     if waiting:
         lines += ["", f"Not measured yet: claims {', '.join(waiting)}."]
@@ -169,10 +193,16 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
 
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:
-    """Write the sentences and tables that are for the page."""
-    shown = [block for block in blocks if PAGE in block.on and block != Text("", on=block.on)]
-    for i, block in enumerate(block for block in shown if isinstance(block, Text | Table)):
-        yield from [""] if i else []
+    """Write the sentences and tables that are for the page, with an empty line between them."""
+    first = True
+    for block in blocks:
+        if PAGE not in block.on or not isinstance(block, Text | Table):
+            continue
+        if isinstance(block, Text) and not block.text:
+            continue
+        if not first:
+            yield ""
+        first = False
         if isinstance(block, Text):
             yield markdown(block.text)
         else:

@@ -8,9 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import HeadscopeError, InputError, nearest
-from headscope.core.options import Option, Usual, names
-from headscope.reports.registry import SECTIONS, function_of, section_of
+from headscope.commands import COMMANDS, SECTIONS
+from headscope.core.errors import HeadscopeError, WrongOptionError, nearest
+from headscope.core.options import Option, OptionError, Usual, names
 from headscope.reports.result import InsightsResult, ReportResult
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
@@ -94,13 +94,13 @@ class ClaimsOptions(RunOptions):
 
     def options_of(self, name: str) -> ModelOptions | None:
         """Return the options of a section; None for unknown ones, which the run refuses."""
-        kind: type[ModelOptions] = function_of(name).options
+        kind: type[ModelOptions] = COMMANDS[name].options
         try:
             return kind(**{**kind.report_defaults(), **(self.settings or {}).get(name, {})})
         except TypeError:
             return None
         except HeadscopeError as error:
-            raise InputError(f"[{name}] {error}") from None
+            raise WrongOptionError(f"[{name}] {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,18 +174,18 @@ class InsightsOptions(ClaimsOptions):
     def check(self) -> None:
         """Refuse to skip sections that insights does not run."""
         super().check()
-        known = [name for name in section_of("insights").uses if name != "prune"]
+        known = [name for name in COMMANDS["insights"].uses if name != "prune"]
         for name in self.skip:
             if name not in known:
                 hint = nearest(name, known, "insights runs")
-                raise InputError(f"There is no section {name!r} to skip; {hint}")
+                raise WrongOptionError(f"There is no section {name!r} to skip; {hint}")
 
     def step_names(self) -> tuple[str, ...]:
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
         if self.sections is not None:
             return ("random heads",)
         without = ("prune", "transfer", *self.skip)
-        first = [name for name in section_of("insights").uses if name not in without]
+        first = [name for name in COMMANDS["insights"].uses if name not in without]
         labelled = ["insights"] if "classify" in first else []
         return (*first, *labelled, *([] if "transfer" in self.skip else ["transfer"]))
 
@@ -241,9 +241,9 @@ class ReportOptions(ClaimsOptions):
         for name in (*self.only, *self.skip):
             if name not in SECTIONS:
                 hint = nearest(name, SECTIONS, "choose from")
-                raise InputError(f"There is no section {name!r}; {hint}")
+                raise WrongOptionError(f"There is no section {name!r}; {hint}")
         if not self.section_names():
-            raise InputError("No section is left to run; give fewer to skip.")
+            raise OptionError("No section is left to run; give fewer to $skip.")
 
     def section_names(self) -> list[str]:
         """Name the sections that are asked for, in their order."""

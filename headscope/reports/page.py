@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.stack_words import (
     STACK_NAMES,
     legend,
@@ -27,12 +28,13 @@ from headscope.reports.markdown import (
     model_title,
     settings_rows,
 )
-from headscope.reports.result import ReportResult
+from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
 from headscope.show.cells import head_rows, short, tidy
-from headscope.show.page.parts import Card, Part
+from headscope.show.page.html_blocks import answered, body
+from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.script_data import page_json
-from headscope.show.page.template import answered, body, proof, rendered, role_colours, versions
+from headscope.show.page.template import proof, rendered, role_colours, versions
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
@@ -63,84 +65,54 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     from there through textContent. The page's security policy lets only the one script run whose
     hash it states, and nothing be fetched.
     """
+    # Heads: a card each, and the numbers that their map can be coloured by.
     cards = _live_cards(report, live) if live else _cards(report)
-    every = [scale for name in report.sections for scale in view_of(name).scales]
-    every.sort(key=lambda scale: not scale.of_pattern)
-    scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
+    scales = _scales(report, cards)
     captions = {scale.key: scale.caption for scale in scales}
-    parts = [] if live else list(_parts(report))
-    model = report.provenance["model"]
-    classified = report.classify
+    first_head = _clearest(cards)
+    maps = _maps(report, cards, live=bool(live))
+    rows = maps[0].rows if maps else []
+    have_means = any(card.mean for card in cards)
+
+    # Claims, and a part for every section.
     claims = report.insights.insights if report.insights is not None else ()
-
     bars, axis = drawn_bars(claims)
+    papers = [paper_of(claim) for claim in claims]
+    parts = [] if live else list(_parts(report))
 
-    # The map: heads by their original numbers, None where one was removed.
-    stack = next((head.stack for head in classified.heads), "") if classified else ""
-    removed = model.get("removed_heads") or []
-    maps = [
-        (STACK_NAMES[of], "" if of == "encoder" else f"{of}:", _rows(group, removed, of))
-        for of, group in groupby(cards, lambda card: card.stack if live else stack or "encoder")
-    ]
-    rows = maps[0][2] if maps else []
-
-    size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
-    size += f", {len(removed)} removed" if removed else ""
-    text = f"{model['family']}, {size}"
-    text += f"; weights {model['weights_sha256'][:12]}." if model["weights_sha256"] else "."
-    numbers = [
-        (
-            card,
-            [
-                (f"{value:.4g}", short(value))
-                if (value := card.values.get(s.key)) is not None
-                else ("", "\u2013")
-                for s in scales
-            ],
-        )
-        for card in cards
-    ]
-    classes = results_by_stack(classified)[: None if live else 1] if classified is not None else []
-    counts = Counter[tuple[str, str]]()
-    for part in classes:
-        counts.update({role[:2]: role[2] for role in role_counts(part)})
-    first = _clearest(cards)
+    # The model and its certificate.
+    size = _size(report)
     failed = report.validate is not None and not report.validate.passed
     return rendered(
         "page.html.j2",
         role_colours(),
         ("pictures.js", "charts.js", "page.js"),
-        data=page_json({"live": bool(live), **_data(report, cards, captions, first)}),
+        data=page_json({"live": bool(live), **_data(report, cards, captions, first_head)}),
         live=live,
-        means=any(card.mean for card in cards),
+        means=have_means,
         title=model_title(report),
         size=size,
         proof=proof(certificate_in(report)),
-        model_line=visible(text),
+        model_line=visible(_model_line(report, size)),
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
         failed=failed,
         headline=visible(headline(report)),
-        first=first,
-        contents=[
-            *([("heads", "Heads")] if rows else []),
-            *([("sentence", "Sentence")] if report.samples else []),
-            *([("claims", "Claims")] if claims else []),
-            *((part.anchor, _SHORT[part.anchor]) for part in parts if part.anchor in _SHORT),
-        ],
-        claims=list(zip(claims, map(paper_of, claims), bars, strict=True)),
+        first=first_head,
+        contents=_contents(report, parts, have_heads=bool(rows), have_claims=bool(claims)),
+        claims=list(zip(claims, papers, bars, strict=True)),
         axis=axis,
-        roles=[(*role, n) for role, n in counts.items()],
+        roles=_role_counts(report, live=bool(live)),
         scales=captions,
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
         maps=maps,
-        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head",
-        legend=(f"{legend(*classes)}; " if classes else "") + "dashed: removed from the model.",
+        map_caption=_MAP_CAPTION if have_means else "One cell a head",
+        legend=_legend(report, live=bool(live)),
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
-        table_rows=numbers,
+        table_rows=[(card, _numbers(card, scales)) for card in cards],
         versions=visible(f"{versions(report, '; ')}. Made by: {report.provenance['command']}"),
     )
 
@@ -151,81 +123,211 @@ _MAP_CAPTION = (
 )
 #: Short names of sections in the navigation.
 _SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
-_DEFAULTS = "Every setting is at its default."
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
+_NOT_CLASSIFIED = "Not classified: roles of decoders and cross-attention take pairs of texts."
+#: Tokens that are never words, as tokenizers of encoders spell them.
+_SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 
 
-def _clearest(cards: list[Card]) -> str:
+# --- the model ------------------------------------------------------------------------------------
+
+
+def _size(report: ReportResult) -> str:
+    """Say how many layers and heads the model has, and how many heads were removed."""
+    model = report.provenance["model"]
+    size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
+    removed = model.get("removed_heads")
+    return f"{size}, {len(removed)} removed" if removed else size
+
+
+def _model_line(report: ReportResult, size: str) -> str:
+    """Say which family the model is of, how large it is, and which weights it has."""
+    model = report.provenance["model"]
+    weights = f"; weights {model['weights_sha256'][:12]}" if model["weights_sha256"] else ""
+    return f"{model['family']}, {size}{weights}."
+
+
+def _contents(
+    report: ReportResult, parts: Sequence[Part], *, have_heads: bool, have_claims: bool
+) -> list[tuple[str, str]]:
+    """Return anchor and short name of what the navigation leads to."""
+    contents = []
+    if have_heads:
+        contents.append(("heads", "Heads"))
+    if report.samples:
+        contents.append(("sentence", "Sentence"))
+    if have_claims:
+        contents.append(("claims", "Claims"))
+    contents += [(part.anchor, _SHORT[part.anchor]) for part in parts if part.anchor in _SHORT]
+    return contents
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResult]:
+    """Return the classification by stack, of a page that is not live the first one only."""
+    if report.classify is None:
+        return []
+    stacks = results_by_stack(report.classify)
+    return stacks if live else stacks[:1]
+
+
+def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int]]:
+    """Return key and name of every role, and how many heads have it."""
+    counts = Counter[tuple[str, str]]()
+    for classified in _classified_stacks(report, live=live):
+        for key, name, n_heads, *_ in role_counts(classified):
+            counts[key, name] += n_heads
+    return [(key, name, n_heads) for (key, name), n_heads in counts.items()]
+
+
+def _legend(report: ReportResult, *, live: bool) -> str:
+    """Say what the marks of the map mean."""
+    stacks = _classified_stacks(report, live=live)
+    marks = f"{legend(*stacks)}; " if stacks else ""
+    return f"{marks}dashed: removed from the model."
+
+
+# --- cards of heads -------------------------------------------------------------------------------
+
+
+def _clearest(cards: Sequence[Card]) -> str:
     """Name the head that the page selects first: a syntactic or positional one if there is any."""
-    order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")
-    named = {role: card.name for role in order for card in cards[::-1] if card.primary == role}
-    return next(iter([*named.values(), *(card.name for card in cards)]), "")
+    for role in ("syntactic", "positional", "rare", "monotonic", "duplicate", "special"):
+        for card in cards:
+            if card.primary == role:
+                return card.name
+    return cards[0].name if cards else ""
 
 
 def _cards(report: ReportResult) -> list[Card]:
     """Make a card of every head that samples or sections know, adding up what each section says."""
-    cards = {
-        head: Card(*head) for sample in report.samples for head in map(parse_head, sample.patterns)
-    }
+    cards: dict[Place, Card] = {}
+    for sample in report.samples:
+        for name in sample.patterns:
+            layer, head = parse_head(name)
+            cards[layer, head] = Card(layer, head)
     for name, result in report.sections.items():
-        for new in view_of(name).facts(result, sorted(cards)):
-            head = new.layer, new.head
-            old = cards.get(head, Card(*head))
-            fields = ("roles", "keys", "labels", "facts", "ranks", "numbers")
-            lists: dict[str, Any] = {f: getattr(old, f) + getattr(new, f) for f in fields}
-            cards[head] = replace(
-                old,
-                primary=new.primary or old.primary,
-                mark=new.mark or old.mark,
-                sentence=new.sentence or old.sentence,
-                mean=new.mean or old.mean,
-                values={**old.values, **_rounded(new.values)},
-                **lists,
-            )
+        for card in view_of(name).facts(result, sorted(cards)):
+            head_place = (card.layer, card.head)
+            known = cards.get(head_place)
+            cards[head_place] = _joined(known or Card(*head_place), card)
     return [cards[head] for head in sorted(cards)]
+
+
+def _joined(known: Card, card: Card) -> Card:
+    """Add what a section says of a head to what is known of it."""
+    return replace(
+        known,
+        primary=card.primary or known.primary,
+        mark=card.mark or known.mark,
+        sentence=card.sentence or known.sentence,
+        mean=card.mean or known.mean,
+        values={**known.values, **_rounded(card.values)},
+        roles=known.roles + card.roles,
+        keys=known.keys + card.keys,
+        labels=known.labels + card.labels,
+        facts=known.facts + card.facts,
+        ranks=known.ranks + card.ranks,
+        numbers=known.numbers + card.numbers,
+    )
 
 
 def _live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
     """Make a card of every head that can be switched off; some stacks may not be classified."""
-    known = {card.name: card for card in head_cards(report.classify)} if report.classify else {}
-    unknown = "Not classified: roles of decoders and cross-attention take pairs of texts."
-    cards = [
-        known.get(name)
-        or Card(*parse_head(name), stack=name.rpartition(":")[0] or "encoder", sentence=unknown)
-        for name in heads
-    ]
-    return [replace(card, values=_rounded(card.values)) for card in cards]
-
-
-def _rows(
-    cards: Iterable[Card], removed: Sequence[Sequence[Any]], stack: str
-) -> list[tuple[int, list[Card | None]]]:
-    """Arrange cards of a stack by layer and head, None where a head was removed."""
-    gone = [(p[-2], p[-1]) for p in removed if len(p) == 2 or p[0] == stack]
-    by_place = {(card.layer, card.head): card for card in cards}
-    cells: dict[tuple[int, int], Card | None] = dict.fromkeys(gone)
-    cells = {**cells, **by_place} if by_place else {}
-    return head_rows(cells, range(max((layer for layer, _ in cells), default=-1) + 1))
+    known: dict[str, Card] = {}
+    if report.classify is not None:
+        known = {card.name: card for card in head_cards(report.classify)}
+    cards = []
+    for name in heads:
+        card = known.get(name)
+        if card is None:
+            stack = name.rpartition(":")[0] or "encoder"
+            card = Card(*parse_head(name), stack=stack, sentence=_NOT_CLASSIFIED)
+        cards.append(replace(card, values=_rounded(card.values)))
+    return cards
 
 
 def _rounded(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {k: round(float(v), 4) + 0.0 for k, v in values.items() if v is not None}
+    """Round what is known to four digits; a rounded zero has no sign."""
+    return {key: round(float(v), 4) + 0.0 for key, v in values.items() if v is not None}
+
+
+def _scales(report: ReportResult, cards: Sequence[Card]) -> list[Scale]:
+    """Return the numbers that some head has, those of attention patterns first."""
+    scales: list[Scale] = []
+    for name in report.sections:
+        scales += view_of(name).scales
+    scales.sort(key=lambda scale: not scale.of_pattern)
+    return [scale for scale in scales if any(scale.key in card.values for card in cards)]
+
+
+def _numbers(card: Card, scales: Sequence[Scale]) -> list[tuple[str, str]]:
+    """Return a head's numbers, to sort by and as they are shown."""
+    numbers = []
+    for scale in scales:
+        value = card.values.get(scale.key)
+        numbers.append(("", "\u2013") if value is None else (f"{value:.4g}", short(value)))
+    return numbers
+
+
+# --- the map --------------------------------------------------------------------------------------
+
+#: A layer and its heads by their original numbers, None where one was removed.
+Row = tuple[int, list[Card | None]]
+
+
+class _Map(NamedTuple):
+    """The heads of one stack."""
+
+    stack: str  # As the page calls it
+    prefix: str  # Of the names of its heads
+    rows: list[Row]
+
+
+def _maps(report: ReportResult, cards: Sequence[Card], *, live: bool) -> list[_Map]:
+    """Arrange the cards of every stack; only a live page has more than one."""
+    removed = report.provenance["model"].get("removed_heads") or []
+    classified = report.classify
+    only_stack = "encoder"
+    if classified is not None and classified.heads:
+        only_stack = classified.heads[0].stack
+    maps = []
+    for stack, group in groupby(cards, lambda card: card.stack if live else only_stack):
+        prefix = "" if stack == "encoder" else f"{stack}:"
+        maps.append(_Map(STACK_NAMES[stack], prefix, _rows(group, removed, stack)))
+    return maps
+
+
+def _rows(cards: Iterable[Card], removed: Sequence[Sequence[Any]], stack: str) -> list[Row]:
+    """Arrange cards of a stack by layer and head, None where a head was removed.
+
+    ``removed`` are heads as (layer, head), or with their stack in front.
+    """
+    by_place = {(card.layer, card.head): card for card in cards}
+    if not by_place:
+        return head_rows({}, range(0))
+    cells: dict[tuple[int, int], Card | None] = {}
+    for head in removed:
+        if len(head) == 2 or head[0] == stack:
+            cells[head[-2], head[-1]] = None
+    cells |= by_place
+    return head_rows(cells, range(max(layer for layer, _ in cells) + 1))
+
+
+# --- what the script reads ------------------------------------------------------------------------
 
 
 def _data(
     report: ReportResult, cards: list[Card], captions: Mapping[str, str], first: str
 ) -> dict[str, Any]:
     """Return what the page's script reads."""
+    captions_of_facts: dict[str, None] = {}  # each once, in their order
+    for card in cards:
+        captions_of_facts |= dict.fromkeys(caption for caption, _ in card.facts)
+    lines = list(captions_of_facts)
     special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
-    lines = list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
-    heads = []
-    for card in cards:  # with signs as print has them
-        values = {field: getattr(card, field) for field in _CARD_FIELDS}
-        for field in ("labels", "ranks", "numbers"):
-            values[field] = [[tidy(cell) for cell in row] for row in values[field]]
-        values["facts"] = [[lines.index(caption), tidy(text)] for caption, text in card.facts]
-        values |= {"sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
-        heads.append(values)
     return {
         "first": first,
         "side": SIDE,
@@ -233,25 +335,43 @@ def _data(
         "scales": captions,
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
-        "captions": lines,  # what the lines of the cards are called, each once
-        "heads": heads,
-        "samples": [
-            {
-                "text": visible(sample.text),
-                "tokens": [visible(token) for token in sample.tokens],
-                "special": [token in special for token in sample.tokens],
-                "patterns": {
-                    name: [round(100 * weight) for row in pattern for weight in row]
-                    for name, pattern in sample.patterns.items()
-                },
-            }
-            for sample in report.samples
-        ],
+        "captions": lines,
+        "heads": [_head_data(card, lines) for card in cards],
+        "samples": [_sample_data(sample, special) for sample in report.samples],
     }
 
 
-#: Tokens that are never words, as tokenizers of encoders spell them.
-_SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
+def _head_data(card: Card, captions: Sequence[str]) -> dict[str, Any]:
+    """Return what the script reads of a head, with signs as print has them.
+
+    A fact's caption is its number in ``captions``.
+    """
+    data = {field: getattr(card, field) for field in _CARD_FIELDS}
+    data["labels"] = [[tidy(cell) for cell in row] for row in card.labels]
+    data["ranks"] = [[tidy(cell) for cell in row] for row in card.ranks]
+    data["numbers"] = [[tidy(cell) for cell in row] for row in card.numbers[:3]]
+    data["facts"] = [[captions.index(caption), tidy(text)] for caption, text in card.facts]
+    data["sentence"] = tidy(visible(card.sentence))
+    return data
+
+
+def _sample_data(sample: SamplePatterns, special: Collection[str]) -> dict[str, Any]:
+    """Return what the script reads of a sentence: every head's weights in percent, row by row."""
+    patterns = {}
+    for name, pattern in sample.patterns.items():
+        percent: list[int] = []
+        for row in pattern:
+            percent += [round(100 * weight) for weight in row]
+        patterns[name] = percent
+    return {
+        "text": visible(sample.text),
+        "tokens": [visible(token) for token in sample.tokens],
+        "special": [token in special for token in sample.tokens],
+        "patterns": patterns,
+    }
+
+
+# --- parts of the page ----------------------------------------------------------------------------
 
 
 def _parts(report: ReportResult) -> Iterator[Part]:
@@ -260,22 +380,27 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         view = view_of(name)
         if view.blocks is not None and view.title:
             yield _folded(name, view.title, view.blocks(result))
-        for more in view.more(result):
-            yield _folded(more.title.lower().replace(" ", "-"), more.title, more.blocks)
-    numbers = [
-        (what, "not measured" if x == "-" else x, y)
-        for what, x, y in key_numbers(report, claims=False)
-    ]
+        for details in view.more(result):
+            anchor = details.title.lower().replace(" ", "-")
+            yield _folded(anchor, details.title, details.blocks)
+    numbers = []
+    for caption, value, control in key_numbers(report, claims=False):
+        numbers.append((caption, "not measured" if value == "-" else value, control))
     if numbers:
-        key = text_table(("number", "this model", "control"), numbers, on=PAGE)
-        yield Part("numbers", "Key numbers", body([key]), wide=True)
+        table = text_table(("number", "this model", "control"), numbers, on=PAGE)
+        yield Part("numbers", "Key numbers", body([table]), wide=True)
     if report.left_out:
         reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
-    text = f"{len(changed)} settings differ from the defaults." if changed else _DEFAULTS
-    table = [text_table(("section", "setting", "value"), changed, on=PAGE)] if changed else []
-    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), body(table), "These settings")
+    if changed:
+        text = f"{len(changed)} settings differ from the defaults."
+        table = text_table(("section", "setting", "value"), changed, on=PAGE)
+        more = body([table])
+    else:
+        text = "Every setting is at its default."
+        more = body([])
+    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), more, "These settings")
 
 
 def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:

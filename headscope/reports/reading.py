@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
@@ -16,7 +17,7 @@ from headscope.models.certificate.validation import (
     ValidationSummary,
     certificate_of,
 )
-from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
+from headscope.reports.registry import REPORT, Sections, marks_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,11 @@ def read_results(path: str | Path) -> Results:
 def results_of(
     document: Mapping[str, Any], name: str, sections: Mapping[str, Any] | None = None
 ) -> Results:
-    """Read what a result file holds, given as plain values, or as ``sections`` that are at hand."""
+    """Take the results of a document that is given as plain values.
+
+    ``name`` is what messages call it. ``sections`` are the results themselves, where they are at
+    hand and need not be built again.
+    """
     if sections is None:
         return _typed(_split(document, name), name)
     return Results(name, {section: document[section] for section in sections}, **sections)
@@ -96,15 +101,17 @@ def load_json(path: Path) -> Any:
 
 
 def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Return the sections of a document, as written."""
+    """Return the sections of a document, as written: those of a report, or its only one."""
     if isinstance(document, Mapping):
         for name in SECTIONS:
-            marks = section_of(name).marks
+            marks = marks_of(name)
             if len(marks & document.keys()) > len(marks) / 2:
                 return {name: dict(document)}
-        parts = {name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)}
-        if parts:
-            return parts
+        sections = {
+            name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)
+        }
+        if sections:
+            return sections
     raise InputError(
         f"{visible(where)} is no result of headscope: give the JSON of {', '.join(SECTIONS)} or "
         "report, or a folder that holds some."
@@ -112,15 +119,17 @@ def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
+    """Build the class of each section's result; a sentence says which field does not fit."""
     sections: dict[str, Any] = {}
-    for section in (section for section in SECTIONS if section in raw):
+    for section in SECTIONS:
+        if section not in raw:
+            continue
         try:
-            sections[section] = from_dict(section_of(section).kind, raw[section])
+            sections[section] = from_dict(COMMANDS[section].result, raw[section])
         except TypeError as error:
+            message = f"{visible(name)} ({section}) is damaged: {visible(error)}."
             schema = raw[section].get("schema")
-            later = f" It has schema {visible(schema)}; this headscope reads {SCHEMA}."
-            raise InputError(
-                f"{visible(name)} ({section}) is damaged: {visible(error)}."
-                f"{later if schema != SCHEMA else ''}"
-            ) from None
+            if schema != SCHEMA:
+                message += f" It has schema {visible(schema)}; this headscope reads {SCHEMA}."
+            raise InputError(message) from None
     return Results(name, raw, **sections)

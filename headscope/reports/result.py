@@ -1,4 +1,4 @@
-"""What ``headscope list`` lists, as values."""
+"""What the commands of ``reports/`` find, as values: lists, claims, reports and differences."""
 
 from __future__ import annotations
 

@@ -1,129 +1,195 @@
-"""The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison."""
+"""The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison.
+
+A rule fires if the comparison has evidence of what it names, and where the new results lack the
+section that it needs. What new results must show by themselves are the limits of ``limit_kinds``; a
+bound that guards nothing is refused by ``bounds``, here and there.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
-from headscope.removal.metric_words import scale_of
+from headscope.reports.bounds import AllowedDrop, drop_guards_nothing
+from headscope.reports.limit_kinds import LIMITS
 from headscope.reports.result import Change, DiffResult, Outcome, SetChange
-
-_SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
-_WRITTEN_ALLOWED_DROP = re.compile(
-    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%|points?|)", re.IGNORECASE
-)
-#: A bare number of this share of a metric's scale, or more, was meant in another unit.
-_TOO_MUCH = 0.25
-_TOO_MUCH_OF_A_LOSS = 1.0  # Nats: the right answer becomes 2.7 times less likely.
-
-
-@dataclass(frozen=True)
-class AllowedDrop:
-    """What a metric may lose: ``2%`` of its old value, ``0.5points``, or ``0.005`` in its unit.
-
-    A point is a hundredth of the metric's scale, so that it is the same of an accuracy (0 to 100)
-    and of a cosine (0 to 1).
-    """
-
-    amount: float
-    unit: str = ""
-
-    def __str__(self) -> str:
-        """As on the command line."""
-        return f"{self.amount:g}{self.unit}"
-
-    @classmethod
-    def parse(cls, text: str) -> AllowedDrop | None:
-        """Read it as it is written; None if it is no number of 0 or more with a known unit."""
-        match = _WRITTEN_ALLOWED_DROP.fullmatch(text)
-        if match is None or not 0 <= (amount := float(match[1])) < math.inf:
-            return None
-        return cls(amount, "points" if match[2].lower().startswith("p") else match[2])
-
-    def exceeded(self, change: Change, metric: str) -> bool:
-        """Whether a metric got worse by more than is allowed."""
-        unit = {
-            "%": abs(change.old or 0.0) / 100,
-            "points": (scale_of(metric) or math.nan) / 100,
-        }
-        return (change.worsening or 0.0) > self.amount * unit.get(self.unit, 1.0) + _SLACK
-
-    def nonsense(self, metric: str) -> str:
-        """Say why this limit would never stop a bad change; empty if it would."""
-        scale = scale_of(metric)
-        name = visible(metric)
-        instead = "nats, such as 0.05"
-        if scale is not None:
-            instead = f"points, such as 0.5points, or a number below {bare_limit(metric):g}"
-        if scale is None and self.unit == "points":
-            return f"a {name} has no points; give a share of it, such as 2%, or {instead}"
-        most = 100 if self.unit else bare_limit(metric)
-        if self.amount < most or (scale is None and self.unit):
-            return ""
-        goes = "has no end" if scale is None else f"goes up to {scale:g}"
-        return f"{name} {goes}; give a share of its old value, such as 2%, or {instead}"
-
-
-def bare_limit(metric: str) -> float:
-    """Return the bare number from which on another unit must have been meant."""
-    scale = scale_of(metric)
-    return _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
-
-
-_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:=\s*(\S.*?)\s*)?")
-_LIMITED = "metric-drop"  # The rule that may have a limit
-#: From a comparison and the rule's limit: the rows that the rule is about. It fires if there are
-#: any, and the first three are named.
-_Rows = Callable[[DiffResult, AllowedDrop | None], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, as written: a name of :data:`RULES`, and what a change may be where it says so."""
+    """One rule as written: a name of :data:`RULES`, and for ``metric-drop`` what may be lost."""
 
     name: str
-    limit: AllowedDrop | None = None
+    bound: AllowedDrop | None = None
 
     def __str__(self) -> str:
         """As on the command line."""
-        return self.name if self.limit is None else f"{self.name}={self.limit}"
+        return self.name if self.bound is None else f"{self.name}={self.bound}"
+
+
+# --- evidence: the changes that make a rule fire, each in a few words ---
+
+
+def _changed_roles(diff: DiffResult) -> Iterator[str]:
+    return (_role_words(change) for change in diff.roles)
+
+
+def _lost_roles(diff: DiffResult) -> Iterator[str]:
+    return (_role_words(change) for change in diff.roles if change.lost)
+
+
+def _role_words(change: SetChange) -> str:
+    words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
+    return f"{change.where} ({words})"
+
+
+def _drops(diff: DiffResult, bound: AllowedDrop | None = None) -> Iterator[str]:
+    """Name the metrics that dropped by more than the bound; without one, beyond their intervals."""
+    for change in sorted(diff.metrics, key=lambda change: -(change.worsening or 0.0)):
+        drop = change.worsening or 0.0
+        if bound is None:
+            fires = drop > 0 and change.beyond
+        else:
+            fires = bound.is_exceeded(diff.metric, drop, change.old)
+        if fires:
+            yield f"{_number_words(change)} (worse by {drop:.4g})"
+
+
+def _number_words(change: Change) -> str:
+    old = "none" if change.old is None else f"{change.old:.4g}"
+    new = "none" if change.new is None else f"{change.new:.4g}"
+    return f"{change.where} {change.name} {old} -> {new}"
+
+
+def _changed_insights(diff: DiffResult) -> Iterator[str]:
+    for change in diff.verdicts:
+        if change.section == "insights":
+            yield f"{change.where} {change.old} -> {change.new}"
+
+
+def _lost_insights(diff: DiffResult) -> Iterator[str]:
+    held = tuple(change for change in diff.verdicts if change.old == "holds")
+    return _changed_insights(dataclasses.replace(diff, verdicts=held))
+
+
+def _moved_numbers(diff: DiffResult, section: str = "") -> Iterator[str]:
+    """Name the numbers of a section, or of all, that moved beyond interval or tolerance."""
+    points = (curve.worst for curve in diff.curves)
+    metrics = (change for change in diff.metrics if change.beyond)
+    for change in chain(diff.scores, points, metrics):
+        if section in ("", change.section):
+            yield _number_words(change)
+
+
+def _unequal_runs(diff: DiffResult, kind: str) -> Iterator[str]:
+    """Name what differs of the model, the data, the schema or the settings."""
+    for row in diff.identity:
+        if row.what == kind:
+            yield f"{row.name} {row.old} -> {row.new}".strip()
+
+
+def _anything(diff: DiffResult) -> Iterable[str]:
+    return () if diff.equal else ("",)
+
+
+# --- the vocabulary ---
+
+
+class RuleKind(NamedTuple):
+    """What a rule needs and names."""
+
+    section: str  # The result that it needs; it fires where only the old side has that
+    reason: str  # What its reason begins with: a template of ``heads`` (how many) and ``new``
+    #: The changes that it is about, in words; it fires if there are any, and three are named.
+    evidence: Callable[[DiffResult], Iterable[str]]
+
+
+_BEYOND = "moved beyond interval or tolerance"
+_DROP = "metric-drop"  # The rule that may have a bound
+#: Every rule by name.
+RULES: dict[str, RuleKind] = {
+    "role-changed": RuleKind("classify", "{heads} changed role", _changed_roles),
+    "role-lost": RuleKind("classify", "{heads} lost a role", _lost_roles),
+    _DROP: RuleKind("prune", "worse", _drops),
+    "validation": RuleKind("", "{new} is not validated", lambda diff: diff.not_valid),
+    "insight-changed": RuleKind("insights", "verdict changed", _changed_insights),
+    "insight-lost": RuleKind("insights", "verdict changed", _lost_insights),
+    "score-moved": RuleKind("", _BEYOND, _moved_numbers),
+    **{
+        f"{section}-changed": RuleKind(section, _BEYOND, partial(_moved_numbers, section=section))
+        for section in ("rank", "spectrum", "depth", "flow", "transfer", "linear", "symmetric")
+    },
+    "missing": RuleKind("", "not in {new}", lambda diff: diff.missing),
+    **{
+        f"{kind}-changed": RuleKind("", kind, partial(_unequal_runs, kind=kind))
+        for kind in ("model", "data", "schema", "setting")
+    },
+    "any": RuleKind("", "the results are not equal", _anything),
+}
+
+_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:=\s*(\S.*?)\s*)?")
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some."""
-    rules = []
-    for text in (part for several in texts for part in several.split(",")):
-        match = _WRITTEN.fullmatch(text)
-        name = match[1].replace("_", "-").lower() if match else text.strip()
-        if match is None or name not in RULES:
-            hint = nearest(name.partition("=")[0], RULES, "rules are")
-            raise InputError(f"There is no rule {visible(text)!r}; {hint}")
-        limit = None
-        if match[2] is not None:
-            if name != _LIMITED:
-                raise InputError(f"The rule {name} has no limit; write it without ={match[2]}.")
-            limit = AllowedDrop.parse(match[2])
-            if limit is None:
-                raise InputError(
-                    f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% "
-                    f"(of the old value), {name}=0.5points or {name}=0.005 (in the metric's own "
-                    "unit)."
-                )
-        rules.append(Rule(name, limit))
-    return tuple(dict.fromkeys(rules))
+    words = chain.from_iterable(text.split(",") for text in texts)
+    return tuple(dict.fromkeys(_parse_rule(word) for word in words))
+
+
+def _parse_rule(text: str) -> Rule:
+    """Read one rule; a sentence says which name or bound was probably meant."""
+    match = _WRITTEN.fullmatch(text)
+    name = match[1].replace("_", "-").lower() if match else text.strip()
+    if match is None or name not in RULES:
+        hint = nearest(name.partition("=")[0], RULES, "rules are")
+        if name.replace("-", "_") in LIMITS:
+            hint = "it is a limit on one report: write it in [limits] of a config file."
+        raise InputError(f"There is no rule {visible(text)!r}; {hint}")
+    if match[2] is None:
+        return Rule(name)
+    if name != _DROP:
+        raise InputError(f"The rule {name} has no limit; write it without ={match[2]}.")
+    bound = AllowedDrop.parse(match[2])
+    if bound is None:
+        raise InputError(
+            f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% (of the "
+            f"old value), {name}=0.5points or {name}=0.005 (in the metric's own unit)."
+        )
+    return Rule(name, bound)
+
+
+# --- what guards nothing ---
 
 
 def check_rules(rules: Iterable[Rule], metric: str) -> None:
-    """Refuse a limit that makes no sense for the metric at hand, where there is one."""
-    for rule in rules if metric else ():
-        if rule.limit is not None and (why := rule.limit.nonsense(metric)):
+    """Refuse a bound that guards nothing of the metric at hand, where there is one."""
+    if not metric:
+        return
+    for rule in rules:
+        why = "" if rule.bound is None else drop_guards_nothing(rule.bound, metric)
+        if why:
             raise InputError(f"{rule} would guard nothing here: {why}.")
+
+
+def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
+    """Name the rules that had nothing to check, so that a rule that never fires is noticed."""
+    reasons = {}
+    for rule in rules:
+        section = RULES[rule.name].section
+        if section and section not in diff.compared and section not in diff.missing:
+            why = f"had nothing to compare: no result of {section} in {visible(diff.old)}"
+            reasons[str(rule)] = why
+    return reasons
+
+
+# --- the decision ---
 
 
 def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
@@ -135,109 +201,28 @@ def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
 
 def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
     """Return the comparison with the rules that fire, each with its reason."""
-    fired = (outcome for outcome in outcomes_of(diff, rules) if outcome.reason)
+    fired = [outcome for outcome in outcomes_of(diff, rules) if outcome.reason]
     return dataclasses.replace(diff, fired=tuple(fired))
 
 
 def _reason(diff: DiffResult, rule: Rule) -> str:
-    section, words, rows = RULES[rule.name]
-    names = [visible(row) for row in rows(diff, rule.limit)]
-    heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
-    if section in diff.missing:
-        return f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
-    if rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
+    """Say why a rule fires; nothing where it does not."""
+    kind = RULES[rule.name]
+    if kind.section in diff.missing:
+        return f"{visible(diff.new)} has no result of {kind.section}, {visible(diff.old)} has"
+    if rule.name == _DROP and "prune" in diff.compared and not diff.metrics_compared:
         return "no value of pruning is in both: the metric, methods or fractions differ"
+    evidence = kind.evidence(diff) if rule.bound is None else _drops(diff, rule.bound)
+    names = [visible(text) for text in evidence]
     if not names:
         return ""
-    reason = words.format(heads=heads, new=visible(diff.new))
+    heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+    reason = kind.reason.format(heads=heads, new=visible(diff.new))
     return f"{reason}: {listed(names)}" if any(names) else reason
 
 
 def _measured(diff: DiffResult, rule: Rule) -> str:
-    """Name the largest loss of any metric and its limit, or say that there is none."""
-    if rule.name != _LIMITED or not diff.metrics_compared:
-        return undecided(diff, (rule,)).get(str(rule), "")
-    return next(iter(_drops(diff, AllowedDrop(0.0))), "no metric is worse")
-
-
-def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
-    """Name the rules that had nothing to check, so that a limit that never fires is noticed."""
-    return {
-        str(rule): f"had nothing to compare: no result of {section} in {visible(diff.old)}"
-        for rule in rules
-        if (section := RULES[rule.name][0])
-        and section not in diff.compared
-        and section not in diff.missing
-    }
-
-
-def _roles(diff: DiffResult) -> Iterator[tuple[SetChange, str]]:
-    for change in diff.roles:
-        words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
-        yield change, f"{change.where} ({words})"
-
-
-def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
-    for row in diff.verdicts:
-        if row.section == "insights" and was in ("", row.old):
-            yield f"{row.where} {row.old} -> {row.new}"
-
-
-def _moved(section: str = "") -> _Rows:
-    """Name the numbers of a section, or of all, that moved."""
-
-    def rows(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
-        metrics = (change for change in diff.metrics if change.beyond)
-        for change in chain(diff.scores, (curve.worst for curve in diff.curves), metrics):
-            if section in ("", change.section):
-                yield _change(change)
-
-    return rows
-
-
-def _change(change: Change) -> str:
-    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
-    return f"{change.where} {change.name} {' -> '.join(numbers)}"
-
-
-def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
-    """Name the metrics that dropped by more than the limit; without one, beyond their intervals."""
-    for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
-        drop = change.worsening or 0.0
-        moved = drop > 0 and change.beyond
-        if moved if limit is None else limit.exceeded(change, diff.metric):
-            yield f"{_change(change)} (worse by {drop:.4g})"
-
-
-def _identity(what: str) -> _Rows:
-    return lambda diff, _: (
-        f"{row.name} {row.old} -> {row.new}".strip() for row in diff.identity if row.what == what
-    )
-
-
-_BEYOND = "moved beyond interval or tolerance"
-#: Every rule by name: the result that it needs (it fires where the new side has lost that), what
-#: its reason begins with, and its rows.
-RULES: dict[str, tuple[str, str, _Rows]] = {
-    "role-changed": ("classify", "{heads} changed role", lambda d, _: (s for _, s in _roles(d))),
-    "role-lost": (
-        "classify",
-        "{heads} lost a role",
-        lambda d, _: (text for change, text in _roles(d) if change.lost),
-    ),
-    _LIMITED: ("prune", "worse", _drops),
-    "validation": ("", "{new} is not validated", lambda d, _: d.not_valid),
-    "insight-changed": ("insights", "verdict changed", lambda d, _: _verdicts(d)),
-    "insight-lost": ("insights", "verdict changed", lambda d, _: _verdicts(d, was="holds")),
-    "score-moved": ("", _BEYOND, _moved()),
-    **{
-        f"{name}-changed": (name, _BEYOND, _moved(name))
-        for name in ("rank", "spectrum", "depth", "flow", "transfer", "linear", "symmetric")
-    },
-    "missing": ("", "not in {new}", lambda d, _: d.missing),
-    **{
-        f"{what}-changed": ("", what, _identity(what))
-        for what in ("model", "data", "schema", "setting")
-    },
-    "any": ("", "the results are not equal", lambda d, _: () if d.equal else [""]),
-}
+    """Name the largest loss of any metric beside its bound; or why nothing was measured."""
+    if rule.name == _DROP and diff.metrics_compared:
+        return next(iter(_drops(diff, AllowedDrop(0.0))), "no metric is worse")
+    return undecided(diff, [rule]).get(str(rule), "")

@@ -10,15 +10,11 @@ import types
 import typing
 from typing import Any
 
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError, nearest
 from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
-from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.result import CompareResult, DiffResult, ListResult, ReportResult
-from headscope.shrinking.result import ShrinkResult
 
-#: The commands that write JSON.
-COMMANDS = (*SECTIONS, "shrink", "report", "compare", "diff", "list")
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _FIELD = re.compile(r"((?:^    #: .*\n)*)^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -28,22 +24,15 @@ def schema_of(command: str) -> dict[str, Any]:
 
     Objects may have further fields: a later version adds some without a new number of the schema.
     """
-    others: dict[str, type] = {
-        **{"shrink": ShrinkResult, "report": ReportResult},
-        **{"compare": CompareResult, "diff": DiffResult, "list": ListResult},
-    }
-    if command in SECTIONS:
-        kind = section_of(command).kind
-    elif command in others:
-        kind = others[command]
-    else:
-        known = nearest(command, COMMANDS, "there is that of")
+    writers = [row.name for row in COMMANDS.values() if row.result_class]
+    if command not in writers:
+        known = nearest(command, writers, "there is that of")
         raise InputError(f"There is no JSON of {command!r}; {known}")
     definitions: dict[str, Any] = {}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"headscope {command}, schema {SCHEMA}",
-        **_object(kind, definitions),
+        **_object(COMMANDS[command].result, definitions),
         "$defs": definitions,
     }
 
@@ -54,7 +43,7 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
     if name not in definitions:
         definitions[name] = {}
         # A report names the classes of its sections without importing them.
-        sections = {section_of(name).result: section_of(name).kind for name in SECTIONS}
+        sections = {COMMANDS[name].result_class: COMMANDS[name].result for name in SECTIONS}
         missing = dataclasses.MISSING
         hints = typing.get_type_hints(kind, localns=sections)
         fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import importlib
 import inspect
 import re
@@ -10,7 +10,8 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -47,84 +48,84 @@ ValidationFailedError
 
 
 def entry(
-    options: Callable[P, Options], result: type[Result], run: str
+    options_class: Callable[P, Options], result_class: type[Result], run: str
 ) -> Callable[Concatenate[Model, P], Result]:
     """Make the public function that builds the options and calls ``run(model, options)``.
 
-    ``run`` names the module that has the function ``run``; it is loaded when first called.
+    ``run`` names the module that has the function ``run``; it is loaded when first called. Options
+    that are built already, such as the command line's, are handed over as ``options=``.
     """
-    kind = cast("type[ModelOptions]", options)
+    kind = cast("type[ModelOptions]", options_class)
     name = kind.__name__.removesuffix("Options").lower()
-    hints = typing.get_type_hints(kind)
-    fields = inspect.signature(kind).parameters
-    declared = ordered(kind)
-    parameters = [fields[option].replace(annotation=hints[option]) for option in declared]
-    parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
-    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    signature = inspect.Signature([model, *parameters], return_annotation=result)
+    signature = _signature(kind, result_class)
 
-    def function(*args: Any, **keywords: Any) -> Any:
-        values = signature.bind(*args, **keywords).arguments
-        opened = values.pop("model")
-        chosen = kind(**{"command": f"headscope.{name}", **values})
+    def function(*arguments: Any, options: ModelOptions | None = None, **keywords: Any) -> Any:
+        if options is None:
+            _refuse_unused(kind, arguments, keywords)
+            values = signature.bind(*arguments, **keywords).arguments
+            model = values.pop("model")
+            options = kind(**{"command": f"headscope.{name}", **values})
+        else:
+            (model,) = arguments
+        from headscope.models.run.products import full_precision
+        from headscope.models.run.routing import quiet_transformers
+
         module = importlib.import_module(run)
-        if "progress" not in fields or values.get("progress") or "ipykernel" not in sys.modules:
-            return module.run(opened, chosen)
-        from headscope.show.notebook import progress_bar
-
-        with progress_bar(name, chosen.step_names()) as tell:
-            return module.run(opened, kind(**{**vars(chosen), "progress": tell}))
+        with full_precision(), quiet_transformers(), _shown_in_notebook(options) as options:
+            return module.run(model, options)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = "headscope"
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = _docstring(kind, result)
-    names = ["model", *(option for option in declared if not declared[option].marker.loading)]
-    checked = _checked(function, names)
-    checked.options = kind  # type: ignore[attr-defined]
-    return cast("Callable[Concatenate[Model, P], Result]", checked)
+    function.__doc__ = _docstring(kind, result_class)
+    function.options = kind  # type: ignore[attr-defined]
+    return cast("Callable[Concatenate[Model, P], Result]", function)
 
 
-def public(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Check the names of options, as :func:`entry` does, of a function written by hand.
+def _signature(kind: type[ModelOptions], result_class: type) -> inspect.Signature:
+    """Return the signature of the public function: the model, and every option of the class."""
+    hints = typing.get_type_hints(kind)
+    fields = inspect.signature(kind).parameters
+    parameters = [fields[name].replace(annotation=hints[name]) for name in ordered(kind)]
+    parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
+    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature([model, *parameters], return_annotation=result_class)
 
-    Its ``**options`` are those of loading.
-    """
-    names = [name for name in inspect.signature(function).parameters if name != "options"]
-    return _checked(function, names)
+
+def _refuse_unused(
+    kind: type[ModelOptions], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> None:
+    """Refuse unknown options, and options of loading beside a model that is in memory already."""
+    name = kind.__name__.removesuffix("Options").lower()
+    declared = ordered(kind)
+    model = arguments[0] if arguments else keywords.get("model")
+    in_memory = not isinstance(model, str | Path | None)
+    for option in keywords:
+        if option == "model":
+            continue
+        if option not in declared:
+            meant = nearest(_IN_PYTHON.get(option, option), ["model", *declared], "it takes")
+            raise UnusedOptionError(f"{name}() got an unexpected option {option!r}; {meant}")
+        for_loading = declared[option].marker.loading and option != "pooling"
+        if in_memory and for_loading:
+            raise UnusedOptionError(
+                f"{name}() got {option!r}, which is for loading, but its model is in memory "
+                "already; give it to headscope.load."
+            )
 
 
-def _checked(function: Callable[P, Result], names: Sequence[str]) -> Callable[P, Result]:
-    """Refuse options that are neither in ``names`` nor of loading, and compute in float32.
+@contextmanager
+def _shown_in_notebook(options: ModelOptions) -> Iterator[ModelOptions]:
+    """In a notebook, show below the cell how far the run is, unless the caller listens itself."""
+    silent = getattr(options, "progress", "none") is not None
+    if silent or "ipykernel" not in sys.modules:
+        yield options
+        return
+    from headscope.show.notebook import progress_bar
 
-    Options of loading are refused too where the model is in memory already.
-    """
-    loading = [name for name, o in ordered(ModelOptions).items() if o.marker.loading]
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **keywords: P.kwargs) -> Result:
-        in_memory = not isinstance(args[0] if args else keywords.get("model"), str | Path | None)
-        for name in keywords:
-            if name in names or (name == "pooling" and in_memory):
-                continue
-            if name not in loading:
-                called = _IN_PYTHON.get(name, name)
-                hint = nearest(called, [*names, *sorted(loading)], "it takes")
-                raise UnusedOptionError(
-                    f"{function.__name__}() got an unexpected option {name!r}; {hint}"
-                )
-            if in_memory:
-                raise UnusedOptionError(
-                    f"{function.__name__}() got {name!r}, which is for loading, but its model is "
-                    "in memory already; give it to headscope.load."
-                )
-        from headscope.models.run.products import full_precision
-        from headscope.models.run.routing import quiet_transformers
-
-        with full_precision(), quiet_transformers():
-            return function(*args, **keywords)
-
-    return checked
+    name = type(options).__name__.removesuffix("Options").lower()
+    with progress_bar(name, options.step_names()) as progress:
+        yield dataclasses.replace(options, progress=progress)  # type: ignore[call-arg]
 
 
 def _type_words(kind: Any) -> str:

@@ -38,8 +38,9 @@ from headscope.stats.effects import Effect, EffectTask
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import interval_of
-from headscope.tasks.base import TOKEN_HEADS, BatchOutputs, Task, one_position
+from headscope.tasks.base import BatchOutputs, Task
 from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.positions import TOKEN_HEADS, one_position
 
 #: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
 #: matrix products of so many run at full speed already.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, Usual, check, options_of
+from headscope.core.options import Declared, Option, OptionError, Usual, options_of
 from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,17 +42,22 @@ POOLING = Option(
     choices=("mean", "cls", "max", "weighted"),
     loading=True,
 )
-#: Of models such as NLLB and mBART.
-LANGUAGES = {
-    side: Option(
-        help=f"Code of the {side}'s language, such as {code}, for a model of several languages. "
-        "Default: what its files say.",
+
+
+def _language(text: str, example: str) -> Option:
+    """Return the option for the language of the source, or of the target."""
+    return Option(
+        help=f"Code of the {text}'s language, such as {example}, for a model of several "
+        "languages. Default: what its files say.",
         metavar="CODE",
         loading=True,
         panel=MODEL,
     )
-    for side, code in (("source", "eng_Latn"), ("target", "fra_Latn"))
-}
+
+
+#: Of models such as NLLB and mBART.
+SOURCE_LANGUAGE = _language("source", "eng_Latn")
+TARGET_LANGUAGE = _language("target", "fra_Latn")
 STACK = Option(
     help="Attention of an encoder-decoder model. Default: all that the input runs.",
     choices=STACKS,
@@ -77,10 +81,20 @@ _SHARED = (
 
 
 def ordered(kind: type) -> dict[str, Declared]:
-    """Return the options of a class, its own ones first."""
-    every = options_of(kind)
-    specific = [name for name in every if name not in _SHARED]
-    return {name: every[name] for name in (*specific, *_SHARED) if name in every}
+    """Return the options of a class, those that no other command has first."""
+    declared = options_of(kind)
+    specific = [name for name in declared if name not in _SHARED]
+    return {name: declared[name] for name in (*specific, *_SHARED) if name in declared}
+
+
+class Held(NamedTuple):
+    """Memory that a run holds beside its model, as measured: a share of the weights, and the rest.
+
+    ``Held(0.6, 250)`` is 0.6 times the bytes of the model's weights, and 250 MiB.
+    """
+
+    weights: float
+    mib: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +104,8 @@ class ModelOptions:
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
     flags: ClassVar[type | None] = None  # Options that only the command line has.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
-    #: Memory that a run holds beside its model: so many times the model's weights, and MiB; the
-    #: weights once more where an option named in ``SECOND_MODEL`` is set.
-    held: ClassVar[tuple[float, float]] = (0.6, 250.0)
+    #: Memory that a run holds beside its model, and beside a second one where ``SECOND_MODEL`` asks
+    held: ClassVar[Held] = Held(0.6, 250.0)
     #: Finds the model where the command line may leave it out, from the flags.
     default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
     #: A report computes this section in the widest type of the device, whatever the others use.
@@ -121,8 +134,8 @@ class ModelOptions:
         str | None,
         Option(help="Branch, tag or commit of a hub id.", loading=True, panel=MODEL),
     ] = None
-    source_language: Annotated[str | None, LANGUAGES["source"]] = None
-    target_language: Annotated[str | None, LANGUAGES["target"]] = None
+    source_language: Annotated[str | None, SOURCE_LANGUAGE] = None
+    target_language: Annotated[str | None, TARGET_LANGUAGE] = None
     pooling: Annotated[
         str | None,
         Option(help=POOLING.help, choices=POOLING.choices, loading=True, python_only=True),
@@ -138,7 +151,8 @@ class ModelOptions:
     command: Annotated[str, Option(help="Recorded in the result.", python_only=True)] = ""
 
     def __post_init__(self) -> None:
-        check(self)
+        for option in options_of(type(self)).values():
+            option.check(getattr(self, option.name))
         self.check()
 
     def check(self) -> None:
@@ -158,10 +172,10 @@ class ModelOptions:
 
         Also return the bytes without the second model, by the option that leaves it out, if any.
         """
-        times, mib = self.held
-        alone = times * weights + mib * 2**20
+        alone = self.held.weights * weights + self.held.mib * 2**20
         second = [name for name in SECOND_MODEL if getattr(self, name, False)]
-        return alone + len(second) * weights, {f"{name} (--no-{name})": alone for name in second}
+        without = {f"{name} (--no-{name})": alone for name in second}
+        return alone + len(second) * weights, without
 
     @property
     def loading(self) -> dict[str, Any]:
@@ -206,10 +220,10 @@ class RunOptions(CertifiedOptions):
         Progress | None, Option(help='Called with ("what", done, total).', python_only=True)
     ] = None
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def tell(self, step: str, done: int, total: int) -> None:
         """Report progress, where anybody listens."""
         if self.progress is not None:
-            self.progress(what, done, total)
+            self.progress(step, done, total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +273,7 @@ class EffectOptions(RunOptions):
     def check(self) -> None:
         """Refuse data without a task."""
         if self.task is None and self.data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
+            raise OptionError("$data is what a task is measured on; name the $task too.")
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,12 @@ class RunState(Generic[S]):
         if not isinstance(old, dict):
             raise self._damaged("it does not say which run it belongs to")
         new = json.loads(self._identity)
-        if other := sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
+        differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        if differing:
             raise ResumeError(
                 f"The saved state {self.path} belongs to another run: "
-                f"{visible(listed(other, 12))} differ. Repeat the original command, or delete the "
-                "file and start again."
+                f"{visible(listed(differing, 12))} differ. Repeat the original command, or delete "
+                "the file and start again."
             )
         if meta.get("sha256") != _digest(meta, arrays):
             raise self._damaged("it is not as it was written")
@@ -67,10 +68,12 @@ class RunState(Generic[S]):
             for name, done in json.loads(meta["passes"]).items():
                 prefix = f"{name}/"
                 sums = blank()
-                mine = {
-                    k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
+                saved = {
+                    key.removeprefix(prefix): array
+                    for key, array in arrays.items()
+                    if key.startswith(prefix)
                 }
-                sums.load_state(mine)
+                sums.load_state(saved)
                 self._passes[name] = (int(done), sums)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
             raise self._damaged("it does not hold the sums of this run") from None

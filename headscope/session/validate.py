@@ -13,11 +13,11 @@ from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
 
 
-def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
+def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
     """Validate before a measurement; again only when the weights have changed since."""
     if (training := training_reason(loaded)) is not None:
         raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
-    if not wanted:
+    if not check:
         return ValidationSummary(passed=None)
     result = validate_model(loaded)
     if not result.passed:
@@ -29,7 +29,7 @@ def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
 
 
 @contextmanager
-def validating(loaded: LoadedModel, wanted: bool) -> Iterator[Future[ValidationSummary]]:
+def validating(loaded: LoadedModel, check: bool) -> Iterator[Future[ValidationSummary]]:
     """Do what :func:`require_valid` does while the block, which leaves the model alone, runs.
 
     The result or the error is available after the block. On a GPU, whose settings may belong to one
@@ -37,8 +37,8 @@ def validating(loaded: LoadedModel, wanted: bool) -> Iterator[Future[ValidationS
     """
     if loaded.device != "cpu":
         done = Future[ValidationSummary]()
-        done.set_result(require_valid(loaded, wanted))
+        done.set_result(require_valid(loaded, check))
         yield done
         return
     with ThreadPoolExecutor(1) as thread:
-        yield thread.submit(copy_context().run, require_valid, loaded, wanted)
+        yield thread.submit(copy_context().run, require_valid, loaded, check)

@@ -39,7 +39,8 @@ PAGE = Place.PAGE
 BOTH = Place.TERMINAL | Place.PAGE
 VERBOSE = Place.VERBOSE
 NOWHERE = Place(0)
-#: Title; attribute, index or function of a row; and how it is written: digits, or a function.
+#: Title; attribute, index or function of a row that gives the value; and how that is written: so
+#: many digits, or by a function.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 
 
@@ -205,20 +206,19 @@ def text_table(
 
 def table_cells(table: Table) -> list[list[str]]:
     """Write every cell of a table, the same for all renderers."""
-    rows = []
-    for row in table.rows:
-        cells = []
-        for _, field, form in table.columns:
-            if isinstance(field, int):
-                value = row[field]
-            else:
-                value = attrgetter(field)(row) if isinstance(field, str) else field(row)
-            if isinstance(value, str):
-                cells.append(value)
-            elif callable(form):
-                cells.append(form(value))
-            else:
-                write = ranged if isinstance(value, Estimate) else decimal
-                cells.append(write(value, form))
-        rows.append(cells)
-    return rows
+    return [[_cell_text(row, column) for column in table.columns] for row in table.rows]
+
+
+def _cell_text(row: Any, column: Column) -> str:
+    _, source, form = column
+    if isinstance(source, int):
+        value = row[source]
+    elif isinstance(source, str):
+        value = attrgetter(source)(row)
+    else:
+        value = source(row)
+    if isinstance(value, str):
+        return value
+    if callable(form):
+        return form(value)
+    return ranged(value, form) if isinstance(value, Estimate) else decimal(value, form)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -28,8 +28,8 @@ def make_table(
     """Make a plain table whose first column is text; the others are numbers, or text too."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
-        justify: Literal["left", "right"] = "right" if i and numbers else "left"
-        table.add_column(column, justify=justify, overflow="fold")
+        is_number = numbers and i > 0
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
@@ -53,16 +53,13 @@ def model_line(result: Any, heads: int | None = None) -> Text:
     ``heads`` counts all heads, for a model whose layers have different numbers of them.
     """
     model = result.provenance["model"]
-    check = result.validation
-    proof = (
-        "not validated (--no-validate)"
-        if check.passed is None
-        else f"checked against the model: differs by at most {tiny(check.max_abs_hidden)}"
-    )
-    size = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
-    return Text(
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers{size}; {proof}"
-    )
+    certificate = result.validation
+    proof = f"checked against the model: differs by at most {tiny(certificate.max_abs_hidden)}"
+    if certificate.passed is None:
+        proof = "not validated (--no-validate)"
+    n_heads = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
+    size = f"{model['n_layers']} layers{n_heads}"
+    return Text(f"Model   {model['id']}: {model['family']}, {size}; {proof}")
 
 
 def model_name(result: Any) -> str:
@@ -89,7 +86,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
-    """Write attributes of items as CSV: ``error.mean`` as ``error``, ``error.sem`` as its own."""
+    """Write attributes of items as CSV: ``error.mean`` as ``error``, ``error.sem`` as it is."""
     header = [name.removesuffix(".mean").replace(".", "_") for name in names]
     return csv_text(header, map(attrgetter(*names), items))
 
@@ -106,7 +103,9 @@ def tiny(value: float | None) -> str:
 
 def ratio_text(value: float | None) -> str:
     """Write a number of any size: three digits, or powers of ten where those would be zeros."""
-    return decimal(value) if value is None or abs(value) >= 0.001 or value == 0 else tiny(value)
+    if value is not None and 0 < abs(value) < 0.001:
+        return tiny(value)
+    return decimal(value)
 
 
 def p_text(p: float | None) -> str:
@@ -135,9 +134,11 @@ def plural(n: int, word: str) -> str:
     return word if n == 1 else f"{word}s"
 
 
-def joined(parts: Sequence[str], last: str = "and") -> str:
-    """List parts in a sentence: ``a, b and c``."""
-    return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+def joined(words: Sequence[str], last: str = "and") -> str:
+    """List words in a sentence: ``a, b and c``."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")

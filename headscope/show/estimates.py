@@ -16,19 +16,19 @@ def ranged(number: Estimate | None, digits: int = 3) -> str:
     text = decimal(number.value, digits)
     if number.interval is None:
         return text
-    low, high = (decimal(end, digits) for end in number.interval)
-    return f"{text} [{low}, {high}]"
+    low, high = number.interval
+    return f"{text} [{decimal(low, digits)}, {decimal(high, digits)}]"
 
 
 def compared(gap: Estimate | None, other: str) -> str:
-    """Say on which side of another number one lies, by the interval of their difference."""
+    """Say whether a number lies above or below another, by the interval of their difference."""
     if gap is None or gap.value is None or gap.interval is None:
         return f"no interval of the difference to {other}"
     low, high = gap.interval
     if low <= 0 <= high:
         return f"no different from {other}"
-    side = "above" if low > 0 else "below"
-    return f"{side} {other} by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
+    direction = "above" if low > 0 else "below"
+    return f"{direction} {other} by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
 
 
 def cosine_text(effect: Effect | None, digits: int = 4) -> str:

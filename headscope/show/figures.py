@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -18,7 +20,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
-from matplotlib.text import Text as MplText
 from matplotlib.ticker import PercentFormatter
 
 from headscope.show.blocks import (
@@ -34,7 +35,7 @@ from headscope.show.blocks import (
     Series,
 )
 from headscope.show.cells import head_rows, model_name, tidy
-from headscope.show.style import WIDTHS, FigureStyle, figure_style
+from headscope.show.style import formats_to_draw
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
@@ -48,52 +49,69 @@ _NUMBERED = 16
 
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
     """Draw every block that has a file's name; nothing where the run writes no figures."""
-    for block in blocks if figure_style().formats else ():
+    if not formats_to_draw():
+        return
+    for block in blocks:
         if isinstance(block, Drawing):
             yield block.file, block.draw()
-        elif isinstance(block, Chart | HeadMap | Panels) and block.file:
-            yield block.file, _figure(block)
+        elif isinstance(block, HeadMap) and block.file:
+            yield block.file, _head_map_figure(block)
+        elif isinstance(block, Panels) and block.file:
+            yield block.file, _panels_figure(block)
+        elif isinstance(block, Chart) and block.file:
+            yield block.file, _chart_figure(block)
 
 
-def _figure(block: Chart | HeadMap | Panels) -> Figure:
-    if isinstance(block, HeadMap):
-        rows = head_rows(block.values)
-        figure = new_figure(max(5.0, 1.8 + 0.55 * len(rows[0][1])), 1.3 + 0.5 * len(rows))
-        head_map_on(figure.add_subplot(), block)
-        return figure
-    if isinstance(block, Panels):
-        figure = new_figure(*block.size)
-        ys = {panel.y if isinstance(panel, Chart) else None for panel in block.panels} - {""}
-        grid = figure.subplots(
-            -(-len(block.panels) // block.across),
-            block.across,
-            sharey=len(ys) == 1 and None not in ys,
-        )
-        for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
-            chart_on(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
-        caption, names = block.groups
-        if names:
-            shades = ScalarMappable(BoundaryNorm(np.arange(-0.5, len(names)), 256), "viridis")
-            small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
-                range(len(names)), names
-            )
-        else:
-            handles = []
-            labels = []
-            for axes in figure.axes:
-                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                    if label not in labels:
-                        handles.append(handle)
-                        labels.append(label)
-            if len(labels) > 1:
-                legend_beside(figure, "outside lower center", 3, handles=handles)
-        figure.suptitle(tidy(block.title), fontsize=11)
-        return figure
+def _head_map_figure(block: HeadMap) -> Figure:
+    rows = head_rows(block.values)
+    n_heads = len(rows[0][1])
+    figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.3 + 0.5 * len(rows))
+    head_map_on(figure.add_subplot(), block)
+    return figure
+
+
+def _chart_figure(block: Chart) -> Figure:
     figure = new_figure(*block.size)
     chart_on(figure.add_subplot(), block)
     if len(block.series) > 1:
         legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure
+
+
+def _panels_figure(block: Panels) -> Figure:
+    """Draw charts and matrices side by side, with one legend or one colour bar for all."""
+    figure = new_figure(*block.size)
+    captions = {panel.y for panel in block.panels if isinstance(panel, Chart)} - {""}
+    has_matrix = any(isinstance(panel, Matrix) for panel in block.panels)
+    n_rows = math.ceil(len(block.panels) / block.across)
+    # Charts of the same number share its axis.
+    grid = figure.subplots(n_rows, block.across, sharey=len(captions) == 1 and not has_matrix)
+    for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
+        if isinstance(panel, Chart):
+            chart_on(axes, panel)
+        else:
+            _matrix_on(axes, panel)
+
+    caption, group_names = block.groups
+    if group_names:
+        shades = ScalarMappable(BoundaryNorm(np.arange(-0.5, len(group_names)), 256), "viridis")
+        bar_axes = small_colour_bar(figure, shades, grid, caption, 0.03)
+        bar_axes.set_yticks(range(len(group_names)), group_names)
+    else:
+        handles = _handles_by_label(figure)
+        if len(handles) > 1:
+            legend_beside(figure, "outside lower center", 3, handles=list(handles.values()))
+    figure.suptitle(tidy(block.title), fontsize=11)
+    return figure
+
+
+def _handles_by_label(figure: Figure) -> dict[str, Any]:
+    """Return what a legend of all panels shows: each label once, as it is drawn first."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    return handles
 
 
 def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool = True) -> None:
@@ -111,48 +129,50 @@ def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool =
 
 
 def chart_on(axes: Axes, chart: Chart) -> None:
-    """Draw a chart on axes."""
-    bars = False
+    """Draw a chart on axes: its series, then lines across, then scales and captions."""
+    has_bars = any(series.kind == "bars" for series in chart.series)
     for series in chart.series:
-        values = [v.value if isinstance(v, Estimate) else v for v in series.y]
         if series.kind == "bars":
-            bars = True
-            axes.barh(range(len(values)), [v or 0.0 for v in values], color=series.colour)
-            axes.set_yticks(range(len(values)), list(series.x), fontsize=7)
-            for i, value in enumerate(series.y):
-                if isinstance(value, Estimate) and value.interval is not None:
-                    axes.hlines(i, *value.interval, color="black", lw=0.8)
+            _bars_on(axes, series)
         else:
-            _points(axes, series, values)
-    if bars:
-        axes.invert_yaxis()
+            _points_on(axes, series)
+    if has_bars:
+        axes.invert_yaxis()  # the first bar on top
         axes.axvline(0, color="black", lw=0.8)
     else:
         axes.grid(axis="y", color="0.92", lw=0.8)
-    levels = (axes.axvline, axes.axhline) if bars else (axes.axhline, axes.axvline)
-    for across, lines in zip(levels, (chart.levels, chart.x_levels), strict=True):
-        for i, (name, level) in enumerate((lines or {}).items()):
-            across(level, color="0.3", lw=1, ls=("--", ":", "-.")[i % 3], label=name)
-    if bars and chart.levels:
+
+    # Levels are values of y, which bars have on the horizontal axis.
+    _lines_across(axes.axvline if has_bars else axes.axhline, chart.levels)
+    _lines_across(axes.axhline if has_bars else axes.axvline, chart.x_levels)
+    if has_bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
+
     if chart.x_names:
-        axes.set_xticks(range(len(chart.x_names)), chart.x_names)
-        if max(map(len, chart.x_names)) > 6:
-            axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
-        axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
-    if chart.x_scale in ("log", "log10"):
-        axes.set_xscale("log", base=2 if chart.x_scale == "log" else 10)
-    if chart.x_scale == "percent":
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    if chart.y_scale == "log10":
-        axes.set_yscale("log")
+        _name_ticks(axes, chart.x_names)
+    _set_scales(axes, chart)
     plain_axes(axes, chart.x, chart.y, chart.title, title_size=10 if chart.file else 9)
 
 
-def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
-    known = [i for i, value in enumerate(values) if value is not None]
+def _number(value: Estimate | float | None) -> float | None:
+    return value.value if isinstance(value, Estimate) else value
+
+
+def _bars_on(axes: Axes, series: Series) -> None:
+    """Draw a bar for each value, unknown ones without length, and intervals across their ends."""
+    lengths = [_number(value) or 0.0 for value in series.y]
+    axes.barh(range(len(lengths)), lengths, color=series.colour)
+    axes.set_yticks(range(len(lengths)), list(series.x), fontsize=7)
+    for i, value in enumerate(series.y):
+        if isinstance(value, Estimate) and value.interval is not None:
+            axes.hlines(i, *value.interval, color="black", lw=0.8)
+
+
+def _points_on(axes: Axes, series: Series) -> None:
+    """Draw a line or points, their band or intervals; unknown values are left out."""
+    known = [i for i, value in enumerate(series.y) if _number(value) is not None]
     x = [series.x[i] for i in known]
-    y = np.array([values[i] for i in known], dtype=float)
+    y = np.array([_number(series.y[i]) for i in known], dtype=float)
     if series.band:
         low, high = np.array([series.band[i] for i in known]).T
         axes.fill_between(x, low, high, color=series.colour, alpha=0.15, lw=0)
@@ -172,19 +192,44 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
         label=series.name,
     )
     for i in known:
-        if isinstance(estimate := series.y[i], Estimate) and estimate.interval is not None:
+        estimate = series.y[i]
+        if isinstance(estimate, Estimate) and estimate.interval is not None:
             axes.vlines(series.x[i], *estimate.interval, color=series.colour, lw=1)
 
 
-def _matrix(axes: Axes, matrix: Matrix) -> None:
+def _lines_across(draw_line: Callable[..., Any], levels: Mapping[str, float] | None) -> None:
+    """Draw a named line at each level, dashed, dotted or both."""
+    dashes = itertools.cycle(("--", ":", "-."))
+    for (name, level), dash in zip((levels or {}).items(), dashes, strict=False):
+        draw_line(level, color="0.3", lw=1, ls=dash, label=name)
+
+
+def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
+    """Write names at x = 0, 1, 2 ..., aslant where they are long."""
+    axes.set_xticks(range(len(names)), names)
+    if max(map(len, names)) > 6:
+        axes.set_xticks(axes.get_xticks(), names, rotation=60, ha="right")
+    axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _set_scales(axes: Axes, chart: Chart) -> None:
+    if chart.x_scale == "log":
+        axes.set_xscale("log", base=2)
+    elif chart.x_scale == "log10":
+        axes.set_xscale("log", base=10)
+    elif chart.x_scale == "percent":
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    if chart.y_scale == "log10":
+        axes.set_yscale("log")
+
+
+def _matrix_on(axes: Axes, matrix: Matrix) -> None:
+    """Shade tokens by tokens, the first of a long sentence, with their numbers where few."""
     names = [name[:14].replace("$", r"\$") for name in matrix.columns[:_TOKENS]]
     n = len(names)
     values = np.array([row[:n] for row in matrix.values[:n]], dtype=float)  # None becomes NaN
-    low = 0.0
-    high = 1.0
-    if not matrix.weights:
-        low = float(np.nanmin(values))
-        high = float(np.nanmax(values))
+    low = 0.0 if matrix.weights else float(np.nanmin(values))
+    high = 1.0 if matrix.weights else float(np.nanmax(values))
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
     axes.set_xticks(range(n), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n), names, fontsize=7)
@@ -201,9 +246,9 @@ class NotebookFigure(Figure):
     """A figure that Jupyter shows, with or without pyplot."""
 
     def _repr_png_(self) -> bytes:
-        drawn = io.BytesIO()
-        self.savefig(drawn, format="png", dpi=100)
-        return drawn.getvalue()
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=100)
+        return content.getvalue()
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -213,53 +258,40 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
-    """Draw each figure as ``NAME.png`` and ``NAME.svg``, or as the run's style says.
-
-    The same figure gives the same bytes.
-    """
-    files: dict[str, bytes] = {}
-    style = figure_style()
-    for name, figure in figures.items():
-        if style != FigureStyle():
-            for_paper(figure, style)
-        if (engine := figure.get_layout_engine()) is not None:
-            engine.execute(figure)
-        figure.set_layout_engine("none")  # the layout is computed once, for all files
-        for kind in style.formats:
-            # Fixed ids; text that stays text is a third of the size, and can be searched.
-            plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
-            # By its canvas: ``savefig`` would compute the layout again for each file.
-            module, name_of, options = _CANVASES[kind]
-            canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), name_of)
-            drawn = io.BytesIO()
-            with mpl.rc_context(rc=plain):  # type: ignore[arg-type]  # keys are literals there
-                getattr(canvas(figure), f"print_{kind}")(drawn, **options)
-            files[f"{name}.{kind}"] = drawn.getvalue()
-    return files
-
-
 #: By the kind of a file: module of matplotlib (pdf's takes a quarter of a second), canvas, options.
 _CANVASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "png": ("backend_agg", "FigureCanvasAgg", {}),
     "svg": ("backend_svg", "FigureCanvasSVG", {"metadata": {"Date": None}}),
     "pdf": ("backend_pdf", "FigureCanvasPdf", {"metadata": {"CreationDate": None}}),
 }
+#: Fixed ids; text that stays text is a third of the size, and can be searched.
+_PLAIN = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
 
 
-def for_paper(figure: Figure, style: FigureStyle) -> None:
-    """Give a figure its width on paper, type of 8 points or more, and titles only if asked for."""
-    if not style.titles:
-        figure.suptitle("")
-        for axes in figure.axes:
-            axes.set_title("")
-    if style.width is None:
-        return
-    width, height = figure.get_size_inches()
-    scale = WIDTHS[style.width] / width
-    figure.set_size_inches(width * scale, max(height * scale, 2.0))
-    for text in figure.findobj(MplText):
-        text.set_fontsize(max(8.0, min(text.get_fontsize(), 9.0)))
+def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
+    """Draw each figure as ``NAME.png`` and ``NAME.svg``, or in the formats of the run.
+
+    The same figure gives the same bytes.
+    """
+    files: dict[str, bytes] = {}
+    for name, figure in figures.items():
+        layout = figure.get_layout_engine()
+        if layout is not None:
+            layout.execute(figure)
+        figure.set_layout_engine("none")  # the layout is computed once, for all files
+        for kind in formats_to_draw():
+            files[f"{name}.{kind}"] = _drawn(figure, kind)
+    return files
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
+    """Draw by the canvas of a kind: ``savefig`` would compute the layout again for each file."""
+    module, canvas_name, options = _CANVASES[kind]
+    canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), canvas_name)
+    content = io.BytesIO()
+    with mpl.rc_context(rc=_PLAIN):  # type: ignore[arg-type]  # keys are literals there
+        getattr(canvas(figure), f"print_{kind}")(content, **options)
+    return content.getvalue()
 
 
 def plain_axes(
@@ -307,8 +339,14 @@ def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: 
 
 def ink(ground: Any) -> str:
     """Return black or white, whichever has the greater contrast to a colour (WCAG 2)."""
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in ground)
-    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
+    red, green, blue = map(_linear, ground)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "black" if luminance > 0.179 else "white"
+
+
+def _linear(channel: float) -> float:
+    """Turn a channel of sRGB, 0 to 1, into light."""
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
 def cell_text(axes: Axes, layer: int, head: int, text: str, ground: Any, size: float) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headscope.core.errors import InputError
 from headscope.core.files import clear_parts, locked, write_set
+from headscope.show.style import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,8 +35,8 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
     try:
-        with locked(folder) as ours:
-            if not ours:
+        with locked(folder) as is_ours:
+            if not is_ours:
                 raise InputError(
                     f"Another run of headscope is writing to the folder {folder}; wait until it "
                     "has ended, or choose another with -o."
@@ -43,14 +44,17 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
             clear_parts(folder)
             yield
     finally:
-        for path in made:
+        for path in missing:
             with suppress(OSError):  # it is not empty, or gone
                 path.rmdir()
 
 
 def names_of(*stems: str) -> tuple[str, ...]:
     """Return the names that a table and a figure of each stem have."""
-    return tuple(f"{stem}.{kind}" for stem in stems for kind in ("csv", "png", "svg", "pdf"))
+    names: list[str] = []
+    for stem in stems:
+        names += [f"{stem}.{kind}" for kind in ("csv", *FORMATS)]
+    return tuple(names)
 
 
 def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> dict[str, bytes]:

@@ -25,7 +25,8 @@ from headscope.show.blocks import (
 from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.view import view_of
 
-_EVERY = 0.5  # Seconds between two updates of the bar
+_SECONDS = 0.5  # Between two updates of the bar
+_BAR = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
 #: The command whose bar is shown, while it is.
 _RUNNING: list[str] = []
 _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
@@ -43,57 +44,57 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
     steps = Steps(names)
     last = 0.0
     html: Any = HTML
-    shown: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
+    bar: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)
 
-    def tell(what: str, done: int, total: int) -> None:
+    def tell(step: str, done: int, total: int) -> None:
         nonlocal last
-        steps.tell(what, done, total)
-        if time.monotonic() - last > _EVERY:
+        steps.tell(step, done, total)
+        if time.monotonic() - last > _SECONDS:
             last = time.monotonic()
-            bar = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-            shown.update(html(bar.format(steps.share or 0.0, command, steps.title())))
+            bar.update(html(_BAR.format(steps.share or 0.0, command, steps.title())))
 
     try:
         yield tell
     finally:
         _RUNNING.pop()
-        shown.update(html(""))
+        bar.update(html(""))
 
 
 def headline(result: Any) -> str:
     """Return the sentences that terminal and page begin with, a line each."""
-    texts = [b for b in _blocks(result) if isinstance(b, Text) and b.text]
+    texts = [block for block in _blocks(result) if isinstance(block, Text) and block.text]
     leads = [text for text in texts if text.style in ("lead", "passed", "failed")]
-    lines = leads or [text for text in texts if PAGE in text.on][:1]
-    return "\n".join(" ".join(line.text.split()) for line in lines)
+    if not leads:
+        leads = [text for text in texts if PAGE in text.on][:1]
+    return "\n".join(" ".join(lead.text.split()) for lead in leads)
 
 
 def html(result: Any) -> str:
     """Write the key sentences, and the map of heads or the first figure."""
-    shown = _blocks(result)
     sentences = Markup("<br>").join(tidy(headline(result)).splitlines())
-    parts = [
-        Markup("<p><b>{} of {}</b>. {}</p>").format(
-            result.command_name, model_name(result), sentences
-        )
-    ]
-    marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
-    if marks is not None:
-        parts.append(_table(marks))
-    elif (figure := figure_of(result)) is not None:
-        from headscope.show.figures import figure_files
-        from headscope.show.style import FigureStyle, styled
+    title = Markup("<b>{} of {}</b>").format(result.command_name, model_name(result))
+    markup = [Markup("<p>{}. {}</p>").format(title, sentences)]
+    marks = [block for block in _blocks(result) if isinstance(block, HeadMarks)]
+    if marks:
+        markup.append(_map_of_heads(marks[0]))
+    else:
+        figure = figure_of(result)
+        if figure is not None:
+            markup.append(_image(figure, result.command_name))
+    return str(Markup("\n").join(markup))
 
-        figure.set_dpi(80)
-        with styled(FigureStyle(("png",))):
-            image = base64.b64encode(figure_files({"map": figure})["map.png"]).decode()
-        parts.append(
-            Markup('<img alt="{}" src="data:image/png;base64,{}">').format(
-                result.command_name, image
-            )
-        )
-    return str(Markup("\n").join(parts))
+
+def _image(figure: Any, alt: str) -> Markup:
+    """Draw a figure as an image that the page itself holds."""
+    from headscope.show.figures import figure_files
+    from headscope.show.style import showing
+
+    figure.set_dpi(80)
+    with showing(["png"]):
+        png = figure_files({"map": figure})["map.png"]
+    image = Markup('<img alt="{}" src="data:image/png;base64,{}">')
+    return image.format(alt, base64.b64encode(png).decode())
 
 
 def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
@@ -104,19 +105,25 @@ def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
     from headscope.core.errors import InputError
     from headscope.show.figures import chart_on, figures_of
 
-    blocks = (b for b in _blocks(result) if isinstance(b, Chart | HeadMap | Panels | Drawing))
-    named = {block.file: block for block in blocks if block.file}
-    if name and name not in named:
-        raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
-    chosen = named[name] if name else next(iter(named.values()), None)
-    if ax is None or chosen is None:
-        return None if chosen is None else next(iter(figures_of([chosen])))[1]
-    if not isinstance(chosen, Chart):
-        one = [file for file, block in named.items() if isinstance(block, Chart)]
+    figures = {
+        block.file: block
+        for block in _blocks(result)
+        if isinstance(block, Chart | HeadMap | Panels | Drawing) and block.file
+    }
+    if name and name not in figures:
+        raise InputError(f"There is no figure {name!r}; this result has {', '.join(figures)}.")
+    if not figures:
+        return None
+    file = name or next(iter(figures))
+    block = figures[file]
+    if ax is None:
+        return dict(figures_of([block]))[file]
+    if not isinstance(block, Chart):
+        charts = [file for file, other in figures.items() if isinstance(other, Chart)]
         raise InputError(
-            f"The figure {chosen.file!r} takes no ax; those that do: {', '.join(one) or 'none'}."
+            f"The figure {file!r} takes no ax; those that do: {', '.join(charts) or 'none'}."
         )
-    chart_on(ax, chosen)
+    chart_on(ax, block)
     return ax.get_figure(root=True)
 
 
@@ -125,21 +132,21 @@ def _blocks(result: Any) -> list[Block]:
     return [] if blocks is None else list(blocks(result))
 
 
-def _table(block: HeadMarks) -> Markup:
-    light = {role.style: role.light for role in primary_roles()}
-    cell = Markup('<td style="{};background:{}">{}</td>')
+def _map_of_heads(block: HeadMarks) -> Markup:
+    """Write layers x heads as a table whose cells have the colours of roles."""
     rows = head_rows(block.marks)
-    across = range(max((len(row) for _, row in rows), default=0))
-    header = Markup("").join(Markup("<th scope=col>H{}</th>").format(i) for i in across)
-    lines = [
-        Markup("<tr><th scope=row>{}</th>{}</tr>").format(
-            layer,
-            Markup("").join(
-                cell.format(_STYLE, light.get(style, "#fff"), text)
-                for text, style in (mark or ("", "") for mark in row)
-            ),
-        )
-        for layer, row in rows
-    ]
+    n_heads = max((len(marks) for _, marks in rows), default=0)
+    names = [Markup("<th scope=col>H{}</th>").format(head) for head in range(n_heads)]
+    lines = []
+    for layer, marks in rows:
+        cells = Markup("").join(_cell(*(mark or ("", ""))) for mark in marks)
+        lines.append(Markup("<tr><th scope=row>{}</th>{}</tr>").format(layer, cells))
     table = "<table><thead><tr><th></th>{}</tr></thead>{}</table><p><small>{}</small></p>"
-    return Markup(table).format(header, Markup("").join(lines), block.legend)
+    return Markup(table).format(Markup("").join(names), Markup("").join(lines), block.legend)
+
+
+def _cell(text: str, style: str) -> Markup:
+    """Write a head's mark on the light colour of its role's style."""
+    colours = {role.style: role.light for role in primary_roles()}
+    cell = Markup('<td style="{};background:{}">{}</td>')
+    return cell.format(_STYLE, colours.get(style, "#fff"), text)

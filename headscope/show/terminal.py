@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from rich import text as rich_text
 from rich.cells import cell_len, set_cell_size
@@ -63,76 +64,103 @@ def terminal(
     The answer comes first: unless the run is verbose or ``complete`` is set, only sentences are
     shown after the first map or table; what is left out is counted at the end.
     """
-    complete = is_verbose() if complete is None else complete
-    first = True
-    drawn = False
-    hidden = 0
+    if complete is None:
+        complete = is_verbose()
+    is_first = True
+    has_drawn = False  # a map or a table
+    n_hidden = 0
     for block in blocks:
         if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
             continue
         if not complete:
-            style = block.style if isinstance(block, Text) else None
-            legend = style == "soft" and block.on != TERMINAL  # explains a block that is left out
-            always = isinstance(block, HeadMarks) or (style is not None and not legend)
-            if TERMINAL not in block.on or (drawn and not always) or isinstance(block, Details):
-                hidden += style is None
+            if _is_left_out(block, has_drawn):
+                # Sentences that are left out explain what is counted already.
+                if not isinstance(block, Text):
+                    n_hidden += 1
                 continue
-            drawn = drawn or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
-        if (spaced and not first) or isinstance(block, Details):
+            has_drawn = has_drawn or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
+        if (spaced and not is_first) or isinstance(block, Details):
             yield rich_text.Text("")
-        first = False
-        title = getattr(block, "title", "")
-        if isinstance(block, Text | Custom):
-            style = block.style if isinstance(block, Text) else ""
-            text = rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
-            text.no_wrap = True if style == "code" else None  # lines to paste are not wrapped
-            yield text
-        elif isinstance(block, Details):
-            yield rich_text.Text(title, style="bold underline")
-            yield from terminal(block.blocks, spaced=False, complete=True)
-        elif isinstance(block, Table):
-            if title:
-                yield rich_text.Text(title)
-            yield make_table([name for name, *_ in block.columns], table_cells(block))
-        elif isinstance(block, HeadMap):
-            yield rich_text.Text(f"{title}: {block.legend}")
-            bold = float("inf") if block.bold_from is None else block.bold_from
-            cells = {
-                head: rich_text.Text(
-                    decimal(v, block.digits) + (block.marks or {}).get(head, ""),
-                    "bold red" if v >= bold else "",
-                )
-                for head, v in block.values.items()
-                if v is not None
-            }
-            layers = dict.fromkeys(layer for layer, _ in block.values)
-            yield _Fitted(partial(_head_map, cells, layers))
-        elif isinstance(block, HeadMarks):
-            cells = {head: rich_text.Text(*mark) for head, mark in block.marks.items()}
-            yield _Fitted(partial(_head_map, cells, None))
-            yield rich_text.Text(block.legend, "dim")
-        elif isinstance(block, Matrix):
-            if block.columns:
-                yield _Fitted(partial(_square, block))
-            else:
-                yield from _corner(block)
-    if hidden:
-        more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
+        is_first = False
+        yield from _drawn(block)
+    if n_hidden:
+        tables = "table" if n_hidden == 1 else "tables"
+        more = f"{n_hidden} more {tables}: --verbose; files: -o DIR."
         yield rich_text.Text(f"\n{more}", "dim")
+
+
+def _is_left_out(block: Block, has_drawn: bool) -> bool:
+    """Whether a block is shown only where the terminal shows everything."""
+    if TERMINAL not in block.on or isinstance(block, Details):
+        return True
+    if isinstance(block, Text):
+        # A soft sentence that the page has too explains a block that is left out.
+        is_legend = block.style == "soft" and block.on != TERMINAL
+        return has_drawn and is_legend
+    return has_drawn and not isinstance(block, HeadMarks)
+
+
+def _drawn(block: Block) -> Iterator[RenderableType]:
+    """Draw one block."""
+    if isinstance(block, Text):
+        yield _paragraph(block)
+    elif isinstance(block, Custom):
+        yield rich_text.Text(block.text)
+    elif isinstance(block, Details):
+        yield rich_text.Text(block.title, style="bold underline")
+        yield from terminal(block.blocks, spaced=False, complete=True)
+    elif isinstance(block, Table):
+        if block.title:
+            yield rich_text.Text(block.title)
+        yield make_table([name for name, *_ in block.columns], table_cells(block))
+    elif isinstance(block, HeadMap):
+        yield rich_text.Text(f"{block.title}: {block.legend}")
+        layers = dict.fromkeys(layer for layer, _ in block.values)
+        yield _Fitted(partial(_head_map, _head_cells(block), layers))
+    elif isinstance(block, HeadMarks):
+        cells = {head: rich_text.Text(*mark) for head, mark in block.marks.items()}
+        yield _Fitted(partial(_head_map, cells, None))
+        yield rich_text.Text(block.legend, "dim")
+    elif isinstance(block, Matrix) and block.columns:
+        yield _Fitted(partial(_square, block))
+    elif isinstance(block, Matrix):
+        yield from _corner(block)
+
+
+def _paragraph(block: Text) -> rich_text.Text:
+    text = rich_text.Text(_PREFIXES.get(block.style, "") + block.text, _STYLES[block.style])
+    if block.style == "code":
+        text.no_wrap = True  # lines to paste are not wrapped
+    return text
+
+
+def _head_cells(block: HeadMap) -> dict[tuple[str, int], rich_text.Text]:
+    """Write the number of every head that has one, with its mark; large ones stand out."""
+    bold_from = float("inf") if block.bold_from is None else block.bold_from
+    marks = block.marks or {}
+    cells = {}
+    for head, value in block.values.items():
+        if value is not None:
+            style = "bold red" if value >= bold_from else ""
+            cells[head] = rich_text.Text(decimal(value, block.digits) + marks.get(head, ""), style)
+    return cells
 
 
 def _head_map(
     cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None, columns: int
 ) -> Iterator[RichTable]:
-    """Lay layers x heads out in blocks of heads; those that are missing stay empty."""
+    """Lay layers x heads out in blocks of heads; those that are missing stay empty.
+
+    ``columns`` are the terminal's.
+    """
     rows = head_rows(cells, layers)
-    first = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
+    name_width = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
     n_heads = len(rows[0][1]) if rows else 0
-    across = max(1, (columns - first) // 6)
-    for start in range(0, n_heads, across):
-        heads = range(start, min(start + across, n_heads))
+    heads_across = max(1, (columns - name_width) // 6)
+    for start in range(0, n_heads, heads_across):
+        heads = range(start, min(start + heads_across, n_heads))
         table = RichTable(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
-        table.add_column("", width=first, no_wrap=True)
+        table.add_column("", width=name_width, no_wrap=True)
         for head in heads:
             table.add_column(f"H{head}", width=6, justify="right", no_wrap=True)
         for layer, row in rows:
@@ -150,49 +178,62 @@ def matrix_cell(value: float | None, weights: bool) -> str:
 
 
 def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
-    """Shade tokens by tokens; shading repeats what the numbers say."""
+    """Shade tokens by tokens, as many as fit; shading repeats what the numbers say."""
     width = 4 if block.weights else 5
-    n = min((columns - _NAME - 1) // (width + 1), len(block.rows))
-    known = [v for row in block.values[:n] for v in row[:n] if v is not None]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    if block.weights:
-        low = 0.0
-        high = 1.0
-    elif high > 0:
-        low = 0.0  # what lies below it is not shaded
-    part = "" if n == len(block.rows) else f", first {n} of {len(block.rows)} tokens"
-    yield rich_text.Text(f"{block.title}: queries down, keys across{part}", style="bold")
-    table = _matrix_table([_short(name, width) for name in block.columns[:n]], width)
-    for name, row in zip(block.rows[:n], block.values, strict=False):
+    n_tokens = len(block.rows)
+    n_shown = min((columns - _NAME - 1) // (width + 1), n_tokens)
+    rows = [row[:n_shown] for row in block.values[:n_shown]]
+    low, high = _scale(rows, block.weights)
+    shown = "" if n_shown == n_tokens else f", first {n_shown} of {n_tokens} tokens"
+    yield rich_text.Text(f"{block.title}: queries down, keys across{shown}", style="bold")
+    table = _matrix_table([_short(name, width) for name in block.columns[:n_shown]], width)
+    for name, row in zip(block.rows[:n_shown], rows, strict=False):
         cells = []
-        for value in row[:n]:
+        for value in row:
             share = 0.0 if value is None or high <= low else (value - low) / (high - low)
-            style = next((style for least, style in _SHADES if share >= least), "")
-            cells.append(rich_text.Text(matrix_cell(value, block.weights), style))
+            cells.append(rich_text.Text(matrix_cell(value, block.weights), _shade(share)))
         table.add_row(_short(name, _NAME), *cells)
     yield table
 
 
+def _scale(rows: Iterable[Iterable[float | None]], weights: bool) -> tuple[float, float]:
+    """Return the values that are shaded least and most; scores below zero are not shaded."""
+    if weights:
+        return 0.0, 1.0
+    known = [value for value in chain.from_iterable(rows) if value is not None]
+    low = min(known, default=0.0)
+    high = max(known, default=1.0)
+    return (0.0, high) if high > 0 else (low, high)
+
+
+def _shade(share: float) -> str:
+    """Return the style of a cell by its share of the scale."""
+    return next((style for least, style in _SHADES if share >= least), "")
+
+
 def _corner(block: Matrix) -> Iterator[RenderableType]:
     """Show the first rows and columns of a matrix, and how much of it that is."""
-    values = [row[:_ACROSS] for row in block.values[:_ROWS]]
-    columns = len(values[0]) if values else 0
-    parts = [
-        f"{shown} of {size} {what}"
-        for shown, size, what in zip(
-            (len(values), columns), block.shape, ("rows", "columns"), strict=True
-        )
-        if shown < size
-    ]
-    size = " x ".join(map(str, block.shape))
-    part = f", first {' and '.join(parts)}" if parts else ""
-    yield rich_text.Text(f"{block.title} ({size}){part}", style="bold")
-    table = _matrix_table([""] * columns, 8, header=False)
-    for i, row in enumerate(values):
+    rows = [row[:_ACROSS] for row in block.values[:_ROWS]]
+    n_columns = len(rows[0]) if rows else 0
+    all_rows, all_columns = block.shape
+    cuts = []
+    if len(rows) < all_rows:
+        cuts.append(f"{len(rows)} of {all_rows} rows")
+    if n_columns < all_columns:
+        cuts.append(f"{n_columns} of {all_columns} columns")
+    shown = f", first {' and '.join(cuts)}" if cuts else ""
+    yield rich_text.Text(f"{block.title} ({all_rows} x {all_columns}){shown}", style="bold")
+    table = _matrix_table([""] * n_columns, 8, header=False)
+    for i, row in enumerate(rows):
         name = _short(block.rows[i], _NAME) if block.rows else str(i)
-        plain = ("-" if v is None else f"{v:.3f}" if abs(v) < 100 else f"{v:.4g}" for v in row)
-        table.add_row(name, *plain)
+        table.add_row(name, *(_corner_number(value) for value in row))
     yield table
+
+
+def _corner_number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> RichTable:

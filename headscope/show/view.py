@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headscope.commands import COMMANDS
 from headscope.core.safe_text import visible
 from headscope.show.blocks import TERMINAL, Text
 from headscope.show.cells import frame_csv, to_csv
@@ -30,7 +30,7 @@ _WORDS = Estimate(None)  # The number of a key number that is given in words.
 class KeyNumber:
     """A number that a reader wants to see first."""
 
-    what: str  # What is measured, in words that are the same for every model.
+    what: str  # What is measured, in words that are the same for every model
     text: str  # This model's value, with its interval.
     control: str = "-"  # The controls' values; "-" where there is none.
     #: The value itself and its 95% interval, without any where ``text`` says no number.
@@ -77,33 +77,40 @@ def view(
     frames: Mapping[str, Callable[[R], pandas.DataFrame]],
     page: str = "",
     more: Callable[[R], Iterable[Details]] = lambda result: (),
-    **others: Any,
+    **fields: Any,
 ) -> View[R]:
     """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
 
     A frame without columns, of what was not measured, is no file. ``page`` names a separate page
-    (``page``.html) with every detail open. ``others`` are fields of the view.
+    (``page``.html) with every detail open. ``fields`` are those of :class:`View`.
     """
 
     def human(result: R) -> Iterable[RenderableType]:
+        """Draw the blocks in the terminal."""
         from headscope.show.terminal import terminal
 
         return terminal([*blocks(result), *more(result)])
 
     def files(result: R) -> Mapping[str, bytes]:
+        """Write the tables, the figures, and the page if there is one."""
         from headscope.show.figures import figures_of
 
-        made = {name: frame(result) for name, frame in frames.items()}
-        tables = {name: frame_csv(frame) for name, frame in made.items() if len(frame.columns)}
-        drawn = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
-        files = folder_files(tables, dict(figures_of(drawn)))
+        tables = {}
+        for name, frame_of in frames.items():
+            frame = frame_of(result)
+            if len(frame.columns):
+                tables[name] = frame_csv(frame)
+        with_figures = list(blocks(result))
+        for details in more(result):
+            with_figures += details.blocks
+        files = folder_files(tables, dict(figures_of(with_figures)))
         if page:
             from headscope.show.page.template import page_of
 
             files[f"{page}.html"] = page_of(title, blocks(result), result).encode()
         return files
 
-    return View(human, files, more=more, title=title, blocks=blocks, **others)
+    return View(human, files, more=more, title=title, blocks=blocks, **fields)
 
 
 def next_step(result: Any, why: str, command: str) -> Text:
@@ -112,16 +119,7 @@ def next_step(result: Any, why: str, command: str) -> Text:
     return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
 
 
-#: Modules of the views of those commands that are no analysis.
-_HOMES = {
-    "prune": "pruning.view",
-    "shrink": "shrinking.view",
-    "insights": "reports.claims.view",
-}
-
-
 def view_of(section: str) -> View[Any]:
     """Return the view of a command: ``VIEW`` in the module ``view`` of its package."""
-    home = _HOMES.get(section, f"analyses.{section}.view")
-    view: View[Any] = importlib.import_module(f"headscope.{home}").VIEW
+    view: View[Any] = COMMANDS[section].view
     return view

@@ -34,6 +34,7 @@ _BACKENDS = {
 _TOKENS = """
 inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
 """
+#: Code that opens a file without sentence-transformers; OUTPUT and SETTING are filled in.
 _ALONE = {
     "onnxruntime": f"""import onnxruntime
 import transformers
@@ -59,37 +60,19 @@ _FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
 
 
 def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
-    """Return the card and its picture, a PNG file."""
+    """Return the card and its picture, a PNG file.
+
+    ``sentences``: whether sentence-transformers opens the folder.
+    """
     best = result.best
     saved = result.saved
     assert best is not None
     assert saved is not None
     source = str(result.provenance["model"]["id"])
-    name = markdown(Path(source).name)
-    tags = ["sentence-transformers"] if sentences else []
-    tags.append("headscope")
-    if best.training is not None:
-        tags.append("distilled")
-    header = ModelCardData(
-        base_model=base_model(source),
-        tags=tags,
-        library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=hub_task(result.task, loaded),
-        **{key: v for key, v in inherited_header(loaded).items() if key != "pipeline_tag"},
-    )
-    tables = []
-    texts = []
-    for block in blocks(result):
-        if isinstance(block, b.Table):
-            rows = ([*map(markdown, row)] for row in b.table_cells(block))
-            caption = [markdown(nameless(block.title))] if block.title else []
-            tables += [*caption, table([column for column, *_ in block.columns], rows)]
-        elif isinstance(block, b.Text) and block.style in ("control", "warning"):
-            texts.append(markdown(visible(nameless(block.text))))
     picture_text = "![The metric of every model against milliseconds](shrink.png)"
     text = card_text(
-        header,
-        f"{name}, smaller",
+        _header(result, loaded, source, sentences=sentences),
+        f"{markdown(Path(source).name)}, smaller",
         f"**{markdown(nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`. {MADE_BY}",
         codes=snippets(
@@ -99,13 +82,54 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
             opens=saved.opens,
         ),
         sections={
-            "What was measured": "\n\n".join([picture_text, *tables]),
-            "How it was made": "\n\n".join(texts),
+            "What was measured": "\n\n".join([picture_text, *_tables(result)]),
+            "How it was made": "\n\n".join(_remarks(result)),
         },
         command=str(result.provenance["command"]),
     )
     files = figure_files(dict(figures_of([picture(result)])))
     return text, files["shrink.png"]
+
+
+def _header(
+    result: ShrinkResult, loaded: LoadedModel, source: str, *, sentences: bool
+) -> ModelCardData:
+    """Make what the hub reads: the model it was made of, libraries and tags."""
+    tags = ["headscope"]
+    if sentences:
+        tags.insert(0, "sentence-transformers")
+    if result.best is not None and result.best.training is not None:
+        tags.append("distilled")
+    inherited = inherited_header(loaded)
+    inherited.pop("pipeline_tag", None)
+    return ModelCardData(
+        base_model=base_model(source),
+        tags=tags,
+        library_name="sentence-transformers" if sentences else "transformers",
+        pipeline_tag=hub_task(result.task, loaded),
+        **inherited,
+    )
+
+
+def _tables(result: ShrinkResult) -> list[str]:
+    """Write the result's tables, each under its title."""
+    written: list[str] = []
+    for block in blocks(result):
+        if isinstance(block, b.Table):
+            if block.title:
+                written.append(markdown(nameless(block.title)))
+            rows = [[markdown(cell) for cell in row] for row in b.table_cells(block)]
+            written.append(table([title for title, *_ in block.columns], rows))
+    return written
+
+
+def _remarks(result: ShrinkResult) -> list[str]:
+    """Write what was measured on what, and every warning."""
+    return [
+        markdown(visible(nameless(block.text)))
+        for block in blocks(result)
+        if isinstance(block, b.Text) and block.style in ("control", "warning")
+    ]
 
 
 def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = "") -> list[str]:
@@ -114,15 +138,18 @@ def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = ""
     ``sentences``: whether sentence-transformers opens it, then by the first; ``opens`` is what
     opens the weights.
     """
-    codes = []
-    exact = form == Form("openvino", "float32")
+    codes: list[str] = []
+    in_float32 = form == Form("openvino", "float32")
     if sentences:
-        kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-        codes.append(sentence_code(model, _BACKENDS[form.runtime] + kwargs))
+        options = _BACKENDS[form.runtime]
+        if in_float32:
+            options += f', model_kwargs={{"ov_config": {_FLOAT32}}}'
+        codes.append(sentence_code(model, options))
     if form.runtime in _ALONE:
-        config = f", {_FLOAT32}" if exact else ""
-        code = _ALONE[form.runtime].replace("SETTING", config)
-        codes.append(code.replace("OUTPUT", "logits" if model.task_head else "embeddings"))
+        setting = f", {_FLOAT32}" if in_float32 else ""
+        output = "logits" if model.task_head else "embeddings"
+        code = _ALONE[form.runtime].replace("SETTING", setting).replace("OUTPUT", output)
+        codes.append(code)
     else:
         codes.append(transformers_code(model, opens))
     return codes

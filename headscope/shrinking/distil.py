@@ -15,27 +15,22 @@ arXiv:2004.09813.
 from __future__ import annotations
 
 import copy
-import io
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscope.core.files import write_atomically
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel, as_before, wrap
 from headscope.models.run.products import fast_products
 from headscope.shrinking.result import Training
-from headscope.tasks.base import SPAN_HEAD
+from headscope.tasks.positions import SPAN_HEAD
 
 RATE = 6e-4
 BATCH = 64
@@ -44,8 +39,7 @@ BATCH = 64
 #: full rate, 0.978 after 200 at a quarter).
 NEAR = 0.05
 TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
-# One in HELD_OUT texts is held out, MOST_HELD at most.
-HELD_OUT = 10
+HELD_OUT = 10  # One in so many texts is held out, MOST_HELD at most
 MOST_HELD = 512
 MOST_SPREAD = 256  # Texts over which the variance of a head's numbers is taken
 WARM = 50  # Steps until the full learning rate
@@ -60,12 +54,12 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
     (rows, d_model), (rows, classes), (tokens, classes) of a head that speaks of tokens, or
     (2 rows, pos) of one that says where an answer begins and ends.
     """
-    masked = batch.masked
 
     def at_masked(hidden: Tensor) -> Tensor:
-        return hidden[masked[0], masked[1]][None]
+        rows, positions = batch.masked
+        return hidden[rows, positions][None]
 
-    select = at_masked if masked.numel() else None
+    select = at_masked if batch.masked.numel() else None
     hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
     if logits is None:
         return F.normalize(loaded.pooling.embed(hidden.float(), batch.hidden_mask), dim=-1)
@@ -76,25 +70,24 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
 
 
 def loss_of(
-    ours: Tensor, theirs: Tensor, outputs: HeadOutputs | None, spread: Tensor | None = None
+    outputs: Tensor, expected: Tensor, kind: HeadOutputs | None, spread: Tensor | None = None
 ) -> Tensor:
     """Return the loss of each row: 1 - cosine without a head, else the distance of its outputs.
 
     Numbers are compared in units of their ``spread`` (outputs,) over the text.
     """
-    if outputs is None:
-        return 1 - (ours * theirs).sum(-1)
-    return outputs.distance(theirs, ours, spread)
+    if kind is None:
+        return 1 - (outputs * expected).sum(-1)
+    return kind.distance(expected, outputs, spread)
 
 
 def distil(
     small: LoadedModel,
     full_model: LoadedModel,
-    rows: tuple[Sequence[Row], Sequence[Row]],
+    rows: Sequence[Row],
     minutes: float,
     *,
     seed: int = 0,
-    state: State | None = None,
     known: dict[int, Tensor] | None = None,
     low: bool | None = None,
     tell: Callable[[float], object] = lambda share: None,
@@ -108,15 +101,12 @@ def distil(
     ----------
     small, full_model : LoadedModel
         What is trained, and what it learns from.
-    rows : (sequence of Row, sequence of Row)
-        The same texts, tokenised for each of the two, whose vocabularies may differ.
+    rows : sequence of Row
+        The texts, as both models read them.
     minutes : float
         Of training, the whole model's outputs included.
     seed : int
         Of the held-out texts and the order of the others.
-    state : State, optional
-        A file to which training is saved every half minute; a run with the same key resumes from
-        it.
     known : dict, optional
         The whole model's outputs by text, kept from one call to the next.
     low : bool, optional
@@ -129,36 +119,32 @@ def distil(
     LoadedModel, Training
         The trained model, and how it came about.
     """
-    n = len(rows[0])
     rng = random.Random(seed)
-    held = sorted(rng.sample(range(n), max(1, min(MOST_HELD, n // HELD_OUT))))
-    left = sorted(set(range(n)).difference(held)) or held
-    train = sorted(left, key=lambda i: len(rows[0][i]))  # Neighbours in length need little padding.
+    held_out, train = _split(rows, rng)
     network = copy.deepcopy(small.network)
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
     lesson = Lesson(student, full_model, rows, {} if known is None else known)
     with ExitStack() as stack:
         stack.enter_context(fast_products(full_model.network))
         parameters = stack.enter_context(_trained(network))
-        before = best = lesson.distance(held)
+
+        # how far it is before training, and how it is trained
+        before = lesson.distance(held_out)
         rate = RATE if before > NEAR else RATE / 4
         optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
-        steps = 0
-        share = 0.0
-        nearest = copy.deepcopy(network.state_dict())
-        if state is not None and (saved := state.read()) is not None:
-            network.load_state_dict(saved["network"])
-            optimiser.load_state_dict(saved["optimiser"])
-            nearest = saved["nearest"]
-            (best, steps, share) = saved["numbers"]
         if low is None:
             low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
         if not low:
             stack.enter_context(fast_products(network, training=True))
+
+        # steps, and now and then a look at the held-out text
+        nearest = copy.deepcopy(network.state_dict())
+        shortest = before
+        steps = 0
+        share = 0.0  # Of the minutes that is over
+        waited = 0  # Evaluations without progress
         begun = clock()
         evaluated = clock()
-        waited = 0
-        share_before = share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
                 group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
@@ -168,32 +154,35 @@ def distil(
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
             steps += 1
-            share = min(1.0, share_before + (clock() - begun) / max(60 * minutes, 1e-9))
+            share = min(1.0, (clock() - begun) / max(60 * minutes, 1e-9))
             tell(share)
             if share >= 1 or clock() - evaluated > SECONDS:
                 waited += 1
-                if (distance := lesson.distance(held)) < best:
-                    best = distance
+                distance = lesson.distance(held_out)
+                if distance < shortest:
+                    shortest = distance
                     nearest = copy.deepcopy(network.state_dict())
                     waited = 0
-                if state is not None:
-                    state.write(
-                        numbers=[best, steps, share],
-                        nearest=nearest,
-                        network=network.state_dict(),
-                        optimiser=optimiser.state_dict(),
-                    )
                 evaluated = clock()
+
         network.load_state_dict(nearest)
     return student, Training(
         minutes=share * minutes,
         steps=steps,
         texts=len(train),
         before=before,
-        after=best,
+        after=shortest,
         ended="time" if share >= 1 else "no nearer",
         arithmetic="bfloat16" if low else "float32",
     )
+
+
+def _split(rows: Sequence[Row], rng: random.Random) -> tuple[list[int], list[int]]:
+    """Hold some texts out at random; the others are sorted by length, so that little is padded."""
+    n_held_out = max(1, min(MOST_HELD, len(rows) // HELD_OUT))
+    held_out = sorted(rng.sample(range(len(rows)), n_held_out))
+    trained = sorted(set(range(len(rows))).difference(held_out)) or held_out
+    return held_out, sorted(trained, key=lambda i: len(rows[i]))
 
 
 class Lesson:
@@ -203,54 +192,55 @@ class Lesson:
         self,
         student: LoadedModel,
         full_model: LoadedModel,
-        rows: tuple[Sequence[Row], Sequence[Row]],
+        rows: Sequence[Row],
         known: dict[int, Tensor],
     ) -> None:
         self.student = student
         self._full_model = full_model
         self._rows = rows
         self._known = known
-        self._outputs = None if full_model.task_head is None else head_outputs(full_model)
+        self._kind = None if full_model.task_head is None else head_outputs(full_model)
 
     def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
         """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
-        theirs = self._theirs(chosen)
-        batch = self._batch(self.student, self._rows[0], chosen)
+        expected = self._expected(chosen)
+        batch = self._batch(self.student, chosen)
         with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
-            ours = output_of(self.student, batch)
-        return loss_of(ours, theirs, self._outputs, self._spread).mean()
+            outputs = output_of(self.student, batch)
+        return loss_of(outputs, expected, self._kind, self._spread).mean()
 
     @cached_property
     def _spread(self) -> Tensor | None:
         """The spread of the numbers that the whole model's head puts out, over some of the text."""
-        if self._outputs is not HeadOutputs.NUMBERS:
+        if self._kind is not HeadOutputs.NUMBERS:
             return None
-        n = len(self._rows[1])
-        few = min(n, MOST_SPREAD)
-        chosen = sorted((i * n // few for i in range(few)), key=lambda i: len(self._rows[1][i]))
-        outputs = [
-            self._theirs(chosen[first : first + BATCH]) for first in range(0, len(chosen), BATCH)
-        ]
-        return spread_of(torch.cat(outputs))
+        n_texts = min(len(self._rows), MOST_SPREAD)
+        evenly = [i * len(self._rows) // n_texts for i in range(n_texts)]
+        chosen = sorted(evenly, key=self._length)
+        batches = [chosen[first : first + BATCH] for first in range(0, n_texts, BATCH)]
+        return spread_of(torch.cat([self._expected(batch) for batch in batches]))
+
+    def _length(self, index: int) -> int:
+        return len(self._rows[index])
 
     def backward(self, chosen: Sequence[int], low: bool) -> None:
         """Add the gradient of the mean loss of some texts of rising length, a few at a time."""
-        few = max(1, TOKENS // len(self._rows[0][chosen[-1]]))
-        for first in range(0, len(chosen), few):
-            part = chosen[first : first + few]
-            torch.autograd.backward(self.loss(part, low) * (len(part) / len(chosen)))
+        at_once = max(1, TOKENS // self._length(chosen[-1]))
+        for first in range(0, len(chosen), at_once):
+            few = chosen[first : first + at_once]
+            torch.autograd.backward(self.loss(few, low) * (len(few) / len(chosen)))
 
     def distance(self, chosen: Sequence[int]) -> float:
         """Return the mean loss of some texts, in float32."""
         total = 0.0
-        ordered = sorted(chosen, key=lambda i: len(self._rows[0][i]))
+        ordered = sorted(chosen, key=self._length)
         with torch.no_grad():
             for first in range(0, len(ordered), BATCH):
-                part = ordered[first : first + BATCH]
-                total += len(part) * float(self.loss(part))
+                batch = ordered[first : first + BATCH]
+                total += len(batch) * float(self.loss(batch))
         return total / len(chosen)
 
-    def _theirs(self, chosen: Sequence[int]) -> Tensor:
+    def _expected(self, chosen: Sequence[int]) -> Tensor:
         """Return the whole model's outputs; those of one row a text are computed only once."""
         missing = [i for i in chosen if i not in self._known]
         if missing:
@@ -262,35 +252,10 @@ class Lesson:
 
     def _computed(self, chosen: Sequence[int]) -> Tensor:
         with torch.no_grad():
-            return output_of(self._full_model, self._batch(self._full_model, self._rows[1], chosen))
+            return output_of(self._full_model, self._batch(self._full_model, chosen))
 
-    @staticmethod
-    def _batch(loaded: LoadedModel, rows: Sequence[Row], chosen: Sequence[int]) -> Padded:
-        return padded([rows[i] for i in chosen], loaded.pad_id, loaded.device)
-
-
-@dataclass(frozen=True)
-class State:
-    """A file from which training resumes after an interruption."""
-
-    path: Path
-    key: str  # Of everything that the run depends on: a file of another run is not read.
-    removed: tuple[Any, ...] = ()  # The layers that are gone
-    spent: float = 0.0  # Minutes that choosing them took
-
-    def read(self) -> dict[str, Any] | None:
-        """Return what the file holds of the same run; None where there is none."""
-        try:
-            held: dict[str, Any] = torch.load(self.path, weights_only=True)
-        except Exception:  # there is no file, or a damaged one: torch raises many kinds
-            return None
-        return held if held.get("key") == self.key else None
-
-    def write(self, **held: Any) -> None:
-        """Save everything that is needed to go on."""
-        file = io.BytesIO()
-        torch.save({"key": self.key, "removed": self.removed, "spent": self.spent, **held}, file)
-        write_atomically(self.path, file.getvalue())
+    def _batch(self, loaded: LoadedModel, chosen: Sequence[int]) -> Padded:
+        return padded([self._rows[i] for i in chosen], loaded.pad_id, loaded.device)
 
 
 @contextmanager
@@ -312,7 +277,7 @@ def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
     """Whether a step is clearly faster in bfloat16, as on processors that multiply it."""
     if lesson.student.device != "cpu":
         return False
-    seconds = {}
+    seconds: dict[bool, float] = {}
     for low in (False, True):
         with nullcontext() if low else fast_products(lesson.student.network, training=True):
             for _ in range(2):  # the first one compiles products

@@ -34,6 +34,7 @@ from headscope.models.surgery.neurons import remove_neurons
 TEXTS = 1024  # That activations are taken from
 ROUNDS = 4  # In which neurons go
 MULTIPLE = 32  # Widths are multiples of it, which processors multiply at full speed
+_BATCH = 32  # Texts that run together
 _RIDGE = 1e-4  # Added to the diagonal of A, relative to its mean
 
 
@@ -53,8 +54,8 @@ def multiple(width: float) -> int:
 
 def first_neurons(loaded: LoadedModel, width: int) -> LoadedModel:
     """Return a model of the right size, to be timed only: the first neurons of each network."""
-    gone = {item.name: item.neuron_ids[width:] for item in feed_forwards(loaded)}
-    return remove_neurons(loaded, gone, share=True) if any(gone.values()) else loaded
+    removed = {item.name: item.neuron_ids[width:] for item in feed_forwards(loaded)}
+    return remove_neurons(loaded, removed, share=True) if any(removed.values()) else loaded
 
 
 def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedModel:
@@ -69,20 +70,23 @@ def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedMode
     """
     networks = feed_forwards(loaded)
     products = _products(loaded, [item.second for item in networks], rows[:TEXTS])
-    gone: dict[str, list[int]] = {}
+    removed: dict[str, list[int]] = {}
     maps: dict[str, Tensor] = {}
     for item, A in zip(networks, products, strict=True):
-        bias = [] if item.second.bias is None else [item.second.bias.detach()[None]]
-        W = torch.cat([_as_rows(item.second), *bias]).to(A)
-        left, maps[item.name] = kept_neurons(A, W, width, bias=bool(bias))
-        gone[item.name] = sorted(set(item.neuron_ids) - {item.neuron_ids[i] for i in left})
-    smaller = remove_neurons(loaded, gone)
+        bias = item.second.bias
+        W = _as_rows(item.second)
+        if bias is not None:
+            W = torch.cat([W, bias.detach()[None]])
+        chosen, maps[item.name] = kept_neurons(A, W.to(A), width, bias=bias is not None)
+        stays = {item.neuron_ids[i] for i in chosen}
+        removed[item.name] = sorted(set(item.neuron_ids) - stays)
+
+    smaller = remove_neurons(loaded, removed)
     for item in feed_forwards(smaller):
-        second = item.second
         W = maps[item.name]
-        _as_rows(second).copy_(W[:width])
-        if second.bias is not None:
-            second.bias.data.copy_(W[-1])
+        _as_rows(item.second).copy_(W[:width])
+        if item.second.bias is not None:
+            item.second.bias.data.copy_(W[-1])
     return smaller
 
 
@@ -107,32 +111,50 @@ def kept_neurons(
     list of int, Tensor
         The neurons that stay, in order, and their map (width, d_model), the bias after it.
     """
+    n_bias = 1 if bias else 0
     ridged = A + _RIDGE * A.diagonal().mean() * torch.eye(len(A)).to(A)
-    left = torch.arange(len(W))
     target = ridged @ W
-    for size in torch.linspace(len(W) - bias, width, ROUNDS + 1).round().long().tolist()[1:]:
-        n = len(left) - bias
-        n_gone = len(left) - bias - size
-        L = torch.linalg.cholesky(ridged[left][:, left])
-        H = torch.cholesky_inverse(L)
-        V = torch.cholesky_solve(target[left], L)
-        costs = V.square().sum(1) / H.diagonal()
-        # Of the cheapest, one goes after the other: of two that can stand for each other one stays.
-        near = costs[:n].topk(min(n, 2 * n_gone), largest=False).indices
-        H = H[near][:, near]
-        V = V[near]
-        stays = torch.ones(len(near), dtype=torch.bool)
-        for _ in range(n_gone):
-            costs = (V.square().sum(1) / H.diagonal()).where(stays, torch.inf)
-            j = int(costs.argmin())
-            column = H[:, j] / H[j, j]
-            V = V - column[:, None] * V[j]
-            H = H - column[:, None] * H[j]
-            stays[j] = False
-        remaining = torch.ones(len(left), dtype=torch.bool)
-        remaining[near[~stays]] = False
-        left = left[remaining]
-    return left[:width].tolist(), torch.linalg.solve(ridged[left][:, left], target[left])
+    remaining = torch.arange(len(W))  # Neurons, and the bias behind them
+    sizes = torch.linspace(len(W) - n_bias, width, ROUNDS + 1).round().long().tolist()
+    for size in sizes[1:]:
+        n_neurons = len(remaining) - n_bias
+        L = torch.linalg.cholesky(ridged[remaining][:, remaining])
+        stays = _without_cheapest(
+            inverse=torch.cholesky_inverse(L),
+            solved=torch.cholesky_solve(target[remaining], L),
+            n_neurons=n_neurons,
+            n_removed=n_neurons - size,
+        )
+        remaining = remaining[stays]
+    A_remaining = ridged[remaining][:, remaining]
+    return remaining[:width].tolist(), torch.linalg.solve(A_remaining, target[remaining])
+
+
+def _without_cheapest(*, inverse: Tensor, solved: Tensor, n_neurons: int, n_removed: int) -> Tensor:
+    """Say which rows stay, (n,) bool, when the ``n_removed`` cheapest neurons go.
+
+    ``inverse`` (n, n) is A^-1 of the rows that are there, ``solved`` (n, d_model) their map; the
+    first ``n_neurons`` rows are neurons.
+    """
+    costs = solved.square().sum(1) / inverse.diagonal()
+    n_candidates = min(n_neurons, 2 * n_removed)
+    candidates = costs[:n_neurons].topk(n_candidates, largest=False).indices
+
+    # Of the cheapest, one goes after the other: of two that can stand for each other one stays.
+    H = inverse[candidates][:, candidates]
+    V = solved[candidates]
+    candidate_stays = torch.ones(n_candidates, dtype=torch.bool)
+    for _ in range(n_removed):
+        costs = (V.square().sum(1) / H.diagonal()).where(candidate_stays, torch.inf)
+        j = int(costs.argmin())
+        column = H[:, j] / H[j, j]
+        V = V - column[:, None] * V[j]
+        H = H - column[:, None] * H[j]
+        candidate_stays[j] = False
+
+    stays = torch.ones(len(solved), dtype=torch.bool)
+    stays[candidates[~candidate_stays]] = False
+    return stays
 
 
 def _products(
@@ -157,9 +179,10 @@ def _products(
     hooks = [module.register_forward_pre_hook(add) for module in seconds]
     with hooked(hooks), torch.no_grad():
         for _, group in groupby(sorted(rows, key=lengths), key=lengths):
-            part = list(group)
-            for first in range(0, len(part), 32):
-                batch = padded(part[first : first + 32], loaded.pad_id, loaded.device)
+            of_one_length = list(group)
+            for first in range(0, len(of_one_length), _BATCH):
+                few = of_one_length[first : first + _BATCH]
+                batch = padded(few, loaded.pad_id, loaded.device)
                 loaded.run(*batch.inputs, **batch.decoder_inputs, select=None)
     return [sums[module] for module in seconds]
 

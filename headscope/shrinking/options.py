@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.core.errors import InputError, WrongOptionError
 from headscope.core.options import Option, Usual
 from headscope.core.saved_config import MANIFEST
-from headscope.session.options import POOLING, TASKS, RunOptions
+from headscope.session.options import POOLING, TASKS, Held, RunOptions
 from headscope.shrinking.result import Target
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class ShrinkOptions(RunOptions):
 
     First the whole model in other runtimes and in 8 bits, each timed and measured here. Where that
     does not reach the target, layers get narrower, then fewer, and are distilled for some minutes
-    from the model's own outputs on text without labels. For a size in megabytes the rows of the
-    vocabulary that no text needs go too.
+    from the model's own outputs on text without labels.
 
     Examples
     --------
@@ -58,12 +57,12 @@ class ShrinkOptions(RunOptions):
     """
 
     default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
-    held: ClassVar[tuple[float, float]] = (6.0, 900.0)
+    held: ClassVar[Held] = Held(6.0, 900.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope shrink demo",
         "headscope shrink demo --data dev.txt --text train.txt --speed 6 --save small",
         "headscope shrink demo --data dev.txt --text train.txt --max-drop 0.05",
-        "headscope shrink demo --data dev.txt --text train.txt --mb 9",
+        "headscope shrink demo --data dev.txt --text train.txt --mb 20",
         "headscope shrink --check small --data dev.txt --max-drop 0.1 --min-speed 3",
     )
 

@@ -73,9 +73,13 @@ class Target:
 
     def missed_by_interval(self, speed: Estimate, ms: Estimate) -> bool:
         """Whether a model is as fast by its medians, but not surely."""
-        medians = Estimate(*[speed.value] * 3), Estimate(*[ms.value] * 3)
-        sure, likely = (self.reached_by(*each, math.inf) for each in ((speed, ms), medians))
-        return likely and not sure
+        by_medians = self.reached_by(_without_width(speed), _without_width(ms), math.inf)
+        return by_medians and not self.reached_by(speed, ms, math.inf)
+
+
+def _without_width(estimate: Estimate) -> Estimate:
+    """Take a value for both ends of its interval."""
+    return Estimate(estimate.value, estimate.value, estimate.value)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,6 @@ class MeasuredModel:
 
     layers: tuple[Any, ...]  # The layers that are left, by their original names
     neurons: int  # Of each feed-forward network; 0 where they differ or cannot be cut
-    rows: int  # Of the vocabulary
     runtime: str
     precision: str
     megabytes: float  # Of its file, or of the weights in torch (1e6 bytes)
@@ -113,14 +116,12 @@ class MeasuredModel:
 
     def parts(self, full_model: MeasuredModel) -> str:
         """Say what is left of the whole model: ``3 of 6 layers, 1,024 of 1,536 neurons each``."""
-        parts = []
+        words = []
         if len(self.layers) < len(full_model.layers):
-            parts.append(f"{len(self.layers)} of {len(full_model.layers)} layers")
+            words.append(f"{len(self.layers)} of {len(full_model.layers)} layers")
         if self.neurons < full_model.neurons:
-            parts.append(f"{self.neurons:,} of {full_model.neurons:,} neurons in each layer")
-        if self.rows < full_model.rows:
-            parts.append(f"{self.rows:,} of {full_model.rows:,} rows of the vocabulary")
-        return ", ".join(parts) or "the whole model"
+            words.append(f"{self.neurons:,} of {full_model.neurons:,} neurons in each layer")
+        return ", ".join(words) or "the whole model"
 
     def reaches(self, target: Target | None) -> bool:
         """Whether it reaches a target, if there is one."""
@@ -193,6 +194,13 @@ class ShrinkResult:
         return self.models[0]
 
     @property
+    def complaint(self) -> str | None:
+        """Why the command fails: a folder that was checked falls short; None where it does not."""
+        if not self.checked or self.reached:
+            return None
+        return f"{self.checked} falls short: {self.stopped}"
+
+    @property
     def best(self) -> MeasuredModel | None:
         """The model that was chosen."""
         return None if self.chosen is None else self.models[self.chosen]
@@ -206,7 +214,6 @@ class ShrinkResult:
                 {
                     "layers": len(model.layers),
                     "neurons": model.neurons,
-                    "vocabulary": model.rows,
                     "runtime": model.runtime,
                     "precision": model.precision,
                     "megabytes": model.megabytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.serialise import SCHEMA
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.head_outputs import gives_one_score
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -21,139 +24,197 @@ from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.saving import measured_folder, save
 from headscope.shrinking.serving import installed_runtimes, lacks_vnni, need_runtimes
-from headscope.shrinking.text import read_all
+from headscope.shrinking.text import Texts, read_all
 from headscope.stats.confirm import need_examples
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
-    task_name = options.task
-    seed = options.seed
-    tell = options.tell
-    folder = options.save
-    target = options.target
-    max_drop = options.max_drop
-    minutes = options.minutes
-    runtimes = tuple(dict.fromkeys(options.runtimes or ()))
-    makes_smaller = options.searches and options.check_folder is None
+    # open
+    need_runtimes(options.runtimes or ())
+    if options.save is not None:
+        check_target(options.save)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
+    texts = _read(options, loaded)
+    _check_readable(loaded, options)
 
-    need_runtimes(runtimes)
-    if folder is not None:
-        check_target(folder)
-    loaded = open_for_tasks(model, task=task_name, **options.loading)
-    texts = read_all(
-        task_name,
+    # prove
+    validation = require_valid(loaded, options.validate)
+
+    # measure
+    task = texts.evaluation_task(loaded)
+    texts.rows(loaded)  # refuses what does not fit before anything is measured
+    if options.max_drop is not None:
+        need_examples(task.n_examples, task.data.name)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(
+            loaded,
+            task,
+            texts,
+            Path(folder),
+            batch_size=options.batch_size,
+            seed=options.seed,
+        )
+        if options.max_drop is not None:
+            _check_told_apart(bench)
+        if options.check_folder is not None:
+            return _checked(Path(options.check_folder), bench, options, validation)
+        return _climbed(bench, options, validation)
+
+
+def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:
+    """Read every file that the run needs."""
+    makes_smaller = options.searches and options.check_folder is None
+    return read_all(
+        options.task,
         options.data,
         options.text or (),
         options.other_text,
         limit=options.limit,
-        seed=seed,
+        seed=options.seed,
         trains=makes_smaller,
-        distils=makes_smaller and minutes > 0,
+        distils=makes_smaller and options.minutes > 0,
         calibrates=options.check_folder is None,
         reads_pairs=gives_one_score(loaded),
     )
+
+
+def _check_readable(loaded: LoadedModel, options: ShrinkOptions) -> None:
+    """Refuse a model without a tokenizer, and an encoder-decoder that is to write nothing."""
     need_tokenizer(loaded, "shrink")
-    if loaded.encoder_decoder and task_name != "seq2seq":
+    if loaded.encoder_decoder and options.task != "seq2seq":
         raise InputError(
             f"{loaded.name} is an encoder-decoder model; shrink measures what it writes: choose "
             "the task seq2seq, with pairs of source and target."
         )
-    validation = require_valid(loaded, options.validate)
-    task = texts.evaluation_task(loaded)
-    texts.rows(loaded)  # refuses what does not fit before anything is measured
-    if max_drop is not None:
-        need_examples(task.n_examples, task.data.name)
 
-    with tempfile.TemporaryDirectory() as room:
-        bench = Bench(loaded, task, texts, Path(room), batch_size=options.batch_size, seed=seed)
-        if max_drop is not None and (why := bench.degenerate) is not None:
-            raise InputError(
-                f"The whole model {why}: what a smaller one loses says nothing about it, so "
-                "max_drop cannot be used; give speed, ms or mb, or data that the model tells apart."
-            )
 
-        def result(**measured: Any) -> ShrinkResult:
-            remarks = []
-            if (why := bench.degenerate) is not None:
-                remarks = [f"The whole model {why}, so no value here means anything."]
-            remarks += bench.doubts
-            if lacks_vnni():
-                remarks.append(
-                    "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "
-                    "gains less time here than on one that has them."
-                )
-            return ShrinkResult(
-                schema=SCHEMA,
-                provenance=provenance(loaded, command=options.command, seed=seed, data=task.data),
-                validation=validation,
-                task=task.name,
-                metric=task.metric,
-                higher_is_better=task.higher_is_better,
-                examples=task.n_examples,
-                data=task.data.name,
-                batch_size=options.batch_size,
-                threads=torch.get_num_threads(),
-                target=target,
-                max_drop=max_drop,
-                text=texts.names or (texts.training.name,) * bool(texts.training.name),
-                sentences=len(texts.training),
-                dropped=texts.dropped,
-                warnings=(*texts.warnings, *task.notes, *remarks),
-                **measured,
-            )
-
-        if options.check_folder is not None:
-            checked = Path(options.check_folder)
-            models = measured_folder(checked, bench)
-            missed = []
-            if not models[1].reaches(target):
-                missed.append(f"{target} was asked for, and it has {models[1].extent}")
-            if not models[1].keeps(max_drop):
-                missed.append(
-                    f"at most {max_drop:g} of {task.metric} may be lost, and "
-                    f"{models[1].excess(task.metric, max_drop)}"
-                )
-            return result(
-                models=models,
-                chosen=1,
-                reached=not missed,
-                checked=str(checked),
-                stopped=f"{'; '.join(missed)}." if missed else "",
-            )
-        # No graph holds decoding.
-        usual = ("torch",) if loaded.encoder_decoder else installed_runtimes()
-        ladder = Ladder(
-            bench,
-            runtimes or usual,
-            target=target,
-            max_drop=max_drop,
-            minutes=minutes,
-            save=None if folder is None else Path(folder),
-            tell=tell,
+def _check_told_apart(bench: Bench) -> None:
+    """Refuse a loss against a whole model whose values mean nothing."""
+    why = bench.degenerate
+    if why is not None:
+        raise InputError(
+            f"The whole model {why}: what a smaller one loses says nothing about it, so "
+            "max_drop cannot be used; give speed, ms or mb, or data that the model tells apart."
         )
 
-        def result_so_far() -> ShrinkResult:
-            return result(
-                models=tuple(ladder.models),
-                refused=tuple(ladder.refused),
-                chosen=ladder.chosen,
-                reached=ladder.reached,
-                stopped=ladder.stopped,
-            )
 
-        try:
-            ladder.climb()
-        except KeyboardInterrupt:
-            if not ladder.models:
-                raise
-            ladder.stopped = "The run was interrupted; these were measured before."
-            raise InterruptedRunError(result_so_far()) from None
-        final = result_so_far()
-        if folder is not None and ladder.best is not None and ladder.reached:
-            tell("saving", 0, 1)
-            final = save(ladder.best, ladder.form, final, bench, Path(folder))
-            ladder.forget()
-        if options.searches and not ladder.reached:
-            raise ArtefactError(ladder.stopped, result=final)
-        return final
+def _checked(
+    folder: Path, bench: Bench, options: ShrinkOptions, validation: ValidationSummary
+) -> ShrinkResult:
+    """Measure a saved folder, and say which of the targets it misses."""
+    models = measured_folder(folder, bench)
+    smaller = models[1]
+    metric = bench.task.metric
+    missed: list[str] = []
+    if not smaller.reaches(options.target):
+        missed.append(f"{options.target} was asked for, and it has {smaller.extent}")
+    if not smaller.keeps(options.max_drop):
+        missed.append(
+            f"at most {options.max_drop:g} of {metric} may be lost, and "
+            f"{smaller.excess(metric, options.max_drop)}"
+        )
+    return _result(
+        bench,
+        options,
+        validation,
+        models=models,
+        chosen=1,
+        reached=not missed,
+        checked=str(folder),
+        stopped=f"{'; '.join(missed)}." if missed else "",
+    )
+
+
+def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary) -> ShrinkResult:
+    """Climb the ladder, and save what was chosen.
+
+    Raises
+    ------
+    ArtefactError
+        If a target was given and nothing reaches it; with what was measured.
+    InterruptedRunError
+        On Ctrl-C, with what was measured before.
+    """
+    runtimes = tuple(dict.fromkeys(options.runtimes or ()))
+    if not runtimes:  # no graph holds decoding
+        runtimes = ("torch",) if bench.full_model.encoder_decoder else installed_runtimes()
+    ladder = Ladder(
+        bench,
+        runtimes,
+        target=options.target,
+        max_drop=options.max_drop,
+        minutes=options.minutes,
+        tell=options.tell,
+    )
+
+    def result_so_far() -> ShrinkResult:
+        return _result(
+            bench,
+            options,
+            validation,
+            models=ladder.models,
+            refused=tuple(ladder.whole.refused),
+            chosen=ladder.chosen,
+            reached=ladder.reached,
+            stopped=ladder.stopped,
+        )
+
+    try:
+        ladder.climb()
+    except KeyboardInterrupt:
+        if not ladder.models:
+            raise
+        ladder.stopped = "The run was interrupted; these were measured before."
+        raise InterruptedRunError(result_so_far()) from None
+    result = result_so_far()
+    if options.save is not None and ladder.files is not None and ladder.reached:
+        options.tell("saving", 0, 1)
+        result = save(ladder.files, ladder.form, result, bench, Path(options.save))
+    if options.searches and not ladder.reached:
+        raise ArtefactError(ladder.stopped, result=result)
+    return result
+
+
+def _result(
+    bench: Bench, options: ShrinkOptions, validation: ValidationSummary, **measured: Any
+) -> ShrinkResult:
+    """Put what was measured beside what it was measured on."""
+    task = bench.task
+    texts = bench.texts
+    names = texts.names
+    if not names and texts.training.name:
+        names = (texts.training.name,)
+    return ShrinkResult(
+        schema=SCHEMA,
+        provenance=provenance(
+            bench.full_model, command=options.command, seed=options.seed, data=task.data
+        ),
+        validation=validation,
+        task=task.name,
+        metric=task.metric,
+        higher_is_better=task.higher_is_better,
+        examples=task.n_examples,
+        data=task.data.name,
+        batch_size=options.batch_size,
+        threads=torch.get_num_threads(),
+        target=options.target,
+        max_drop=options.max_drop,
+        text=names,
+        sentences=len(texts.training),
+        dropped=texts.dropped,
+        warnings=(*texts.warnings, *task.notes, *_remarks(bench)),
+        **measured,
+    )
+
+
+def _remarks(bench: Bench) -> Iterator[str]:
+    """Say what makes the values, or the times of forms in 8 bits, doubtful."""
+    if (why := bench.degenerate) is not None:
+        yield f"The whole model {why}, so no value here means anything."
+    yield from bench.doubts
+    if lacks_vnni():
+        yield (
+            "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "
+            "gains less time here than on one that has them."
+        )

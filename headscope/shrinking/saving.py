@@ -17,13 +17,15 @@ from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.saved_config import MANIFEST
 from headscope.data.examples import read_texts
-from headscope.data.token_rows import padded
+from headscope.data.token_rows import Row, padded
 from headscope.models.load.loading import load
-from headscope.models.load.manifest import COMPACT
-from headscope.removal.card import in_folder
-from headscope.shrinking.bench import Bench, as_model
+from headscope.models.load.sentence_files import MODULES
+from headscope.models.run.loaded import LoadedModel
+from headscope.removal.card import CARD, in_folder
+from headscope.shrinking.bench import Bench
 from headscope.shrinking.card import model_card, snippets
 from headscope.shrinking.distil import output_of
+from headscope.shrinking.elsewhere import as_model
 from headscope.shrinking.result import MeasuredModel, Saved, ShrinkResult
 from headscope.shrinking.serving import (
     CALIBRATION,
@@ -31,10 +33,10 @@ from headscope.shrinking.serving import (
     TORCH,
     Files,
     Form,
+    files_of_graph,
     need_runtimes,
-    parts_of,
 )
-from headscope.tasks.encoder_tasks import tokenised
+from headscope.tasks.text_rows import tokenised
 
 #: Largest difference of the metric between a model that was measured and its file opened again.
 _TOLERANCE = 0.01
@@ -51,34 +53,33 @@ SERVED = "served"  # In ``headscope.json``: runtime and precision of the headlin
 def save(
     files: Files, form: Form, result: ShrinkResult, bench: Bench, folder: Path
 ) -> ShrinkResult:
-    """Write one folder; nothing of it is left if it does not hold what was measured."""
+    """Write one folder; nothing of it is left if it does not hold what was measured.
+
+    Returns the result, which then says what was saved.
+
+    Raises
+    ------
+    ArtefactError
+        If the folder, opened again, has another value of the metric.
+    """
     best = result.best
     full_model = bench.full_model
     assert best is not None
-    with whole_folder(folder) as room:
+    with whole_folder(folder) as temporary:
         opens = write_model(
             files.model,
-            room,
-            COMPACT,
+            temporary,
             method="shrink",
             repair=None if best.training is None else "distilled",
             provenance=result.provenance,
         )
-        file = form.default_file
         if form != TORCH:
-            (room / file).parent.mkdir(exist_ok=True)
-            source = files.path(form)
-            for part in parts_of(source):  # weights that lie beside it keep its name
-                name = part.name.replace(source.stem, Path(file).stem, 1)
-                shutil.copyfile(part, (room / file).with_name(name))
-        manifest = json.loads((room / MANIFEST).read_text(encoding="utf-8"))
-        manifest[SERVED] = {"runtime": form.runtime, "precision": form.precision}
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        (room / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
-        again = load(str(room.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
-        check_embeds(again, room)
-        opened = Files(again, room, [], written={form: room / file})
-        measured = bench.value(again, opened.served(form)).value.value or 0.0
+            _copy_graph(files.path(form), temporary / form.default_file)
+        _record_form(form, temporary)
+
+        again = _opened(temporary, full_model)
+        check_embeds(again, temporary)
+        measured = _measured_again(again, form, temporary, bench)
         if not abs(measured - (best.value.value or 0.0)) <= _TOLERANCE:
             raise ArtefactError(
                 f"The model written for {folder}, opened again, has {measured:.4g} of "
@@ -86,14 +87,53 @@ def save(
                 "kept; please report this.",
                 result=result,
             )
-        sentences = (room / "modules.json").is_file()
+
+        sentences = (temporary / MODULES).is_file()
         code, *_ = snippets(form, full_model, sentences=sentences, opens=opens)
-        saved = Saved(str(folder), file, measured, opens, in_folder(code, str(folder)))
+        saved = Saved(
+            folder=str(folder),
+            file=form.default_file,
+            measured=measured,
+            opens=opens,
+            code=in_folder(code, str(folder)),
+        )
         result = dataclasses.replace(result, saved=saved)
         card, picture = model_card(result, full_model, sentences=sentences)
-        (room / "README.md").write_text(card, encoding="utf-8")
-        (room / "shrink.png").write_bytes(picture)
+        (temporary / CARD).write_text(card, encoding="utf-8")
+        (temporary / "shrink.png").write_bytes(picture)
     return result
+
+
+def _copy_graph(source: Path, target: Path) -> None:
+    """Copy a graph under another name; weights that lie beside it keep its name."""
+    target.parent.mkdir(exist_ok=True)
+    for file in files_of_graph(source):
+        name = file.name.replace(source.stem, target.stem, 1)
+        shutil.copyfile(file, target.with_name(name))
+
+
+def _record_form(form: Form, folder: Path) -> None:
+    """Let a folder's manifest name the form of the headline."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest[SERVED] = _record_of(form)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _record_of(form: Form) -> dict[str, str]:
+    return {"runtime": form.runtime, "precision": form.precision}
+
+
+def _opened(folder: Path, full_model: LoadedModel) -> LoadedModel:
+    """Open a folder as the whole model was opened."""
+    return load(str(folder.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
+
+
+def _measured_again(model: LoadedModel, form: Form, folder: Path, bench: Bench) -> float:
+    """Return the metric of the file of a form in a folder."""
+    files = Files(model, folder, [], written={form: folder / form.default_file})
+    return bench.value(model, files.served(form)).value.value or 0.0
 
 
 def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, MeasuredModel]:
@@ -104,31 +144,47 @@ def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, Measured
     Raises
     ------
     InputError
-        If there is no such folder, its file is gone, or it was made of another model.
+        If there is no such folder, its file is gone, it was made of another model, or it is served
+        in a form that there is no more.
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}; check takes one that shrink saved.")
-    try:
-        served = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))[SERVED]
-        form = next(f for f in FORMS if {"runtime": f.runtime, "precision": f.precision} == served)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
-        form = TORCH
+    form = _form_of(folder)
     if form != TORCH and not (folder / form.default_file).is_file():
         raise InputError(f"{folder} has lost its {form.default_file}; save the model anew.")
     need_runtimes([form.runtime])
     full_model = bench.full_model
-    model = load(str(folder.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
+    model = _opened(folder, full_model)
     same = type(model.network).__name__ == type(full_model.network).__name__
     if not same and not (folder / MANIFEST).is_file():
         raise InputError(
             f"{folder} holds a {model.family} model and {full_model.name} is a "
             f"{full_model.family}: give the model that the folder was made of."
         )
+    if model.vocab_size != full_model.vocab_size:
+        raise InputError(
+            f"{folder} has a vocabulary of {model.vocab_size:,} rows and {full_model.name} one of "
+            f"{full_model.vocab_size:,}, so they read texts otherwise; save the model anew."
+        )
     files = Files(model, folder, [], written={form: folder / form.default_file})
     times = bench.times(model, files.served(form))
     return (
         bench.measured(bench.files_of_whole, TORCH, times.of_whole()),
         bench.measured(files, form, times),
+    )
+
+
+def _form_of(folder: Path) -> Form:
+    """Read in which form a folder is served; torch's where it does not say."""
+    try:
+        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))[SERVED]
+    except (OSError, ValueError, KeyError, TypeError):
+        return TORCH
+    for form in FORMS:
+        if _record_of(form) == record:
+            return form
+    raise InputError(
+        f"{folder} is served by a form that shrink no longer has ({record}); save the model anew."
     )
 
 
@@ -144,30 +200,39 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     form = Form(runtime, precision)
     model = load(str(folder), task_head="auto")
     check_exportable(model)
-    rows, _ = tokenised(model, read_texts(text, CALIBRATION).texts)
-    if model.task_head in _PAIRS and model.token_types.given:
-        # Then the graph takes types.
-        rows = [dataclasses.replace(row, types=row.types or (0,) * len(row)) for row in rows]
+    rows = _calibration_rows(model, text)
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
-    with tempfile.TemporaryDirectory(dir=folder) as room:
-        files = Files(model, Path(room), texts)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        files = Files(model, Path(temporary), texts)
+
+        # the file, opened again, beside the model
         batch = padded(rows[:_COMPARED], model.pad_id, model.device)
         with torch.no_grad():
             expected = output_of(model, batch)
             actual = output_of(as_model(model, files.served(form)), batch)
         difference = float((actual - expected).abs().max())
-        if precision == "float32" and not difference <= _FILE_TOLERANCE * max(
-            1.0, float(expected.abs().max())
-        ):
+        tolerance = _FILE_TOLERANCE * max(1.0, float(expected.abs().max()))
+        if precision == "float32" and not difference <= tolerance:
             raise ArtefactError(
                 f"The file differs from the model by {difference:.2g}, so nothing was written into "
                 f"{folder}; please report this."
             )
+
+        # moved where its users look
         target.parent.mkdir(exist_ok=True)
-        for part in parts_of(files.path(form)):
-            os.replace(part, target.parent / part.name)
+        for file in files_of_graph(files.path(form)):
+            os.replace(file, target.parent / file.name)
+    megabytes = sum(file.stat().st_size for file in files_of_graph(target)) / 1e6
     return (
-        f"Wrote {target} ({sum(p.stat().st_size for p in parts_of(target)) / 1e6:.1f} MB): outputs "
-        f"of {len(batch.index)} texts differ from the model's in torch by {difference:.2g} at most."
+        f"Wrote {target} ({megabytes:.1f} MB): outputs of {len(batch.index)} texts differ from the "
+        f"model's in torch by {difference:.2g} at most."
     )
+
+
+def _calibration_rows(model: LoadedModel, text: Path | None) -> list[Row]:
+    """Read texts to calibrate and to compare on; with token types if the graph is to take them."""
+    rows, _ = tokenised(model, read_texts(text, CALIBRATION).texts)
+    if model.task_head in _PAIRS and model.token_types.given:
+        return [dataclasses.replace(row, types=row.types or (0,) * len(row)) for row in rows]
+    return list(rows)

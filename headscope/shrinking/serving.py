@@ -6,15 +6,10 @@ runtime        precision       how it is made
 torch          float32         the model itself, attention by SDPA
 onnxruntime    float32         one ONNX graph, pooling or task head in it
 onnxruntime    int8 dynamic    weights in 8 bits, activations rounded while it runs; no text needed
-onnxruntime    int8            both in 8 bits, ranges of activations taken from calibration text
 openvino       float32         the ONNX graph, converted; told to compute in float32
 openvino       bfloat16        the same file as openvino opens it unasked, where the processor can
-openvino       int8            the same by nncf, ranges of activations taken from calibration text;
-                               what is not in 8 bits is computed as openvino does unasked
-openvino       int8 mixed      int8 without the maps to fewer outputs than inputs: the second one of
-                               each feed-forward network, where 8 bits cost most
-openvino       int8, int4      int8 with tables of embeddings in 4 bits, 64 to a scale: the
-               embeddings      smallest file, tried where megabytes are the target
+openvino       int8            both in 8 bits by nncf, ranges of activations taken from calibration
+                               text; what is not in 8 bits is computed as openvino does unasked
 =============  ==============  ====================================================================
 """
 
@@ -31,7 +26,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +61,7 @@ class Form:
     @property
     def file(self) -> str:
         """Its path in a folder, where sentence-transformers' backends look for it."""
-        if self.runtime == "torch":
-            return "model.safetensors"
-        if self.runtime == "onnxruntime":
-            ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
-            return f"onnx/model{ending.get(self.precision, '')}.onnx"
-        ending = {"int8": "_qint8_quantized", "int8 mixed": "_qint8_mixed"}
-        ending[SMALLEST.precision] = "_qint8_qint4_embeddings"
-        name = ending.get(self.precision, "")
-        return f"openvino/openvino_model{name}.xml"
+        return _FILES[self.runtime, self.precision]
 
     @property
     def default_file(self) -> str:
@@ -83,28 +69,31 @@ class Form:
         return Form(self.runtime, "float32").file
 
 
+_FILES = {
+    ("torch", "float32"): "model.safetensors",
+    ("onnxruntime", "float32"): "onnx/model.onnx",
+    ("onnxruntime", "int8 dynamic"): "onnx/model_qint8_dynamic.onnx",
+    ("openvino", "float32"): "openvino/openvino_model.xml",
+    ("openvino", "bfloat16"): "openvino/openvino_model.xml",
+    ("openvino", "int8"): "openvino/openvino_model_qint8_quantized.xml",
+}
+#: Every form that a model may have, in the order in which they are measured.
+FORMS = tuple(Form(runtime, precision) for runtime, precision in _FILES)
 TORCH = Form("torch", "float32")
-MIXED = Form("openvino", "int8 mixed")
-SMALLEST = Form("openvino", "int8, int4 embeddings")
-FORMS = (
-    TORCH,
-    Form("onnxruntime", "float32"),
-    Form("onnxruntime", "int8 dynamic"),
-    Form("onnxruntime", "int8"),
-    Form("openvino", "float32"),
-    Form("openvino", "bfloat16"),
-    Form("openvino", "int8"),
-    MIXED,
-    SMALLEST,
-)
+GRAPH = Form("onnxruntime", "float32")  # Which every other file is made from
+
+
+def _missing_packages(runtime: str) -> list[str]:
+    """Name the packages of a runtime that are not installed."""
+    packages, _ = _NEEDS.get(runtime, ((), ""))
+    return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def need_runtimes(runtimes: Sequence[str]) -> None:
     """Refuse a runtime whose packages are missing, before anything is measured."""
     for runtime in runtimes:
-        packages, extra = _NEEDS.get(runtime, ((), ""))
-        missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := _missing_packages(runtime):
+            _, extra = _NEEDS[runtime]
             raise InputError(
                 f"The runtime {runtime} needs {' and '.join(missing)}; install the extra with "
                 f"pip install 'headscope[{extra}]', or leave the runtime out with --runtime."
@@ -120,11 +109,7 @@ def lacks_vnni() -> bool:
 
 def installed_runtimes() -> tuple[str, ...]:
     """List the runtimes whose packages are there."""
-
-    def there(runtime: str) -> bool:
-        return all(importlib.util.find_spec(name) for name in _NEEDS.get(runtime, ((), ""))[0])
-
-    return tuple(filter(there, RUNTIMES))
+    return tuple(runtime for runtime in RUNTIMES if not _missing_packages(runtime))
 
 
 def without_telemetry(name: str) -> Any:
@@ -196,12 +181,12 @@ class Files:
         if path.exists() or form == TORCH:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        graph = self._folder / Form("onnxruntime", "float32").file
+        graph = self._folder / GRAPH.file
         if not graph.exists():
             graph.parent.mkdir(parents=True, exist_ok=True)
             typed = self._texts[0].token_type_ids is not None
             write_graph(self.model, graph, typed=typed)
-        if form.precision == "float32" and form.runtime == "onnxruntime":
+        if form == GRAPH:
             return graph
         with _refusals(self.model, form), quietly():
             _WRITERS[form](graph, path, self._texts)
@@ -212,18 +197,17 @@ class Files:
         if form not in self._open:
             path = self.path(form)
             with _refusals(self.model, form):
-                self._open[form] = (
-                    Graph(path)
-                    if form.runtime == "onnxruntime"
-                    else OpenVinoModel(path, form.precision)
-                )
+                if form.runtime == "onnxruntime":
+                    self._open[form] = Graph(path)
+                else:
+                    self._open[form] = OpenVinoModel(path, form.precision)
         return self._open[form]
 
     def megabytes(self, form: Form) -> float:
         """Return what a form takes on the disk; of torch its weights in memory (1e6 bytes)."""
         if form == TORCH:
             return megabytes_of(self.model)
-        return sum(file.stat().st_size for file in parts_of(self.path(form))) / 1e6
+        return sum(file.stat().st_size for file in files_of_graph(self.path(form))) / 1e6
 
     def release(self) -> None:
         """Let go of every file that is open; what is asked for again is opened again."""
@@ -241,103 +225,42 @@ def megabytes_of(loaded: LoadedModel) -> float:
     return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
 
 
-def parts_of(path: Path) -> list[Path]:
+def files_of_graph(path: Path) -> list[Path]:
     """List the files of one graph: its own, and those with weights beside it."""
-    parts = (path, path.with_suffix(".bin"), path.with_name(f"{path.name}.data"))
-    return [part for part in parts if part.is_file()]
+    candidates = (path, path.with_suffix(".bin"), path.with_name(f"{path.name}.data"))
+    return [file for file in candidates if file.is_file()]
 
 
-def _onnx_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
-    """Quantise with ranges of activations from ``texts``, weights per output column."""
-    from onnxruntime import quantization as q
-
-    prepared = path.with_suffix(".prepared")
-    session = Graph(graph)
-    feeds = iter([session.feed(*batch.inputs) for batch in texts])
-
-    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> Any:
-            return next(feeds, None)
-
-    q.shape_inference.quant_pre_process(str(graph), str(prepared), skip_symbolic_shape=True)
-    q.quantize_static(
-        str(prepared),
-        str(path),
-        Reader(),
-        quant_format=q.QuantFormat.QDQ,
-        op_types_to_quantize=["MatMul", "Gemm"],
-        weight_type=q.QuantType.QInt8,
-        activation_type=q.QuantType.QUInt8,
-        per_channel=True,
-        extra_options={"MatMulConstBOnly": True},
-    )
-    prepared.unlink()
+def _write_dynamic(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+    quantize(graph, path)
 
 
-def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+def _write_openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
     openvino = without_telemetry("openvino")
-    openvino.save_model(_converted(graph), str(path), compress_to_fp16=False)
+    openvino.save_model(openvino.convert_model(str(graph)), str(path), compress_to_fp16=False)
 
 
-def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded], *, kind: str = "int8") -> None:
+def _write_openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+    """Quantise by nncf, with ranges of activations from ``texts``."""
     openvino = without_telemetry("openvino")
     nncf = without_telemetry("nncf")
-    model = _converted(graph)
     session = Graph(graph)  # which knows the inputs that the file asks for
-    items = [session.feed(*batch.inputs) for batch in texts]
-    left_out = {
-        "int8 mixed": {"names": _narrowing(model)},
-        SMALLEST.precision: {"types": ["Gather"]},
-    }
+    inputs = [session.feed(*batch.inputs) for batch in texts]
     small = nncf.quantize(
-        model,
-        nncf.Dataset(items),
+        openvino.convert_model(str(graph)),
+        nncf.Dataset(inputs),
         model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(items),
-        ignored_scope=nncf.IgnoredScope(**left_out[kind]) if kind in left_out else None,
+        subset_size=len(inputs),
     )
-    if kind == SMALLEST.precision:
-        small = nncf.compress_weights(
-            small,
-            mode=nncf.CompressWeightsMode.INT4_ASYM,
-            group_size=64,  # numbers that share a scale; fewer where 64 does not divide a row
-            advanced_parameters=nncf.AdvancedCompressionParameters(
-                group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
-            ),
-            all_layers=True,  # tables of embeddings too
-            ignored_scope=nncf.IgnoredScope(types=["MatMul"]),
-        )
     openvino.save_model(small, str(path), compress_to_fp16=False)
 
 
-def _narrowing(model: Any) -> list[str]:
-    """Name the products with a stored matrix that has fewer outputs than inputs."""
-    names = []
-    for node in model.get_ordered_ops():
-        if node.get_type_name() != "MatMul":
-            continue
-        matrix = node.input_value(1)
-        if matrix.get_node().get_type_name() == "Constant":
-            rows, columns = matrix.get_shape()
-            transposed = node.get_attributes()["transpose_b"]
-            if (columns > rows) if transposed else (rows > columns):
-                names.append(node.get_friendly_name())
-    return names
-
-
-def _converted(graph: Path) -> Any:
-    """Read an ONNX file."""
-    return without_telemetry("openvino").convert_model(str(graph))
-
-
-_WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], object]] = {
-    Form("onnxruntime", "int8 dynamic"): lambda graph, path, texts: quantize(graph, path),
-    Form("onnxruntime", "int8"): _onnx_int8,
-    Form("openvino", "float32"): _openvino,
-    Form("openvino", "bfloat16"): _openvino,
-    Form("openvino", "int8 mixed"): partial(_openvino_int8, kind="int8 mixed"),
-    Form("openvino", "int8"): _openvino_int8,
-    SMALLEST: partial(_openvino_int8, kind=SMALLEST.precision),
+#: What makes the file of a form from the ONNX graph in float32, and texts to calibrate on.
+_WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
+    Form("onnxruntime", "int8 dynamic"): _write_dynamic,
+    Form("openvino", "float32"): _write_openvino,
+    Form("openvino", "bfloat16"): _write_openvino,
+    Form("openvino", "int8"): _write_openvino_int8,
 }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from headscope.core.errors import InputError
@@ -14,20 +15,23 @@ from headscope.data.examples import Examples, read_texts, sample_texts, without_
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
-from headscope.tasks.encoder_tasks import masked, tokenised
 from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.text_rows import masked, tokenised
 
 #: Fewer sentences than this teach little.
 FEW = 2000
 MOST = 10_000  # Texts of another kind that are read
 MOST_TRAINING = 200_000  # Texts that train: ten times what five minutes on a CPU get through
-#: Tasks whose models read plain sentences, one by one.
-_SENTENCES = ("fidelity", "mlm", "similarity", "retrieval", "classification")
+#: Tasks whose models read plain sentences, one by one, whatever their data are.
+_SENTENCES = ("fidelity", "mlm", "retrieval")
 
 
 @dataclass
 class Texts:
-    """Everything that was read, and the rows that a model makes of it."""
+    """Everything that was read, and the rows of tokens that the models of a run make of it.
+
+    All of them are the whole model with fewer parts, so they read every text alike.
+    """
 
     task: str
     limit: int | None
@@ -39,66 +43,69 @@ class Texts:
     plain: bool  # Whether plain sentences train, not pairs or tagged words
     dropped: int  # Training sentences that were left out, since they are in the data
     warnings: list[str] = field(default_factory=list)
-    _rows: dict[int, list[Row]] = field(default_factory=dict)
-    _other_rows: dict[int, list[Row]] = field(default_factory=dict)
+    _rows: list[Row] | None = None
+    _other_rows: list[Row] | None = None
 
     def evaluation_task(self, model: LoadedModel) -> Task:
         """Tokenise the evaluation data."""
         return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
 
     def other_rows(self, model: LoadedModel) -> list[Row]:
-        """Return text of another kind as a model reads it, in random order.
+        """Return text of another kind as the models read it, in random order.
 
         Random texts of it, MOST at most; what is too long for the model is left out.
         """
-        key = model.vocab_size
-        texts = self.other.texts if self.other else ()
-        if key not in self._other_rows:
-            prompt = "" if model.task_head else model.pooling.prompt
+        if self._other_rows is None:
+            texts = self.other.texts if self.other else ()
             drawn = random.Random(self.seed).sample(texts, min(len(texts), MOST))
-            self._other_rows[key], _ = tokenised(model, [prompt + text for text in drawn])
-        return self._other_rows[key]
+            prompt = _prompt(model)
+            self._other_rows, _ = tokenised(model, [prompt + text for text in drawn])
+        return self._other_rows
 
     def rows(self, model: LoadedModel) -> list[Row]:
-        """Tokenise the training text for a model; row i is the same text for every vocabulary.
+        """Return the training text as the models read it; empty where nothing trains or calibrates.
 
-        Empty where nothing is trained or calibrated.
+        Raises
+        ------
+        InputError
+            If fewer than two texts fit the model.
         """
-        if not len(self.training):
-            return []
-        if model.vocab_size not in self._rows:
-            self._rows[model.vocab_size] = self._tokenised(model)
-        return self._rows[model.vocab_size]
+        if self._rows is None:
+            self._rows = self._tokenised(model) if len(self.training) else []
+        return self._rows
 
     def _tokenised(self, model: LoadedModel) -> list[Row]:
-        examples = self.training
+        """Tokenise the training text; what is too long is left out, with a warning."""
         if not self.plain:
-            return list(make_task(self.task, examples, model, seed=self.seed + 1).rows)
-        prompt = "" if model.task_head else model.pooling.prompt
-        plain = examples.texts
-        texts = [prompt + text for text in plain]
+            task = make_task(self.task, self.training, model, seed=self.seed + 1)
+            return list(task.rows)
+        prompt = _prompt(model)
+        texts = self.training.texts
+        prompted = [prompt + text for text in texts]
         if self.task == "mlm":
-            rows, _ = tokenised(model, texts)
+            rows, _ = tokenised(model, prompted)
             return masked(rows, model, self.seed + 1)
-        encoded = list(encode_rows(model, texts, None))
-        first = next(iter(self._rows.values()), None)
-        if first is None:  # the whole model's vocabulary comes first, and says which texts fit
-            fitting = [i for i, row in enumerate(encoded) if row is not None]
-            if longer := len(encoded) - len(fitting):
-                self.warnings.append(
-                    f"{longer:,} lines of {examples.name} are longer than the model reads and were "
-                    "left out (nothing is ever cut)."
-                )
-            self.training = examples = dataclasses.replace(
-                examples, first=tuple(plain[i] for i in fitting), second=None
-            )
-            encoded = [encoded[i] for i in fitting]
-        rows = [row for row in encoded if row is not None]
-        if len(rows) < 2 or (first is not None and len(rows) != len(first)):
+        encoded = list(encode_rows(model, prompted, None))
+        fitting = [i for i, row in enumerate(encoded) if row is not None]
+        if len(fitting) < 2:
             raise InputError(
                 "Some training texts do not fit the model; leave the longest ones out of the text."
             )
+        if len(fitting) < len(encoded):
+            self.warnings.append(
+                f"{len(encoded) - len(fitting):,} lines of {self.training.name} are longer than "
+                "the model reads and were left out (nothing is ever cut)."
+            )
+        self.training = dataclasses.replace(
+            self.training, first=tuple(texts[i] for i in fitting), second=None
+        )
+        rows = [row for row in encoded if row is not None]
         return [dataclasses.replace(row, index=i) for i, row in enumerate(rows)]
+
+
+def _prompt(model: LoadedModel) -> str:
+    """Return what stands before every text of a model that embeds."""
+    return "" if model.task_head else model.pooling.prompt
 
 
 def read_all(
@@ -120,38 +127,24 @@ def read_all(
     ``calibrates`` that anything is made at all: a folder that is only checked needs no such text;
     ``reads_pairs`` that the model is a cross-encoder, which reads no sentence alone.
     """
-    warnings = list[str]()
-    sample = sample_texts()
-    order = random.Random(seed).sample(range(len(sample)), len(sample))
-    half, rest = (sample.pick(sorted(part)) for part in (order[::2], order[1::2]))
-    if data is None and task in ("fidelity", "mlm"):
-        evaluation = dataclasses.replace(rest, name=f"{sample.name}, one half")
-        evaluation = evaluation.draw(limit, seed)
-    else:
-        evaluation = read_examples(task, data, limit, seed)
-    plain = task in _SENTENCES and (task != "classification" or evaluation.second is None)
-    plain = plain and not (task == "similarity" and reads_pairs)
+    warnings: list[str] = []
+    first_half, second_half = _sample_halves(seed)
+
+    # what judges
+    evaluation = _evaluation(task, data, second_half, limit=limit, seed=seed)
+
+    # what trains and calibrates
+    plain = _reads_sentences(task, evaluation, reads_pairs=reads_pairs)
     if not plain and not text and trains:
         raise InputError(
             f"The task {task} is trained on examples of its own kind; give them by text "
             "(labels in them are not used)."
         )
-    if not calibrates:
-        training = Examples("", "", first=())
-        names = tuple[str, ...]()
-    elif not plain:
-        parts = [read_examples(task, path) for path in text]
-        if len(parts) > 1:
-            raise InputError("Several files of pairs cannot be joined; give one text.")
-        training = (parts or [evaluation])[0]
-        names = tuple(part.name for part in parts)
-    else:
-        read = [read_texts(path) for path in text]
-        names = tuple(part.name for part in read)
-        read = read or [dataclasses.replace(half, name=f"{sample.name}, the other half")]
-        lines = tuple(dict.fromkeys(line for part in read for line in part.texts))
-        digest = sha256_of("".join(part.sha256 for part in read))
-        training = Examples(" + ".join(part.name for part in read), digest, first=lines)
+    files: list[Examples] = []
+    training = Examples("", "", first=())
+    if calibrates:
+        files = [read_texts(path) if plain else read_examples(task, path) for path in text]
+        training = _training(files, plain=plain, half=first_half, evaluation=evaluation)
     apart = without_shared(training, evaluation)
     if apart.same and text:
         raise InputError(
@@ -170,9 +163,77 @@ def read_all(
             f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
             "the model will read (--text), without labels."
         )
-    other = without_shared(read_texts(other_text) if other_text else rest, training).examples
-    unseen = without_shared(other, evaluation)
-    others = None if unseen.same or len(unseen.examples) < 2 else unseen.examples
+
+    # text of another kind than both
+    other = read_texts(other_text) if other_text else second_half
+    untrained = without_shared(other, training).examples
+    unseen = without_shared(untrained, evaluation)
+    too_few = unseen.same or len(unseen.examples) < 2
     return Texts(
-        task, limit, seed, evaluation, training, others, names, plain, apart.dropped, warnings
+        task=task,
+        limit=limit,
+        seed=seed,
+        evaluation=evaluation,
+        training=training,
+        other=None if too_few else unseen.examples,
+        names=tuple(file.name for file in files),
+        plain=plain,
+        dropped=apart.dropped,
+        warnings=warnings,
+    )
+
+
+def _evaluation(
+    task: str,
+    data: str | Path | Examples | None,
+    half: Examples,
+    *,
+    limit: int | None,
+    seed: int,
+) -> Examples:
+    """Read what judges; for a task without labels by default one half of the sample."""
+    if data is None and task in ("fidelity", "mlm"):
+        named = dataclasses.replace(half, name=f"{half.name}, one half")
+        return named.draw(limit, seed)
+    return read_examples(task, data, limit, seed)
+
+
+def _reads_sentences(task: str, evaluation: Examples, *, reads_pairs: bool) -> bool:
+    """Whether a task's model reads plain sentences, one by one."""
+    if task == "classification":
+        return evaluation.second is None
+    if task == "similarity":
+        return not reads_pairs
+    return task in _SENTENCES
+
+
+def _training(
+    files: Sequence[Examples], *, plain: bool, half: Examples, evaluation: Examples
+) -> Examples:
+    """Join files of sentences; by default the other half of the sample.
+
+    Examples of another kind come from one file, or they are the evaluation data themselves.
+    """
+    if plain:
+        named = dataclasses.replace(half, name=f"{half.name}, the other half")
+        return _joined(files or [named])
+    if len(files) > 1:
+        raise InputError("Several files of pairs cannot be joined; give one text.")
+    return files[0] if files else evaluation
+
+
+def _sample_halves(seed: int) -> tuple[Examples, Examples]:
+    """Split the built-in sample at random: by default one half trains, and the other judges."""
+    sample = sample_texts()
+    order = random.Random(seed).sample(range(len(sample)), len(sample))
+    return sample.pick(sorted(order[::2])), sample.pick(sorted(order[1::2]))
+
+
+def _joined(texts: Sequence[Examples]) -> Examples:
+    """Put the lines of several texts behind each other, each line once."""
+    lines = dict.fromkeys(chain.from_iterable(text.texts for text in texts))
+    return Examples(
+        name=" + ".join(text.name for text in texts),
+        sha256=sha256_of("".join(text.sha256 for text in texts)),
+        first=tuple(lines),
     )

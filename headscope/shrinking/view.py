@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from headscope.core.heads import layer_name
 from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
@@ -17,42 +18,53 @@ _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
 def answer(result: ShrinkResult) -> str:
     """Say in one or two sentences what came of it, loss in domain and nearness elsewhere."""
+    if result.best is None:
+        return _answer_about_whole(result)
     best = result.best
-    if best is None:
-        if len(result.models) == 1:
-            return f"Only the whole model in {result.whole.form} was measured."
-        keeps = [model for model in result.models[1:] if loses_nothing(result, model)]
-        known = [model for model in result.models[1:] if model.most_lost is not None]
-        if not known:
-            return "What other forms of the whole model lose at most is not known."
-        if not keeps:
-            least = min(known, key=lambda model: model.most_lost or 0.0)
-            return (
-                "Every other form of the whole model loses something. "
-                f"{least.form} loses least: {_change(result, least)}."
-            )
-        fast = max(keeps, key=lambda model: model.speed.value or 0.0)
-        return (
-            f"Without removing anything, {fast.form} is {fast.speed.value:.2f} times as fast as "
-            f"torch: {_change(result, fast)}{_also(fast)}."
-        )
-    what = description(result, best)
     return (
-        f"{what}: {best.speed.value:.2f} times as fast, {best.megabytes:.1f} MB in place of "
-        f"{result.whole.megabytes:.1f}, {_change(result, best)}{_also(best)}."
+        f"{description(result, best)}: {best.speed.value:.2f} times as fast, "
+        f"{best.megabytes:.1f} MB in place of {result.whole.megabytes:.1f}, "
+        f"{_change(result, best)}{_also(best)}."
+    )
+
+
+def _answer_about_whole(result: ShrinkResult) -> str:
+    """Say which form of the whole model is fastest among those that lose nothing."""
+    other_forms = result.models[1:]
+    if not other_forms:
+        return f"Only the whole model in {result.whole.form} was measured."
+    known = [model for model in other_forms if model.most_lost is not None]
+    if not known:
+        return "What other forms of the whole model lose at most is not known."
+    lossless = [model for model in other_forms if loses_nothing(result, model)]
+    if not lossless:
+        least = min(known, key=lambda model: model.most_lost or 0.0)
+        return (
+            "Every other form of the whole model loses something. "
+            f"{least.form} loses least: {_change(result, least)}."
+        )
+    fastest = max(lossless, key=lambda model: model.speed.value or 0.0)
+    return (
+        f"Without removing anything, {fastest.form} is {fastest.speed.value:.2f} times as fast as "
+        f"torch: {_change(result, fastest)}{_also(fastest)}."
     )
 
 
 def description(result: ShrinkResult, model: MeasuredModel) -> str:
     """Name a model: ``3 of 6 layers (L0, L1, L5) in openvino int8``."""
-    parts = model.parts(result.whole).capitalize()
+    size = model.parts(result.whole).capitalize()
     if len(model.layers) < len(result.whole.layers):
-        names = (
-            layer_name(n) if isinstance(n, int) else layer_name(n[1], n[0]) for n in model.layers
-        )
-        parts = parts.replace(" layers", f" layers ({', '.join(names)})", 1)
-    trained = "" if model.training is None else f", distilled for {model.training.minutes:.3g} min"
-    return f"{parts}{trained}, in {model.form}"
+        names = ", ".join(_layer_words(layer) for layer in model.layers)
+        size = size.replace(" layers", f" layers ({names})", 1)
+    trained = ""
+    if model.training is not None:
+        trained = f", distilled for {model.training.minutes:.3g} min"
+    return f"{size}{trained}, in {model.form}"
+
+
+def _layer_words(layer: Any) -> str:
+    """Name a layer by its number, or by its stack and number: ``L3``, ``decoder:L3``."""
+    return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
 
 
 def _change(result: ShrinkResult, model: MeasuredModel) -> str:
@@ -88,15 +100,15 @@ def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
 
 def _also(model: MeasuredModel) -> str:
     """Say in the same sentence what it does to text of another kind."""
-    parts = []
+    sentences: list[str] = []
     for item in model.elsewhere:
         if item.nearness.value is None:
             continue
         text = _NEARNESS[item.of].format(item.nearness.value)
         if item.neighbours.value is not None:
             text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
-        parts.append(f"on {item.text} {text}")
-    elsewhere = "; " + joined(parts) if parts else ""
+        sentences.append(f"on {item.text} {text}")
+    elsewhere = "; " + joined(sentences) if sentences else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
 
@@ -105,8 +117,8 @@ def loses_nothing(result: ShrinkResult, model: MeasuredModel) -> bool:
     """Whether no loss is seen: the interval holds zero, or its bad end is written as zero."""
     if model.most_lost is None:
         return False
-    ends = model.change.interval
-    holds_zero = ends is not None and ends[0] <= 0 <= ends[1]
+    interval = model.change.interval
+    holds_zero = interval is not None and interval[0] <= 0 <= interval[1]
     return holds_zero or float(number(max(model.most_lost, 0.0), result.metric)) == 0
 
 
@@ -142,7 +154,8 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
 def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> str:
     """Say what the texts that share a batch do to a form."""
     metric = result.metric
-    low, high = (number(end(effect.values), metric) for end in (min, max))
+    low = number(min(effect.values), metric)
+    high = number(max(effect.values), metric)
     return (
         f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
         f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
@@ -170,26 +183,28 @@ def _table(result: ShrinkResult) -> b.Table:
 def _other_metrics(result: ShrinkResult) -> str:
     """Put the task's other metrics of the chosen model beside the whole one's."""
     best = result.best or result.whole
-    others = [
+    if best is result.whole:
+        return ""
+    changes = [
         f"{name} {number(result.whole.metrics[name], name)} -> {number(value, name)}"
         for name, value in best.metrics.items()
-        if name != result.metric and best is not result.whole
+        if name != result.metric
     ]
-    return f"Other metrics: {', '.join(others)}." if others else ""
+    return f"Other metrics: {', '.join(changes)}." if changes else ""
 
 
 def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
+    """Return what names a model in a table: ``4 layers of 896 neurons*``, * the chosen one."""
+
     def name(model: MeasuredModel) -> str:
-        parts = "whole"
+        n_layers = len(model.layers)
+        size = "whole"
         if model.neurons < result.whole.neurons:
-            n = len(model.layers)
-            parts = f"{n} {plural(n, 'layer')} of {model.neurons:,} neurons"
-        elif len(model.layers) < len(result.whole.layers):
-            parts = f"{len(model.layers)} of {len(result.whole.layers)} layers"
-        if model.rows < result.whole.rows:
-            parts += f", {model.rows:,} rows"
+            size = f"{n_layers} {plural(n_layers, 'layer')} of {model.neurons:,} neurons"
+        elif n_layers < len(result.whole.layers):
+            size = f"{n_layers} of {len(result.whole.layers)} layers"
         chosen = "*" if model is result.best else ""
-        return f"{parts}{chosen}"
+        return f"{size}{chosen}"
 
     return name
 
@@ -214,17 +229,13 @@ def _elsewhere(result: ShrinkResult) -> Iterator[b.Table]:
 
 def picture(result: ShrinkResult) -> b.Chart:
     """Draw the paired change of the metric against milliseconds a text, a point for every model."""
-    series = [
-        b.Series(
-            runtime,
-            [model.ms.value for model in models],
-            [model.change for model in models],
-            "points",
-            _COLOURS[runtime],
-        )
-        for runtime in _COLOURS
-        if (models := [model for model in result.models if model.runtime == runtime])
-    ]
+    series: list[b.Series] = []
+    for runtime, colour in _COLOURS.items():
+        models = [model for model in result.models if model.runtime == runtime]
+        if models:
+            times = [model.ms.value for model in models]
+            changes = [model.change for model in models]
+            series.append(b.Series(runtime, times, changes, "points", colour))
     if (best := result.best) is not None:
         series.append(
             b.Series("chosen", [best.ms.value], [best.change.value], "points", b.VERMILION, "*")
@@ -241,26 +252,30 @@ def picture(result: ShrinkResult) -> b.Chart:
 
 
 def _how(result: ShrinkResult) -> Iterator[str]:
-    read = result.provenance["data"].get("drawn") or f"{result.examples:,} examples"
+    """Say what was measured on what, and how the smaller models were trained."""
+    examples = result.provenance["data"].get("drawn") or f"{result.examples:,} examples"
     yield (
-        f"Measured on {result.data}: {read}. Times of batches of "
+        f"Measured on {result.data}: {examples}. Times of batches of "
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
         f"with the whole one in torch, {result.threads} {plural(result.threads, 'thread')}."
     )
-    dropped = f"; {result.dropped:,} that are in the data were left out" if result.dropped else ""
-    text = joined([str(name) for name in result.text])
-    kind = "texts without labels"
-    if result.task == "seq2seq":
-        kind = "pairs, whose targets the decoder reads"
     if result.text:
-        yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
+        text = joined([str(name) for name in result.text])
+        contents = "texts without labels"
+        if result.task == "seq2seq":
+            contents = "pairs, whose targets the decoder reads"
+        dropped = ""
+        if result.dropped:
+            dropped = f"; {result.dropped:,} that are in the data were left out"
+        yield f"Trained and calibrated on {text}: {result.sentences:,} {contents}{dropped}."
     for model in result.models:
-        if (t := model.training) is not None:
-            ended = " (it came no nearer)" if t.ended == "no nearer" else ""
+        training = model.training
+        if training is not None:
+            ended = " (it came no nearer)" if training.ended == "no nearer" else ""
             yield (
-                f"{model.parts(result.whole).capitalize()}: {t.steps:,} steps in {t.minutes:.3g} "
-                f"minutes{ended}, {t.arithmetic}; distance on held-out text {t.before:.4f} before, "
-                f"{t.after:.4f} after."
+                f"{model.parts(result.whole).capitalize()}: {training.steps:,} steps in "
+                f"{training.minutes:.3g} minutes{ended}, {training.arithmetic}; distance on "
+                f"held-out text {training.before:.4f} before, {training.after:.4f} after."
             )
     if result.max_drop is not None:
         yield f"At most {amount(result.max_drop, result.metric)} may be lost."

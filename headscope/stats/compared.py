@@ -1,7 +1,7 @@
 """Markers on the fields of results: what ``headscope diff`` compares, and what must be equal.
 
-``Annotated[float, Compare(interval="ci", better=1)]`` says it where the field is defined. A
-field without a marker is compared only where nothing else differs.
+``Annotated[Estimate, Compare(better=1)]`` says it where the field is defined. A field without a
+marker is compared only where nothing else differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Compare:
     #: own name, and no prefix.
     name: str | None = None
     where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
-    interval: str = ""  # Name of the field with its interval, or of two fields: ``low high``
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     part: str = ""  # The attribute of the value that is compared
     words: str = ""  # A template, where it is compared as words
@@ -53,12 +52,13 @@ def marked(kind: type, marker: type[M]) -> Iterator[tuple[str, M]]:
 
 @cache
 def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return every field with each of its markers."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple(
-        (field.name, mark)
-        for field in dataclasses.fields(kind)
-        for mark in getattr(hints[field.name], "__metadata__", ())
-    )
+    marks: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(kind):
+        metadata = getattr(hints[field.name], "__metadata__", ())
+        marks += [(field.name, mark) for mark in metadata]
+    return tuple(marks)
 
 
 def is_plain(row: Any, name: str) -> bool:

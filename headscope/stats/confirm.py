@@ -32,17 +32,17 @@ from headscope.stats.paired_change import Change
 
 LEVEL = 0.95  # Level of the two-sided intervals, of which only one end counts.
 ALPHA = (1 - LEVEL) / 2  # Error probability of each test, and of all of them together.
-PARTS = 16  # Steps from nothing to everything.
+STEPS = 16  # Steps from nothing to everything.
 
 
-def ascending(n: int, parts: int = PARTS) -> tuple[int, ...]:
-    """List the numbers that are tested: the multiples of ``n / parts``, to the nearest, below n.
+def ascending(n: int, steps: int = STEPS) -> tuple[int, ...]:
+    """List the numbers that are tested: the multiples of ``n / steps``, to the nearest, below n.
 
-    All of 1 to n - 1 where n is at most ``parts``. A refusal ends the sequence, so it begins where
+    All of 1 to n - 1 where n is at most ``steps``. A refusal ends the sequence, so it begins where
     little is lost; large steps make refusals by chance rare.
     """
-    each = ((2 * i * n + parts) // (2 * parts) for i in range(1, parts))
-    return tuple(sorted({k for k in each if 0 < k < n}))
+    rounded = [(2 * i * n + steps) // (2 * steps) for i in range(1, steps)]
+    return tuple(sorted({k for k in rounded if 0 < k < n}))
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,12 @@ def judged(change: Change, sign: int, bound: float) -> Judged:
     A loss that is unknown is not allowed.
     """
     most = change.most_lost(sign)
-    allowed = math.isfinite(most) and not bool(above(most, bound))
-    return Judged(change, -sign * change.difference, most, allowed)
+    return Judged(
+        change=change,
+        lost=-sign * change.difference,
+        most_lost=most,
+        allowed=math.isfinite(most) and not bool(above(most, bound)),
+    )
 
 
 def need_examples(count: int, data: str) -> None:
@@ -96,9 +100,10 @@ def examples_needed(judged: Judged, bound: float) -> int | None:
 
     The interval's half-width falls with the square root of the number of examples.
     """
-    room = bound - judged.lost
-    if room <= 0 or not math.isfinite(judged.most_lost):
+    largest_half_width = bound - judged.lost
+    if largest_half_width <= 0 or not math.isfinite(judged.most_lost):
         return None
-    needed = math.ceil(judged.change.examples * ((judged.most_lost - judged.lost) / room) ** 2)
-    unit = int(10 ** max(0, len(str(needed)) - 2))
-    return -(-needed // unit) * unit
+    half_width = judged.most_lost - judged.lost
+    needed = math.ceil(judged.change.examples * (half_width / largest_half_width) ** 2)
+    step = int(10 ** max(0, len(str(needed)) - 2))
+    return math.ceil(needed / step) * step

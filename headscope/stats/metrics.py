@@ -85,8 +85,9 @@ class CountedF1:
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""
-        names = (self.hits, self.predicted, self.right)
-        hits, predicted, right = (counts @ outputs[name] for name in names)
+        hits = counts @ outputs[self.hits]
+        predicted = counts @ outputs[self.predicted]
+        right = counts @ outputs[self.right]
         return np.asarray(200.0 * hits / np.maximum(predicted + right, 1e-300))
 
     def with_two_more(
@@ -100,10 +101,13 @@ class CountedF1:
         size = 1.0
         names = (self.hits, self.predicted, self.right)
         if other is not None:
-            differ = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
-            size = float((self.assumed + differ.sum()) / (1 + np.count_nonzero(differ)))
-        added = zip(names, (size * np.array(right), (size, size), (size, size)), strict=True)
-        return {name: np.append(outputs[name], np.asarray(values)) for name, values in added}
+            changes = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
+            size = float((self.assumed + changes.sum()) / (1 + np.count_nonzero(changes)))
+        return {
+            self.hits: np.append(outputs[self.hits], size * np.array(right)),
+            self.predicted: np.append(outputs[self.predicted], (size, size)),
+            self.right: np.append(outputs[self.right], (size, size)),
+        }
 
 
 def token_rate(right: str, tokens: str) -> CountedF1:
@@ -120,17 +124,22 @@ def token_rate(right: str, tokens: str) -> CountedF1:
 class ClassMetric:
     """A metric of how often each class is predicted for each."""
 
-    of: Callable[[Array], Array]  # Counts (resamples, label, predicted) -> one value per resample.
+    #: From counts (resamples, label, predicted) to one value per resample
+    value_of_table: Callable[[Array], Array]
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample, of weighted counts (resamples, label, predicted)."""
-        both = np.concatenate([outputs["label"], outputs["predicted"]])
-        classes, codes = np.unique(both, return_inverse=True)
-        k = len(classes)
-        n = len(outputs["label"])
-        one_hot = np.zeros((n, k * k))
-        one_hot[np.arange(n), codes[:n] * k + codes[n:]] = 1.0
-        return self.of(np.asarray(counts @ one_hot).reshape(-1, k, k))
+        labels = outputs["label"]
+        occurring, codes = np.unique(
+            np.concatenate([labels, outputs["predicted"]]), return_inverse=True
+        )
+        n = len(labels)
+        n_classes = len(occurring)
+        cells = codes[:n] * n_classes + codes[n:]  # Of a flat table (label, predicted)
+        one_hot = np.zeros((n, n_classes**2))
+        one_hot[np.arange(n), cells] = 1.0
+        tables = np.asarray(counts @ one_hot).reshape(-1, n_classes, n_classes)
+        return self.value_of_table(tables)
 
     def with_two_more(
         self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
@@ -138,11 +147,12 @@ class ClassMetric:
         """Add two examples of the commonest class; where wrong, the next class is predicted."""
         classes, sizes = np.unique(outputs["label"], return_counts=True)
         order = np.argsort(-sizes, kind="stable")
-        gold = classes[order[0]]
-        other = classes[order[1]] if len(classes) > 1 else gold + 1
+        commonest = classes[order[0]]
+        next_class = classes[order[1]] if len(classes) > 1 else commonest + 1
+        predicted = [commonest if is_right else next_class for is_right in right]
         return {
-            "label": np.append(outputs["label"], (gold, gold)),
-            "predicted": np.append(outputs["predicted"], [gold if hit else other for hit in right]),
+            "label": np.append(outputs["label"], (commonest, commonest)),
+            "predicted": np.append(outputs["predicted"], predicted),
         }
 
 
@@ -150,19 +160,21 @@ class ClassMetric:
 Counted = CountedF1 | ClassMetric
 
 
-def _macro_f1(table: Array) -> Array:
-    both = table.diagonal(axis1=1, axis2=2)
-    total = table.sum(axis=1) + table.sum(axis=2)
+def _macro_f1(tables: Array) -> Array:
+    """Average the F1 of the classes, by tables (resamples, label, predicted)."""
+    hits = tables.diagonal(axis1=1, axis2=2)
+    total = tables.sum(axis=1) + tables.sum(axis=2)  # 2 TP + FP + FN of each class
     with np.errstate(invalid="ignore"):
-        f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1e-300), 0.0)
+        f1 = np.where(total > 0, 2.0 * hits / np.maximum(total, 1e-300), 0.0)
     return np.asarray(100.0 * f1.sum(axis=1) / (total > 0).sum(axis=1))
 
 
-def _matthews(table: Array) -> Array:
-    n = table.sum(axis=(1, 2))
-    label = table.sum(axis=2)
-    predicted = table.sum(axis=1)
-    agreement = table.trace(axis1=1, axis2=2) * n - (label * predicted).sum(axis=1)
+def _matthews(tables: Array) -> Array:
+    """Correlate labels with predictions, by tables (resamples, label, predicted)."""
+    n = tables.sum(axis=(1, 2))
+    label = tables.sum(axis=2)
+    predicted = tables.sum(axis=1)
+    agreement = tables.trace(axis1=1, axis2=2) * n - (label * predicted).sum(axis=1)
     spread = (n**2 - (label**2).sum(axis=1)) * (n**2 - (predicted**2).sum(axis=1))
     return np.where(spread > 0, 100.0 * agreement / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
 
@@ -178,13 +190,12 @@ matthews = ClassMetric(_matthews)
 def spearman(outputs: Outputs, counts: Array) -> Array:
     """Return Spearman's correlation of ``similarity`` and ``gold``, ties at their mean rank, x100.
 
-    0 where either side is constant.
+    0 where either of them is constant.
     """
-    x, y = (_ranks(outputs[name], counts) for name in ("similarity", "gold"))
-    n = counts.sum(axis=1)
     # The mean rank of n values is (n + 1) / 2, ties or not.
-    x = x - (n[:, None] + 1) / 2
-    y = y - (n[:, None] + 1) / 2
+    mean_rank = (counts.sum(axis=1)[:, None] + 1) / 2
+    x = _ranks(outputs["similarity"], counts) - mean_rank
+    y = _ranks(outputs["gold"], counts) - mean_rank
     covariance = (counts * x * y).sum(axis=1)
     spread = (counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1)
     return np.where(spread > 0, 100.0 * covariance / np.sqrt(np.maximum(spread, 1e-300)), 0)
@@ -204,41 +215,43 @@ def _ranks(values: Array, counts: Array) -> Array:
     elif np.isfinite(largest):
         values = np.round(values / (16 * EPS * largest))
     order = np.argsort(values, kind="stable")
-    new = np.diff(values[order], prepend=np.nan) != 0
-    size = np.add.reduceat(counts[:, order], np.flatnonzero(new), axis=1)
-    mean_rank = np.cumsum(size, axis=1) - (size - 1) / 2
-    group = np.empty(len(values), dtype=np.int64)
-    group[order] = np.cumsum(new) - 1
-    return np.asarray(mean_rank)[:, group]
+    begins_group = np.diff(values[order], prepend=np.nan) != 0
+    group_sizes = np.add.reduceat(counts[:, order], np.flatnonzero(begins_group), axis=1)
+    mean_ranks = np.cumsum(group_sizes, axis=1) - (group_sizes - 1) / 2
+    group_of = np.empty(len(values), dtype=np.int64)
+    group_of[order] = np.cumsum(begins_group) - 1
+    return np.asarray(mean_ranks)[:, group_of]
 
 
 def resampled(
     metric: Metric, outputs: Outputs, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Array:
     """Return the metric of every resample, (resamples,); the same seed draws the same examples."""
-    owner = _owners(outputs)
-    n = int(owner.max()) + 1
+    unit_of = _units(outputs)
+    n_units = int(unit_of.max()) + 1
     values = []
     rng = np.random.default_rng(seed)
-    at_once = max(1, _ENTRIES // len(owner))
-    for start in range(0, resamples, at_once):
-        rows = min(at_once, resamples - start)
-        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
-        values.append(metric(outputs, counts[:, owner]))
+    most_rows = max(1, _ENTRIES // len(unit_of))
+    for start in range(0, resamples, most_rows):
+        rows = min(most_rows, resamples - start)
+        drawn = rng.integers(0, n_units, size=(rows, n_units))
+        cells = drawn + n_units * np.arange(rows)[:, None]  # Of a flat table (resample, unit)
+        counts = np.bincount(cells.ravel(), minlength=rows * n_units).reshape(rows, n_units)
+        values.append(metric(outputs, counts.astype(float)[:, unit_of]))
     return np.concatenate(values)
 
 
-def _owners(outputs: Outputs) -> Array:
-    """Return the cluster with which each example is drawn, numbered from 0; by default its own."""
+def _units(outputs: Outputs) -> Array:
+    """Return the unit that each example is drawn with, from 0: its cluster, or itself alone."""
     if CLUSTER not in outputs:
         return np.arange(size_of(outputs))
-    return np.unique(outputs[CLUSTER], return_inverse=True)[1]
+    _, cluster_numbers = np.unique(outputs[CLUSTER], return_inverse=True)
+    return cluster_numbers
 
 
 def drawn_units(outputs: Outputs) -> int:
     """Return the number of independent units that resamples draw: examples, or clusters."""
-    return int(_owners(outputs).max()) + 1
+    return int(_units(outputs).max()) + 1
 
 
 def value_of(metric: Metric, outputs: Outputs) -> float:

@@ -64,10 +64,14 @@ _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a s
 def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
     """Join a metric of the same examples in several orders, as :func:`over_orders` does changes."""
     mean = fmean(float(value) for value in values)
-    ends = [value.interval for value in values if value.interval is not None]
-    if len(ends) < len(values):
+    intervals = [value.interval for value in values if value.interval is not None]
+    if len(intervals) < len(values):
         return Estimate(mean)
-    return Estimate(mean, min(low for low, _ in ends), max(high for _, high in ends))
+    return Estimate(
+        value=mean,
+        low=min(low for low, _ in intervals),
+        high=max(high for _, high in intervals),
+    )
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,8 @@ class Change:
     low: float  # Its interval; the ends are infinite where it is unknown
     high: float
     level: float  # Level of the interval, such as 0.95.
-    examples: int  # Examples that both were measured on,
-    units: int  # and the independent units among them: examples, or clusters of them.
+    examples: int  # Examples that both were measured on
+    units: int  # The independent units among them: examples, or clusters of them
     #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
     #: Whether both are the same model, as far as outputs tell that only equal models share.
@@ -99,7 +103,9 @@ class Change:
         """
         if self.ci is None and self.same:
             return Estimate(self.difference, self.difference, self.difference)
-        return Estimate(self.difference, *(self.ci or ()))
+        if self.ci is None:
+            return Estimate(self.difference)
+        return Estimate(self.difference, self.low, self.high)
 
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
@@ -148,37 +154,49 @@ def paired_change(
     outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
     for it.
     """
-    n = drawn_units(outputs)
-    start = value_of(metric, baseline)
+    units = drawn_units(outputs)
+    before = value_of(metric, baseline)
     value = value_of(metric, outputs)
-    examples = size_of(outputs)
-
-    def change(low: float, high: float, p_value: float) -> Change:
-        return Change(value, start, value - start, low, high, level, examples, n, p_value)
-
-    if isinstance(metric, Rate) and CLUSTER not in outputs:
-        was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
-        gained = int((now & ~was).sum())
-        lost = int((was & ~now).sum())
-        low, high = (100.0 * end for end in tango(gained, lost, n, level))
-        return change(low, high, tango_p(gained, lost))
-    if n < FEWEST_UNITS:
-        return change(-math.inf, math.inf, 1.0)
-    if isinstance(metric, Counted):
-        baseline, outputs = (
-            metric.with_two_more(baseline, (True, False), outputs),
-            metric.with_two_more(outputs, (False, True), baseline),
-        )
-        drawn = values = None
-    drawn, values = (
-        _enough(metric, known, outputs_of, n, level, resamples, seed)
-        for known, outputs_of in ((drawn, baseline), (values, outputs))
+    unknown = Change(
+        value=value,
+        baseline=before,
+        difference=value - before,
+        low=-math.inf,
+        high=math.inf,
+        level=level,
+        examples=size_of(outputs),
+        units=units,
+        p_value=1.0,
     )
-    gaps = values - drawn
-    scale = max(abs(start), abs(value))
-    gaps[np.abs(gaps) <= _ARITHMETIC * scale] = 0.0
-    low, high = _ends(gaps, n, level, scale)
-    return change(low, high, 1.0 if math.isinf(low) else _p_value(gaps, n))
+
+    # A rate of independent examples.
+    if isinstance(metric, Rate) and CLUSTER not in outputs:
+        was_right = np.asarray(metric.right(baseline)) > 0.5
+        is_right = np.asarray(metric.right(outputs)) > 0.5
+        gained = int((is_right & ~was_right).sum())
+        lost = int((was_right & ~is_right).sum())
+        low, high = tango(gained, lost, units, level)
+        p_value = tango_p(gained, lost)
+        return replace(unknown, low=100.0 * low, high=100.0 * high, p_value=p_value)
+    if units < FEWEST_UNITS:
+        return unknown
+
+    # The bootstrap; with two examples more where right answers are counted.
+    plan = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
+    if isinstance(metric, Counted):
+        original = baseline
+        baseline = metric.with_two_more(original, (True, False), outputs)
+        outputs = metric.with_two_more(outputs, (False, True), original)
+        drawn = None
+        values = None
+    gaps = plan.values(metric, outputs, values) - plan.values(metric, baseline, drawn)
+    scale = max(abs(before), abs(value))
+    is_rounding = np.abs(gaps) <= _ARITHMETIC * scale
+    gaps[is_rounding] = 0.0
+    low, high = plan.interval(gaps, scale)
+    if math.isinf(low):
+        return unknown
+    return replace(unknown, low=low, high=high, p_value=_p_value(gaps, units))
 
 
 def interval_of(
@@ -191,19 +209,20 @@ def interval_of(
     values: Array | None = None,
 ) -> Estimate:
     """Measure one model, with an interval; parameters as of :func:`paired_change`."""
-    n = drawn_units(outputs)
+    units = drawn_units(outputs)
     value = value_of(metric, outputs)
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
-        return Estimate(value, *(100.0 * end for end in agresti_coull(hits, n, level)))
-    if n < FEWEST_UNITS:
+        low, high = agresti_coull(hits, units, level)
+        return Estimate(value, 100.0 * low, 100.0 * high)
+    if units < FEWEST_UNITS:
         return Estimate(value)
     if isinstance(metric, Counted):
         outputs = metric.with_two_more(outputs, (True, False))
         values = None
-    values = _enough(metric, values, outputs, n, level, resamples, seed)
-    ends = _ends(values, n, level, abs(value))
-    return Estimate(value) if math.isinf(ends[0]) else Estimate(value, *ends)
+    plan = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
+    low, high = plan.interval(plan.values(metric, outputs, values), abs(value))
+    return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
 
 
 def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
@@ -213,44 +232,54 @@ def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
     finite are left out.
     """
     values = values[np.isfinite(values)]
-    if units < FEWEST_UNITS or len(values) < _BEYOND / _tail(units, 0.95):
+    plan = _Bootstrap(units)
+    if units < FEWEST_UNITS or len(values) < plan.fewest_resamples:
         return Estimate(value)
-    low, high = _ends(values, units, 0.95, abs(value))
+    low, high = plan.interval(values, abs(value))
     return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
 
 
 # --- the bootstrap ------------------------------------------------------------------------------
 
 
-def _tail(n: int, level: float) -> float:
-    """Return the share of resamples beyond each end."""
-    quantile = -stdtrit(n - 1, (1 - level) / 2) * math.sqrt(n / (n - 1))
-    return float(ndtr(-quantile))
+@dataclass(frozen=True)
+class _Bootstrap:
+    """How intervals are read off resamples of so many independent units."""
 
+    units: int
+    level: float = 0.95
+    resamples: int = RESAMPLES  # More where the level asks for it
+    seed: int = 0
 
-def _enough(
-    metric: Metric,
-    values: Array | None,
-    outputs: Outputs,
-    n: int,
-    level: float,
-    resamples: int,
-    seed: int,
-) -> Array:
-    """Return known values if they are enough, or resample: :data:`_BEYOND` beyond each end."""
-    enough = max(resamples, math.ceil(_BEYOND / _tail(n, level)))
-    if values is not None and len(values) >= enough:
-        return values
-    return resampled(metric, outputs, resamples=enough, seed=seed)
+    @property
+    def tail(self) -> float:
+        """The share of resamples beyond each end of the interval."""
+        n = self.units
+        quantile = -stdtrit(n - 1, (1 - self.level) / 2) * math.sqrt(n / (n - 1))
+        return float(ndtr(-quantile))
 
+    @property
+    def fewest_resamples(self) -> float:
+        """So many that :data:`_BEYOND` of them lie beyond each end."""
+        return _BEYOND / self.tail
 
-def _ends(values: Array, n: int, level: float, scale: float) -> tuple[float, float]:
-    """Return both ends; infinite ones where no value differs from another but by rounding."""
-    if np.ptp(values) <= _ROUNDING * scale:
-        return -math.inf, math.inf
-    beyond = math.floor((len(values) + 1) * _tail(n, level))
-    ordered = np.sort(values)
-    return float(ordered[beyond - 1]), float(ordered[-beyond])
+    def values(self, metric: Metric, outputs: Outputs, known: Array | None) -> Array:
+        """Return the metric of every resample: values that are known, if they are enough."""
+        count = max(self.resamples, math.ceil(self.fewest_resamples))
+        if known is not None and len(known) >= count:
+            return known
+        return resampled(metric, outputs, resamples=count, seed=self.seed)
+
+    def interval(self, values: Array, scale: float) -> tuple[float, float]:
+        """Return both ends; infinite ones where no value differs from another but by rounding.
+
+        ``scale`` is the size of the numbers that the values were computed from.
+        """
+        if np.ptp(values) <= _ROUNDING * scale:
+            return -math.inf, math.inf
+        n_beyond = math.floor((len(values) + 1) * self.tail)
+        ordered = np.sort(values)
+        return float(ordered[n_beyond - 1]), float(ordered[-n_beyond])
 
 
 def _p_value(gaps: Array, n: int) -> float:

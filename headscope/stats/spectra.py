@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from statistics import fmean, stdev
 
 import torch
@@ -41,10 +42,10 @@ from headscope.stats.ranks import (
 class Factors:
     """The four factors of one layer, in float64."""
 
-    W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
-    W_K: Tensor
-    W_V: Tensor
-    W_O_T: Tensor  # (n_heads, d_model, d_head). W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
+    W_Q: Tensor  # (n_heads, d_in, d_head); d_in is d_model, or d_model + 1 with biases
+    W_K: Tensor  # The same shape
+    W_V: Tensor  # The same shape
+    W_O_T: Tensor  # (n_heads, d_model, d_head): W_O transposed, so that ``ov`` is ``W_V @ W_O_T^T``
 
     @property
     def n_heads(self) -> int:
@@ -74,17 +75,23 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
 
     With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
     """
-    maps = [_exact(W) for W in (weights.W_Q, weights.W_K, weights.W_V)]
+    W_Q = _exact(weights.W_Q)
+    W_K = _exact(weights.W_K)
+    W_V = _exact(weights.W_V)
     if biases:
-        added = _exact(weights.b_Q), torch.zeros_like(_exact(weights.b_Q)), _exact(weights.b_V)
-        pairs = zip(maps, added, strict=True)
-        maps = [torch.cat([W, b[:, None, :]], dim=1) for W, b in pairs]
-    W_Q, W_K, W_V = maps
+        W_Q = _with_row(W_Q, _exact(weights.b_Q))
+        W_K = _with_row(W_K, torch.zeros_like(W_K[:, 0]))
+        W_V = _with_row(W_V, _exact(weights.b_V))
     return Factors(W_Q, W_K, W_V, _exact(weights.W_O.mT))
 
 
 def _exact(weight: Tensor) -> Tensor:
     return weight.detach().cpu().double()
+
+
+def _with_row(W: Tensor, b: Tensor) -> Tensor:
+    """Append a row b (n_heads, d_head) to every head's map (n_heads, d_in, d_head)."""
+    return torch.cat([W, b[:, None, :]], dim=1)
 
 
 def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
@@ -122,16 +129,18 @@ _ROUNDING = 8 * EPS
 _ZERO = 64 * torch.finfo(torch.float64).eps
 
 
-def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
-    """Return the singular values of ``left @ right^T``, descending: (..., m, r), (..., n, r)."""
-    sides = _triangle(left.double()), _triangle(right.double())
-    sigma: Tensor = torch.linalg.svdvals(sides[0] @ sides[1].mT)
-    return sigma * (sigma[..., :1] > _ZERO * _sizes(*sides)[..., None])
+def product_singular_values(A: Tensor, B: Tensor) -> Tensor:
+    """Return the singular values of ``A B^T``, descending: (..., m, r), (..., n, r)."""
+    triangle_A = _triangle(A.double())
+    triangle_B = _triangle(B.double())
+    sigma: Tensor = torch.linalg.svdvals(triangle_A @ triangle_B.mT)
+    zero = sigma[..., :1] <= _ZERO * _sizes(triangle_A, triangle_B)[..., None]
+    return sigma.masked_fill(zero, 0.0)
 
 
-def _sizes(left: Tensor, right: Tensor) -> Tensor:
+def _sizes(A: Tensor, B: Tensor) -> Tensor:
     """Return the product of both Frobenius norms, (..., m, r) and (..., n, r) -> (...)."""
-    size: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
+    size: Tensor = torch.linalg.matrix_norm(A) * torch.linalg.matrix_norm(B)
     return size
 
 
@@ -155,61 +164,62 @@ class Reading:
         """Compute every kind of rank of n matrices of one shape from singular values (n, r)."""
         rtol = max(shape) * self.eps if self.rtol is None else self.rtol
         largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
+        counts = (sigma > rtol * largest).sum(-1).tolist()
         scaled = sigma / largest  # squares of tiny weights would underflow
-        p = scaled / scaled.sum(-1, keepdim=True)
         squares = scaled**2
-        part = squares if self.share == "sigma2" else scaled
-        reached = part.cumsum(-1) / part.sum(-1, keepdim=True)  # by the k largest, k = 1..r
-        columns = (
-            sigma,
-            (sigma > rtol * largest).sum(-1),
-            squares.sum(-1),
-            torch.special.xlogy(p, p).sum(-1),
-            torch.stack([(reached < int(x) / 100 - _ROUNDING).sum(-1) + 1 for x in LEVELS], -1),
-        )
+        stable_ranks = squares.sum(-1).tolist()
+        p = scaled / scaled.sum(-1, keepdim=True)
+        negative_entropies = torch.special.xlogy(p, p).sum(-1).tolist()
+        dims = _dimensions(squares if self.share == "sigma2" else scaled)
         ranks = []
-        for values, count, stable, entropy, dims in zip(
-            *(c.tolist() for c in columns), strict=True
-        ):
-            zero = not any(values[:1])
+        for i, values in enumerate(sigma.tolist()):
+            is_zero = not any(values[:1])
             ranks.append(
                 MatrixRank(
                     singular_values=tuple(values),
-                    numerical_rank=NumericalRank(None if rtol >= 1 else count, rtol),
-                    stable_rank=None if zero else stable,
-                    effective_rank=None if zero else math.exp(-entropy),
-                    dims=dict.fromkeys(LEVELS) if zero else dict(zip(LEVELS, dims, strict=True)),
+                    numerical_rank=NumericalRank(None if rtol >= 1 else counts[i], rtol),
+                    stable_rank=None if is_zero else stable_ranks[i],
+                    effective_rank=None if is_zero else math.exp(-negative_entropies[i]),
+                    dims=dict.fromkeys(LEVELS) if is_zero else dims[i],
                 )
             )
         return ranks
 
 
-def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
-    """Measure ``left @ right^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
-    return reading.ranks(product_singular_values(left, right), left.shape[-2], right.shape[-2])
+def _dimensions(shares: Tensor) -> list[dict[str, int | None]]:
+    """Return, for each row (n, r), the least k whose k largest hold each share of the sum."""
+    held_by_largest = shares.cumsum(-1) / shares.sum(-1, keepdim=True)  # k = 1 ... r
+    counts = [(held_by_largest < int(level) / 100 - _ROUNDING).sum(-1) + 1 for level in LEVELS]
+    rows = torch.stack(counts, dim=-1).tolist()
+    return [dict(zip(LEVELS, row, strict=True)) for row in rows]
+
+
+def product_ranks(A: Tensor, B: Tensor, reading: Reading) -> list[MatrixRank]:
+    """Measure ``A B^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
+    return reading.ranks(product_singular_values(A, B), A.shape[-2], B.shape[-2])
 
 
 def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
     """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
-    ranks = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
+    ranks = {name: product_ranks(A, B, reading) for name, (A, B) in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
         sigma = torch.linalg.svdvals(_triangle(factor))
         ranks[name] = reading.ranks(sigma, *factor.shape[-2:])
     return ranks
 
 
-def asymmetry(left: Tensor, right: Tensor) -> Tensor:
-    """Return ``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...).
+def asymmetry(A: Tensor, B: Tensor) -> Tensor:
+    """Return ``||P - P^T||_F / ||P||_F`` of P = A B^T, in [0, 2]: (..., m, r) -> (...).
 
-    In float64: 0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an
-    antisymmetric B, NaN for B = 0 (a product of factors whose columns are orthogonal, say).
+    In float64: 0 for a symmetric P, about sqrt(2) for independent random factors, 2 for an
+    antisymmetric P, NaN for P = 0 (a product of factors whose columns are orthogonal, say).
     """
-    r = left.shape[-1]
-    basis = _triangle(torch.cat([left, right], dim=-1).double())
-    core = basis[..., :r] @ basis[..., r:].mT
+    r = A.shape[-1]
+    triangle = _triangle(torch.cat([A, B], dim=-1).double())
+    core = triangle[..., :r] @ triangle[..., r:].mT  # P in an orthonormal basis of both factors
     norm = torch.linalg.matrix_norm(core)
     ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / norm
-    return ratio.where(norm > _ZERO * _sizes(left.double(), right.double()), torch.nan)
+    return ratio.where(norm > _ZERO * _sizes(A.double(), B.double()), torch.nan)
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
@@ -220,24 +230,25 @@ def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]
     """
     u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
     tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
-    inside = sigma > tolerance * sigma[..., :1]
-    return u * inside[..., None, :], inside.sum(-1).double()
+    in_range = sigma > tolerance * sigma[..., :1]
+    return u * in_range[..., None, :], in_range.sum(-1).double()
 
 
-def subspace_overlap(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+def subspace_overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """Return the mean squared cosine of the principal angles between each two column spaces.
 
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
 
-    Shapes: both sides as :func:`column_basis` gives them; returns (n_heads, n_heads).
+    Shapes: both as :func:`column_basis` gives them; returns (n_heads, n_heads).
     """
-    (u, rank_u) = left
-    (v, rank_v) = right
-    n_heads, m, r = u.shape
-    flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
-    squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
-    return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
+    U, rank_U = first
+    V, rank_V = second
+    n_heads, m, r = U.shape
+    flat_U = U.transpose(0, 1).reshape(m, n_heads * r)
+    flat_V = V.transpose(0, 1).reshape(m, n_heads * r)
+    squares = (flat_U.T @ flat_V).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
+    return squares / torch.minimum(rank_U[:, None], rank_V[None, :]).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -255,14 +266,18 @@ class LayerSpectra:
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
     joined = factors.concatenated()
-    query, key = (column_basis(W, 2 * reading.eps) for W in (factors.W_Q, factors.W_K))
-    pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
+    query = column_basis(factors.W_Q, 2 * reading.eps)
+    key = column_basis(factors.W_K, 2 * reading.eps)
     return LayerSpectra(
-        matrix_ranks(factors, reading),
-        matrix_ranks(joined, reading),
-        asymmetry(factors.W_Q, factors.W_K).tolist(),
-        asymmetry(joined.W_Q, joined.W_K).tolist(),
-        {name: subspace_overlap(*pair) for name, pair in pairs.items()},
+        heads=matrix_ranks(factors, reading),
+        layer=matrix_ranks(joined, reading),
+        asymmetry=asymmetry(factors.W_Q, factors.W_K).tolist(),
+        layer_asymmetry=asymmetry(joined.W_Q, joined.W_K).tolist(),
+        overlap={
+            "query": subspace_overlap(query, query),
+            "key": subspace_overlap(key, key),
+            "query_key": subspace_overlap(query, key),
+        },
     )
 
 
@@ -289,23 +304,28 @@ def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
 
 def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
     """Average the ranks of random layers, at least one, all of the same shapes."""
-    overlaps: dict[str, list[float]] = {}  # of pairs of different heads; of query with key of all
+    overlaps: dict[str, list[float]] = {}
     for draw in draws:
         for name, overlap in draw.overlap.items():
-            other = ~torch.eye(len(overlap), dtype=torch.bool) | (name == "query_key")
-            overlaps.setdefault(name, []).extend(overlap[other].tolist())
-    heads, layers = (
-        {name: average([r for ranks in of_draws for r in ranks[name]]) for name in of_draws[0]}
-        for of_draws in ([draw.heads for draw in draws], [draw.layer for draw in draws])
-    )
+            same_head = torch.eye(len(overlap), dtype=torch.bool)
+            if name != "query_key":  # a head's queries and its own keys are different spaces
+                overlap = overlap[~same_head]
+            overlaps.setdefault(name, []).extend(overlap.flatten().tolist())
     return LayerControl(
         n_heads=len(draws[0].asymmetry),
-        heads=heads,
-        layers=layers,
-        asymmetry=_mean([a for draw in draws for a in draw.asymmetry]),
-        layer_asymmetry=_mean([a for draw in draws for a in draw.layer_asymmetry]),
+        heads=_averages([draw.heads for draw in draws]),
+        layers=_averages([draw.layer for draw in draws]),
+        asymmetry=_mean(list(chain.from_iterable(draw.asymmetry for draw in draws))),
+        layer_asymmetry=_mean(list(chain.from_iterable(draw.layer_asymmetry for draw in draws))),
         overlap={name: _mean(values) for name, values in overlaps.items()},
     )
+
+
+def _averages(draws: Sequence[dict[str, list[MatrixRank]]]) -> dict[str, ControlStatistics]:
+    """Average the ranks of each matrix over draws, and over what a draw has several of."""
+    return {
+        name: average(list(chain.from_iterable(draw[name] for draw in draws))) for name in draws[0]
+    }
 
 
 def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:

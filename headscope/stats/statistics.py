@@ -74,14 +74,22 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 
 
 def paired_p(
-    hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
+    hits: ArrayLike,
+    chances_at_hits: ArrayLike,
+    expected: float,
+    expected_squared: float,
+    trials: int,
 ) -> Array:
-    """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?"""
+    """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?
+
+    ``expected`` and ``expected_squared`` are the sums of the baseline's chances, and of their
+    squares, over all trials; ``chances_at_hits`` over those that were hit.
+    """
     h = np.asarray(hits, dtype=float)
     n = max(trials, 1)
-    mean = (h - expected) / n
-    mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
-    error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
+    mean_gap = (h - expected) / n
+    mean_square = (h - 2.0 * np.asarray(chances_at_hits) + expected_squared) / n
+    error = np.sqrt(np.clip(mean_square - mean_gap**2, 0.0, None) / n)
     return t_p(h / n, error, expected / n, np.inf)
 
 
@@ -161,7 +169,8 @@ def adjust(p: Array, among: Array | None = None) -> Array:
     order = np.argsort(values)
     # As scipy.stats.false_discovery_control, which takes a third of a second to load.
     scaled = values[order] * (len(values) / np.arange(1, len(values) + 1))
-    values[order] = np.minimum.accumulate(scaled[::-1])[::-1].clip(0.0, 1.0)
+    smallest_above = np.minimum.accumulate(scaled[::-1])[::-1]
+    values[order] = smallest_above.clip(0.0, 1.0)
     adjusted[family] = values
     return adjusted
 
@@ -258,10 +267,10 @@ def joint_mean(
     downs: Sequence[float],
     ups: Sequence[float],
     *,
-    of: int,
+    n_means: int,
     n: int | None = None,
 ) -> JointEstimate:
-    """Return a mean over random draws, one of ``of`` such means, with both of its intervals.
+    """Return a mean over random draws, one of ``n_means`` such means, with both of its intervals.
 
     ``downs`` and ``ups`` are the half-widths over examples of each draw. Examples and draws err
     independently, so both contributions to a half-width add as squares (Zou & Donner 2008): that
@@ -272,18 +281,23 @@ def joint_mean(
     drawn = np.array(values)
     draws = len(drawn)
     mean = float(drawn.mean())
-    error = drawn.std(ddof=1) / np.sqrt(draws) if draws > 1 else 0.0
+    error_of_draws = drawn.std(ddof=1) / np.sqrt(draws) if draws > 1 else 0.0
 
     def quantile(tail: float) -> float:
         return -float(ndtri(tail) if n is None else stdtrit(max(n - 1, 1), tail))
 
-    ends = []
-    for tail in (0.025, 0.025 / of):
-        grown = quantile(tail) / quantile(0.025)
-        over_draws = -stdtrit(draws - 1, tail) * error if draws > 1 else 0.0
-        low, high = (float(np.hypot(grown * np.mean(side), over_draws)) for side in (downs, ups))
-        ends += [mean - low, mean + high]
-    return JointEstimate(mean, *(ends if np.isfinite(ends).all() else ()))
+    def interval(tail: float) -> tuple[float, float]:
+        widening = quantile(tail) / quantile(0.025)
+        over_draws = -stdtrit(draws - 1, tail) * error_of_draws if draws > 1 else 0.0
+        down = np.hypot(widening * np.mean(downs), over_draws)
+        up = np.hypot(widening * np.mean(ups), over_draws)
+        return mean - float(down), mean + float(up)
+
+    low, high = interval(0.025)
+    all_low, all_high = interval(0.025 / n_means)
+    if not np.isfinite([low, high, all_low, all_high]).all():
+        return JointEstimate(mean)
+    return JointEstimate(mean, low, high, all_low, all_high)
 
 
 def finite(value: float) -> float | None:
@@ -307,46 +321,53 @@ def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, f
     def upper(gained: int, lost: int) -> float:
         """Find the difference above the observed one where the statistic is -z."""
 
-        def above_end(difference: float) -> float:
-            gap = gained - lost - n * difference
-            if gap == 0:
-                return z
-            linear = (2 * n - gained + lost) * difference - gained - lost
-            constant = -lost * difference * (1 - difference)
-            root = math.sqrt(max(linear * linear - 8 * n * constant, 0.0))
-            q = max((root - linear) / (4 * n), 0.0)
-            variance = n * (2 * q + difference * (1 - difference))
-            score = gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap)
-            return z + score
+        def above_limit(difference: float) -> float:
+            return z + _tango_score(difference, gained, lost, n)
 
-        end = 1.0 - _PRECISION
-        if gained == n or above_end(end) > 0:
+        largest = 1.0 - _PRECISION
+        if gained == n or above_limit(largest) > 0:
             return 1.0
-        return float(brentq(above_end, (gained - lost) / n, end, xtol=_PRECISION))
+        return float(brentq(above_limit, (gained - lost) / n, largest, xtol=_PRECISION))
 
-    # The lower end for one model over the other is the upper end the other way round.
+    # The lower limit for one model over the other is the upper limit the other way round.
     return -upper(lost, gained), upper(gained, lost)
+
+
+def _tango_score(difference: float, gained: int, lost: int, n: int) -> float:
+    """Return Tango's statistic of ``gained`` and ``lost`` of n, were this the true difference."""
+    gap = gained - lost - n * difference
+    if gap == 0:
+        return 0.0
+    # q is the most likely share that the first model alone has right, given the difference.
+    linear = (2 * n - gained + lost) * difference - gained - lost
+    constant = -lost * difference * (1 - difference)
+    root = math.sqrt(max(linear * linear - 8 * n * constant, 0.0))
+    q = max((root - linear) / (4 * n), 0.0)
+    variance = n * (2 * q + difference * (1 - difference))
+    return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap)
 
 
 def tango_p(gained: int, lost: int) -> float:
     """Return the level at which 0 is an end of the interval: two-sided, 1 if nothing changed."""
-    changed = gained + lost
-    return float(2 * ndtr(-abs(gained - lost) / math.sqrt(changed))) if changed else 1.0
+    n_changed = gained + lost
+    if not n_changed:
+        return 1.0
+    return float(2 * ndtr(-abs(gained - lost) / math.sqrt(n_changed)))
 
 
 @dataclass(frozen=True)
 class CrossedMean:
     """Means, their uncertainty, and how much of it comes from the random draws."""
 
-    mean: Array  # Over sequences and draws.
-    sem: Array  # Standard error; NaN for a single sequence.
-    half_width: Array  # Half of the 95% interval; infinite (unknown) for too few sequences.
-    #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
+    mean: Array  # Over sequences and draws
+    sem: Array  # Standard error; NaN for a single sequence
+    half_width: Array  # Half of the 95% interval; infinite (unknown) for too few sequences
+    #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn
     draw_std: Array
 
-    def estimate(self, *at: int) -> Estimate:
+    def estimate(self, *index: int) -> Estimate:
         """Return the mean at an index, with its interval."""
-        return Estimate.around(float(self.mean[at]), finite(self.half_width[at]))
+        return Estimate.around(float(self.mean[index]), finite(self.half_width[index]))
 
 
 def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
@@ -367,18 +388,18 @@ def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
     by_sequence = values.mean(axis=1)
     by_draw = values.mean(axis=0)
     sequences, draws = values.shape[:2]
-    of_sequences = np.full(by_draw.shape[1:], np.nan)
-    of_draws = np.zeros(by_draw.shape[1:])
-    wide_draws = of_draws
+    sequence_error = np.full(by_draw.shape[1:], np.nan)
     if sequences > 1:
-        of_sequences = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)
+        sequence_error = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)
+    wide_sequences = t_half_width(sequence_error, sequences, fewest)
+    draw_error = np.zeros(by_draw.shape[1:])
+    wide_draws = draw_error
     if draws > 1:
-        of_draws = by_draw.std(axis=0, ddof=1) / np.sqrt(draws)
-        wide_draws = t_half_width(of_draws, draws, FEWEST_DRAWS)
-    wide_sequences = t_half_width(of_sequences, sequences, fewest)
+        draw_error = by_draw.std(axis=0, ddof=1) / np.sqrt(draws)
+        wide_draws = t_half_width(draw_error, draws, FEWEST_DRAWS)
     return CrossedMean(
         mean=by_sequence.mean(axis=0),
-        sem=np.hypot(of_sequences, of_draws),
+        sem=np.hypot(sequence_error, draw_error),
         half_width=np.hypot(wide_sequences, wide_draws),
-        draw_std=of_draws * np.sqrt(draws),
+        draw_std=draw_error * np.sqrt(draws),
     )

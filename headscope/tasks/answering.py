@@ -13,7 +13,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
-from headscope.tasks.base import Taken, Task, need_logits, spans
+from headscope.tasks.base import Taken, Task
+from headscope.tasks.positions import need_logits, spans
 
 #: Tokens of a window, question and special tokens included, unless the model has fewer.
 WINDOW = 384
@@ -64,7 +65,8 @@ class QuestionAnswering(Task):
     window without one.
     """
 
-    name = head = "question-answering"
+    name = "question-answering"
+    head = "question-answering"
     words = "F1 of answers; questions with contexts in SQuAD's JSON, and a model with that head"
     table = {  # noqa: RUF012
         "answer_f1": mean_of("f1", 100.0),
@@ -73,30 +75,32 @@ class QuestionAnswering(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         contexts = examples.second or ()
-        right = examples.answers or ((),) * len(examples)
-        self._rows: list[SpanRow] = []
-        measured: list[int] = []
-        for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
-            windows = [*_windows(encoding, loaded, right[i], len(measured))]
-            if windows:
-                measured.append(i)
-                self._rows += [
-                    SpanRow(**{**vars(row), "index": len(self._rows) + n})
-                    for n, row in enumerate(windows)
-                ]
+        answers = examples.answers or ((),) * len(examples)
         self.notes = examples.notes
-        self._texts = [(examples.first[i], contexts[i]) for i in measured]
-        self._right = [tuple(text for _, text in right[i]) for i in measured]
         self._may_have_none = examples.may_have_no_answer
-        self._of: list[list[SpanRow]] = [[] for _ in measured]
-        for row in self._rows:
-            self._of[row.example].append(row)
-        return self._rows, len(measured), len(examples)
+        self._rows: list[SpanRow] = []
+        #: Of each question that fits: its windows, itself with its context, and its right answers
+        self._windows_of_question: list[list[SpanRow]] = []
+        self._texts: list[tuple[str, str]] = []
+        self._right_answers: list[tuple[str, ...]] = []
+        for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
+            question = len(self._texts)
+            windows = [
+                replace(window, index=len(self._rows) + number)
+                for number, window in enumerate(_windows(encoding, loaded, answers[i], question))
+            ]
+            if not windows:
+                continue
+            self._rows += windows
+            self._windows_of_question.append(windows)
+            self._texts.append((examples.first[i], contexts[i]))
+            self._right_answers.append(tuple(text for _, text in answers[i]))
+        return self._rows, len(self._texts), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
         """The windows of each question."""
-        return self._of
+        return self._windows_of_question
 
     @property
     def sentences(self) -> Sequence[Sequence[Hashable]]:
@@ -110,67 +114,72 @@ class QuestionAnswering(Task):
 
     def answers(self, outputs: Outputs) -> list[str]:
         """Return the answer to each question; the empty one where none is given."""
-        rows, begins, ends = (outputs[name].astype(int) for name in ("window", "begin", "end"))
-        answers = []
-        for window, *ends_of in zip(rows, begins, ends, strict=True):
-            row = self._rows[window]
-            text = ""
-            if window >= 0:
-                first, last = (row.offsets[token - row.window[0]] for token in ends_of)
-                text = self._texts[row.example][1][first[0] : last[1]]
-            answers.append(text)
-        return answers
+        token_spans = zip(outputs["window"], outputs["first"], outputs["last"], strict=True)
+        return [self._answer(int(row), int(first), int(last)) for row, first, last in token_spans]
+
+    def _answer(self, row_index: int, first: int, last: int) -> str:
+        """Return the text of a row from its first to its last token; "" for row -1."""
+        if row_index < 0:
+            return ""
+        row = self._rows[row_index]
+        _, context = self._texts[row.example]
+        context_begin, _ = row.window
+        start, _ = row.offsets[first - context_begin]
+        _, stop = row.offsets[last - context_begin]
+        return context[start:stop]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Keep the best span of each window, and the sum of logits for no answer."""
         scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
         rows = [self._rows[i] for i in batch.index]
-        positions = torch.arange(scores.shape[1], device=scores.device)
-        first, behind, none = (
-            torch.tensor(values, device=scores.device)
-            for values in zip(*((*row.window, row.no_answer) for row in rows), strict=True)
-        )
-        inside = (positions >= first[:, None]) & (positions < behind[:, None])
-        start, stop = scores.masked_fill(~inside[..., None], -torch.inf).unbind(dim=-1)
-        best = scores.new_full((len(rows),), -torch.inf)
-        begin = first.clone()
-        end = first.clone()
-        for more in range(min(LONGEST, scores.shape[1])):
-            sums = start[:, : start.shape[1] - more] + stop[:, more:]
-            top = sums.max(dim=1).values
-            position = (sums == top[:, None]).int().argmax(dim=1)  # ties go to the first
-            better = top > best
-            best = torch.where(better, top, best)
-            begin = torch.where(better, position, begin)
-            end = torch.where(better, position + more, end)
-        at = scores[torch.arange(len(rows), device=scores.device), none]
-        return {"best": best, "begin": begin, "end": end, "none": at.sum(dim=-1)}
-
-    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        chosen: dict[str, list[int]] = {"window": [], "begin": [], "end": []}
-        for rows in self._of:
-            indices = np.array([row.index for row in rows])
-            window = int(indices[by_row["best"][indices].argmax()])
-            if self._may_have_none and by_row["none"][indices].min() > by_row["best"][window]:
-                window = -1
-            chosen["window"].append(window)
-            for name in ("begin", "end"):
-                chosen[name].append(-1 if window < 0 else int(by_row[name][window]))
-        outputs = {name: np.array(values) for name, values in chosen.items()}
-        answers = self.answers(outputs)
-        pairs = list(zip(answers, self._right, strict=True))
+        context = torch.tensor([row.window for row in rows], device=scores.device)
+        no_answer = torch.tensor([row.no_answer for row in rows], device=scores.device)
+        best, first, last = _best_spans(scores, context)
+        row_numbers = torch.arange(len(rows), device=scores.device)
         return {
-            **outputs,
-            "f1": np.array([word_f1(*pair) for pair in pairs]),
-            "exact": np.array([exact_match(*pair) for pair in pairs]),
-            "answer": np.unique(np.array(answers), return_inverse=True)[1],
-            CLUSTER: np.unique([context for _, context in self._texts], return_inverse=True)[1],
+            "best": best,
+            "first": first,
+            "last": last,
+            "none": scores[row_numbers, no_answer].sum(dim=-1),
         }
 
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        chosen = np.array(
+            [self._chosen_row(windows, by_row) for windows in self._windows_of_question]
+        )
+        has_answer = chosen >= 0
+        outputs = {
+            "window": chosen,
+            "first": np.where(has_answer, by_row["first"][chosen].astype(int), -1),
+            "last": np.where(has_answer, by_row["last"][chosen].astype(int), -1),
+        }
+        answers = self.answers(outputs)
+        pairs = list(zip(answers, self._right_answers, strict=True))
+        contexts = [context for _, context in self._texts]
+        _, answer_numbers = np.unique(np.array(answers), return_inverse=True)
+        _, context_numbers = np.unique(contexts, return_inverse=True)
+        return {
+            **outputs,
+            "f1": np.array([word_f1(answer, right) for answer, right in pairs]),
+            "exact": np.array([exact_match(answer, right) for answer, right in pairs]),
+            "answer": answer_numbers,
+            CLUSTER: context_numbers,
+        }
+
+    def _chosen_row(self, windows: Sequence[SpanRow], by_row: dict[str, Array]) -> int:
+        """Return the row of the window that answers a question; -1 where no answer is given."""
+        indices = np.array([window.index for window in windows])
+        best_row = int(indices[by_row["best"][indices].argmax()])
+        least_none = by_row["none"][indices].min()
+        if self._may_have_none and least_none > by_row["best"][best_row]:
+            return -1
+        return best_row
+
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        chances = spans(need_logits(logits), batch.attention_mask)
-        gold = torch.tensor([self._rows[i].span for i in batch.index], device=chances.device)
-        return -chances.gather(1, gold[:, None]).mean(dim=(1, 2))
+        log_probabilities = spans(need_logits(logits), batch.attention_mask)
+        gold_spans = [self._rows[i].span for i in batch.index]
+        gold = torch.tensor(gold_spans, device=log_probabilities.device)
+        return -log_probabilities.gather(1, gold[:, None]).mean(dim=(1, 2))
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return roots of the probabilities of where the answer begins and ends, end to end.
@@ -183,9 +192,40 @@ class QuestionAnswering(Task):
         return roots.flatten(1)
 
 
+def _best_spans(scores: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the span of at most :data:`LONGEST` tokens with the largest sum of its two logits.
+
+    ``scores`` (rows, pos, 2) of beginning and end, ``context`` (rows, 2) the positions that a span
+    may have, from the first to behind the last. Returns the sum, and the span's first and last
+    token, (rows,) each; ties go to the shortest, then to the first.
+    """
+    positions = torch.arange(scores.shape[1], device=scores.device)
+    in_context = (positions >= context[:, :1]) & (positions < context[:, 1:])
+    begin_scores, end_scores = scores.masked_fill(~in_context[..., None], -torch.inf).unbind(-1)
+    best = scores.new_full((len(scores),), -torch.inf)
+    first = context[:, 0].clone()
+    last = context[:, 0].clone()
+    n_positions = scores.shape[1]
+    for distance in range(min(LONGEST, n_positions)):
+        sums = begin_scores[:, : n_positions - distance] + end_scores[:, distance:]
+        largest = sums.max(dim=1).values
+        position = (sums == largest[:, None]).int().argmax(dim=1)  # the first of several
+        better = largest > best
+        best = torch.where(better, largest, best)
+        first = torch.where(better, position, first)
+        last = torch.where(better, position + distance, last)
+    return best, first, last
+
+
 def normalised(answer: str) -> str:
     """Return an answer in lower case, without punctuation (ASCII), articles and double spaces."""
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+    without_articles = _ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION))
+    return " ".join(without_articles.split())
+
+
+def _normalised_right(right: Sequence[str]) -> set[str]:
+    """Return the different right answers; the empty one where the question has no answer."""
+    return set(map(normalised, right)) - {""} or {""}
 
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
@@ -193,7 +233,7 @@ def exact_match(answer: str, right: Sequence[str]) -> float:
 
     Without a right one the question has no answer, and only the empty answer is right.
     """
-    return float(normalised(answer) in (set(map(normalised, right)) - {""} or {""}))
+    return float(normalised(answer) in _normalised_right(right))
 
 
 def word_f1(answer: str, right: Sequence[str]) -> float:
@@ -203,10 +243,12 @@ def word_f1(answer: str, right: Sequence[str]) -> float:
     """
     words = Counter(normalised(answer).split())
     best = 0.0
-    for other in set(map(normalised, right)) - {""} or {""}:
-        gold = Counter(other.split())
-        both = words.total() + gold.total()
-        best = max(best, 2 * (words & gold).total() / both if both else 1.0)
+    for right_answer in _normalised_right(right):
+        right_words = Counter(right_answer.split())
+        n_words = words.total() + right_words.total()
+        n_shared = (words & right_words).total()
+        f1 = 2 * n_shared / n_words if n_words else 1.0
+        best = max(best, f1)
     return best
 
 
@@ -217,54 +259,78 @@ def _windows(
     example: int,
 ) -> Iterator[SpanRow]:
     """Yield a question with every window of its context; nothing if there is no room for one."""
-    context = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
+    context = [i for i, text_number in enumerate(encoding.sequence_ids) if text_number == 1]
     if not context:
         return
-    begin = context[0]
-    behind = context[-1] + 1
-    size = min(WINDOW, loaded.max_length)
-    room = size - begin - (len(encoding.ids) - behind)
-    if room < 1:
+    context_begin = context[0]
+    context_stop = context[-1] + 1
+    n_around = context_begin + len(encoding.ids) - context_stop  # The question and special tokens
+    size = min(WINDOW, loaded.max_length) - n_around
+    if size < 1:
         return
-    step = room - min(OVERLAP, room // 2)
-    all_types = loaded.token_types.of_encoding(encoding, pair=True)
-    for start in range(begin, behind, step):
-        part = slice(start, min(start + room, behind))
-
-        def kept(values: Sequence[int], part: slice = part) -> tuple[int, ...]:
-            return (*values[:begin], *values[part], *values[behind:])
-
-        ids = kept(encoding.ids)
-        marks = kept(encoding.special_tokens_mask)
-        # No answer is at the position of cls, else of the first special token.
-        none = marks.index(1) if 1 in marks else 0
-        if (cls := getattr(loaded.tokenizer, "cls_token_id", None)) in ids:
-            none = ids.index(cls)
-        offsets = tuple(encoding.offsets[part])
-        yield SpanRow(
-            index=0,
-            ids=ids,
-            types=None if all_types is None else kept(all_types),
-            content=tuple(i for i, mark in enumerate(marks) if not mark),
-            example=example,
-            window=(begin, begin + len(offsets)),
-            offsets=offsets,
-            no_answer=none,
-            span=_span(offsets, right, begin) or (none, none),
+    step = size - min(OVERLAP, size // 2)
+    for start in range(context_begin, context_stop, step):
+        stop = min(start + size, context_stop)
+        window = (
+            *range(context_begin),
+            *range(start, stop),
+            *range(context_stop, len(encoding.ids)),
         )
-        if part.stop == behind:
+        yield _span_row(encoding, loaded, right, example, window, start, stop)
+        if stop == context_stop:
             return
 
 
-def _span(
+def _span_row(
+    encoding: Encoding,
+    loaded: LoadedModel,
+    right: Sequence[tuple[int, str]],
+    example: int,
+    window: Sequence[int],
+    start: int,
+    stop: int,
+) -> SpanRow:
+    """Make a row of the tokens at ``window``; those of the context are at ``start`` to ``stop``."""
+    begin = window.index(start)
+    ids = tuple(encoding.ids[i] for i in window)
+    special_mask = encoding.special_tokens_mask
+    special = [special_mask[i] for i in window]
+    all_types = loaded.token_types.of_encoding(encoding, pair=True)
+    # No answer is at the position of cls, else of the first special token.
+    no_answer = special.index(1) if 1 in special else 0
+    cls = getattr(loaded.tokenizer, "cls_token_id", None)
+    if cls in ids:
+        no_answer = ids.index(cls)
+    offsets = tuple(encoding.offsets[start:stop])
+    return SpanRow(
+        index=0,
+        ids=ids,
+        types=None if all_types is None else tuple(all_types[i] for i in window),
+        content=tuple(i for i, is_special in enumerate(special) if not is_special),
+        example=example,
+        window=(begin, begin + len(offsets)),
+        offsets=offsets,
+        no_answer=no_answer,
+        span=_gold_span(offsets, right, begin) or (no_answer, no_answer),
+    )
+
+
+def _gold_span(
     offsets: Sequence[tuple[int, int]], right: Sequence[tuple[int, str]], begin: int
 ) -> tuple[int, int] | None:
-    """Return the tokens of the first right answer; None where a window does not hold it whole."""
+    """Return the tokens of the first right answer; None where a window does not hold it whole.
+
+    ``offsets`` of the window's context, which stands from position ``begin`` on.
+    """
     if not right:
         return None
     start, text = right[0]
     stop = start + len(text)
-    inside = [i for i, (low, high) in enumerate(offsets) if low < stop and high > start]
-    if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < stop:
+    tokens = [i for i, (low, high) in enumerate(offsets) if low < stop and high > start]
+    if not tokens:
         return None
-    return begin + inside[0], begin + inside[-1]
+    first_low, _ = offsets[tokens[0]]
+    _, last_high = offsets[tokens[-1]]
+    if first_low > start or last_high < stop:
+        return None
+    return begin + tokens[0], begin + tokens[-1]

@@ -21,13 +21,18 @@ from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Rerun
 from headscope.stats.metrics import Outputs
-from headscope.tasks.base import TOKEN_HEADS, LossBatch, Task, one_position
+from headscope.tasks.base import Task
+from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.making import read_examples
+from headscope.tasks.positions import TOKEN_HEADS, one_position
 
 #: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
 #: folder never is.
 _LABELLED = {
-    **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), TABLES),
+    "classification": TABLES,
+    "similarity": TABLES,
+    "retrieval": TABLES,
+    "rerank": TABLES,
     "question-answering": (".json",),
 }
 
@@ -111,11 +116,7 @@ def open_calibration(
         )
     if isinstance(source, Examples):
         return source, task
-    endings = _LABELLED.get(task, ())
-    is_text = source is None or not (
-        Path(source).is_dir() or Path(source).suffix.lower() in endings
-    )
-    if (task in _LABELLED or (task == "token-classification" and source is None)) and is_text:
+    if _is_plain_text(task, source):
         if needs_labels:
             raise InputError(
                 f"{', '.join(needs_labels)} needs labelled calibration data; give a calibration "
@@ -131,21 +132,30 @@ def open_calibration(
         raise
 
 
+def _is_plain_text(task: str, source: str | Path | None) -> bool:
+    """Whether calibration data are text without the labels that the task has."""
+    if source is None:
+        return task in _LABELLED or task == "token-classification"
+    path = Path(source)
+    return task in _LABELLED and not path.is_dir() and path.suffix.lower() not in _LABELLED[task]
+
+
 def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     """Average the full model's z over the real queries of each layer.
 
     Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
     so each has the mean of all of them.
     """
-    batches = (
+    batches_with_queries = (
         (batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks})
         for batch in share(task.batches(loaded))
     )
-    sums, counts = sums_of_z(loaded, batches)
-    *added, totals = summed("means of z", *sums.values(), torch.cat(list(counts.values())))
+    sums, counts = sums_of_z(loaded, batches_with_queries)
+    all_counts = torch.cat(list(counts.values()))
+    *sums_of_all, counts_of_all = summed("means of z", *sums.values(), all_counts)
     means = {
-        row: total[0] / max(count, 1)
-        for row, total, count in zip(sums, added, totals.tolist(), strict=True)
+        row: sum_of_row[0] / max(count, 1)
+        for row, sum_of_row, count in zip(sums, sums_of_all, counts_of_all.tolist(), strict=True)
     }
     for layers in shared_layers(loaded.sites):
         mean = torch.stack([means[row] for row in layers]).mean(dim=0)
@@ -160,8 +170,8 @@ class HeadByHead(Rerun):
     """
 
     def __init__(self, task: Task, loaded: LoadedModel) -> None:
-        few = one_position if loaded.task_head in TOKEN_HEADS else None
-        super().__init__(loaded, share(task.batches(loaded)), few)
+        select = one_position if loaded.task_head in TOKEN_HEADS else None
+        super().__init__(loaded, share(task.batches(loaded)), select)
         self._task = task
 
     def outputs(
@@ -173,6 +183,7 @@ class HeadByHead(Rerun):
     ) -> dict[str, Array]:
         """Measure the model, or a copy that has lost heads, with gates (n_layers, n_heads)."""
         version = version or self.loaded
-        gates = None if gates is None else gates.to(version.device)
+        if gates is not None:
+            gates = gates.to(version.device)
         with gated(version, gates, means=means) as run:
             return self._task.outputs_of(self.again(run, version), self.batches)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from headscope.core.accumulator import numpy
 from headscope.core.processes import current, in_order, share, summed
 from headscope.core.widest import exact, widest
-from headscope.tasks.base import LossBatch
+from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.units import Units
 
 #: Stored outputs of a batch are at most this wide: log-probabilities would fill the memory.
@@ -41,49 +41,57 @@ def sample(
     batches: Iterator[LossBatch],
     units: Units,
     *,
-    at: Tensor | None = None,
+    unit_gates: Tensor | None = None,
     targets: Targets | None = None,
     directions: int = 1,
     seed: int = 0,
 ) -> GaussNewton:
-    """Pass over the examples once and sum up derivatives of their outputs at gates ``at``.
+    """Pass over the examples once and sum up derivatives of their outputs.
 
-    ``at`` (n_units,) are ones by default; ``gradient`` and ``distance`` need ``targets``. Each
-    random direction costs one backward pass. Of several processes each takes its share of the
-    batches; the sums are those of all.
+    They are taken at ``unit_gates`` (n_units,), ones by default. ``gradient`` and ``distance`` need
+    ``targets``. Each random direction costs one backward pass. Of several processes each takes its
+    share of the batches; the sums are those of all.
     """
-    n = len(units)
-    matrix = torch.zeros(n, n, dtype=torch.float64)
-    gradient = torch.zeros(n, dtype=torch.float64)
-    squares = torch.zeros(n, dtype=torch.float64)
+    n_units = len(units)
+    matrix = torch.zeros(n_units, n_units, dtype=torch.float64)
+    gradient = torch.zeros(n_units, dtype=torch.float64)
+    squares = torch.zeros(n_units, dtype=torch.float64)
     distance = 0.0
     count = 0.0
     for index, batch in share(enumerate(batches)):
         generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
         gates = batch.gates("example")
-        if at is not None:
-            gates = units.expand(at.to(gates)).expand_as(gates).clone().requires_grad_(True)
-        out = batch.embed(gates)
+        if unit_gates is not None:
+            gates = units.expand(unit_gates.to(gates)).expand_as(gates).clone()
+            gates.requires_grad_(True)
+        output = batch.embed(gates)
         if targets is not None:
-            gap = out.detach() - _full_output(batch, targets[index])
-            gradient += _pull(out, gates, gap, units).sum(dim=0)
+            gap = output.detach() - _full_output(batch, targets[index])
+            gradient += _pull(output, gates, gap, units).sum(dim=0)
             distance += float((widest(gap) ** 2).sum())
         for _ in range(directions):
-            drawn = torch.randn(out.shape, generator=generator, dtype=torch.float32)
-            rows = _pull(out, gates, F.normalize(drawn, dim=-1).to(out), units)
+            drawn = torch.randn(output.shape, generator=generator, dtype=torch.float32)
+            unit_directions = F.normalize(drawn, dim=-1).to(output)
+            rows = _pull(output, gates, unit_directions, units)
             squares += (rows**2).sum(dim=0) / directions
             # A unit direction has E[r r^T] = I / d.
-            matrix += rows.t() @ rows * (out.shape[-1] / directions)
+            matrix += rows.t() @ rows * (output.shape[-1] / directions)
         count += batch.size
+
     numbers = torch.tensor([distance, count], dtype=torch.float64)
     matrix, gradient, squares, numbers = summed("gradients", matrix, gradient, squares, numbers)
     distance, count = numbers.tolist()
-    return GaussNewton(matrix / count, gradient / count, squares / count, distance / count)
+    return GaussNewton(
+        matrix=matrix / count,
+        gradient=gradient / count,
+        unit_squares=squares / count,
+        distance=distance / count,
+    )
 
 
-def _pull(out: Tensor, gates: Tensor, by: Tensor, units: Units) -> Tensor:
-    """Return J^T ``by`` of each example: (size, n_units), float64."""
-    (gradient,) = torch.autograd.grad(out, gates, by, retain_graph=True)
+def _pull(output: Tensor, gates: Tensor, vectors: Tensor, units: Units) -> Tensor:
+    """Return J^T r of each example for its row r of ``vectors``: (size, n_units), float64."""
+    (gradient,) = torch.autograd.grad(output, gates, vectors, retain_graph=True)
     return units.contract(exact(gradient)).cpu()
 
 
@@ -104,10 +112,12 @@ def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
     """
     outputs: list[Tensor | None] = []
     for index, batch in enumerate(batches):
-        out = None
+        output = None
         if index % current().size == current().rank:
-            out = batch.full().detach()
-        outputs.append(out if out is not None and out.shape[-1] <= WIDEST else None)
+            output = batch.full().detach()
+            if output.shape[-1] > WIDEST:
+                output = None
+        outputs.append(output)
     return outputs
 
 

@@ -21,16 +21,11 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
-from headscope.tasks.encoder_tasks import (
-    Classification,
-    Fidelity,
-    MaskedLM,
-    PairScores,
-    Similarity,
-    TokenClassification,
-)
+from headscope.tasks.labelled_tasks import Classification, PairScores, Similarity
 from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
+from headscope.tasks.tagging import TokenClassification
+from headscope.tasks.text_tasks import Fidelity, MaskedLM
 
 _CLASSES: tuple[type[Task], ...] = (
     Fidelity,

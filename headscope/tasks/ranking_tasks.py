@@ -32,20 +32,15 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
-from headscope.tasks.base import (
-    TOKEN_HEADS,
-    Taken,
-    Task,
-    need_logits,
-    one_position,
-)
-from headscope.tasks.encoder_tasks import notes_of, tokenised
+from headscope.tasks.base import Taken, Task
+from headscope.tasks.positions import TOKEN_HEADS, need_logits, one_position
+from headscope.tasks.text_rows import notes_of, tokenised
 
 TOP = 10  # Documents of a ranking that count.
 #: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
 _SCALE = 20.0
 _NEGATIVES = 4
-_AT_ONCE = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
+_MOST_SCORES = 1 << 22  # Of queries and documents that are held at a time: 32 MiB.
 
 
 class Retrieval(Task):
@@ -72,21 +67,22 @@ class Retrieval(Task):
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
-        indices = [i for i, text in enumerate(examples.documents) if text in row_of]
-        longer = len(examples.documents) - len(indices)
-        known = examples.with_documents(indices)
+        documents = [i for i, text in enumerate(examples.documents) if text in row_of]
+        n_longer = len(examples.documents) - len(documents)
+        fitting_examples = examples.with_documents(documents)
         queries = [
             i
-            for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
-            if text in row_of and max(grades.values(), default=0.0) > 0
+            for i, text in enumerate(fitting_examples.first)
+            if text in row_of and fitting_examples.can_be_ranked(i, fewest=0)
         ]
-        known = known.pick(queries)
-        self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(longer, len(texts)))
-        self.relevance: Sequence[Mapping[int, float]] = known.relevance or ()
-        self._names = known.ids or known.first
-        self._queries = np.array([row_of[text] for text in known.first])
-        self._documents = np.array([row_of[text] for text in known.documents])
-        return rows, len(queries) if len(indices) > 1 else 0, len(examples)
+        fitting_examples = fitting_examples.pick(queries)
+        self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(n_longer, len(texts)))
+        self.relevance: Sequence[Mapping[int, float]] = fitting_examples.relevance or ()
+        self._names = fitting_examples.ids or fitting_examples.first
+        self._queries = np.array([row_of[text] for text in fitting_examples.first])
+        self._documents = np.array([row_of[text] for text in fitting_examples.documents])
+        n_measured = len(queries) if len(documents) > 1 else 0
+        return rows, n_measured, len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
@@ -95,7 +91,8 @@ class Retrieval(Task):
 
     def changed(self, outputs: Outputs) -> tuple[str, ...]:
         """Name the queries whose first ten documents changed."""
-        return tuple(self._names[i] for i in outputs["query"][outputs["changed"] > 0].tolist())
+        has_changed = outputs["changed"] > 0
+        return tuple(self._names[query] for query in outputs["query"][has_changed].tolist())
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where every query finds the same documents first."""
@@ -116,18 +113,22 @@ class Retrieval(Task):
         return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        tops: list[Array] = []
-        judged: list[tuple[float, float]] = []
-        for part in self._steps(by_row["embedding"]):
-            tops.append(first_documents(part))
-            grades = self.relevance[len(judged) : len(judged) + len(part)]
-            judged += map(ndcg_and_recall, part, grades)
-        top = np.concatenate(tops)
-        (gains, recalls) = np.array(judged).T
+        first: list[Array] = []
+        ndcg: list[float] = []
+        recall: list[float] = []
+        for scores in self._scores(by_row["embedding"]):
+            first.append(first_documents(scores))
+            relevance = self.relevance[len(ndcg) : len(ndcg) + len(scores)]
+            for scores_of_query, grades in zip(scores, relevance, strict=True):
+                gain, share = ndcg_and_recall(scores_of_query, grades)
+                ndcg.append(gain)
+                recall.append(share)
+        top = np.concatenate(first)
+        has_changed = (np.sort(top) != np.sort(self._full_top)).any(axis=1)
         return {
-            "ndcg": gains,
-            "recall": recalls,
-            "changed": (np.sort(top) != np.sort(self._full_top)).any(axis=1).astype(float),
+            "ndcg": np.array(ndcg),
+            "recall": np.array(recall),
+            "changed": has_changed.astype(float),
             "top": top,
             "query": np.arange(len(top)),
         }
@@ -136,31 +137,36 @@ class Retrieval(Task):
     def _full_top(self) -> Array:
         """The full model's first documents, (queries, 10)."""
         embedding = numpy(F.normalize(self.distance.embeddings(), dim=-1).float())
-        return np.concatenate([first_documents(part) for part in self._steps(embedding)])
+        return np.concatenate([first_documents(scores) for scores in self._scores(embedding)])
 
-    def _steps(self, embedding: Array) -> Iterator[Array]:
-        """Yield the scores of all documents for some queries at a time, by embeddings (rows, d)."""
-        queries, documents = (
-            embedding[rows].astype(float) for rows in (self._queries, self._documents)
-        )
-        few = max(1, _AT_ONCE // len(documents))
-        for i in range(0, len(queries), few):
-            yield on_grid(queries[i : i + few] @ documents.T, 1.0)
+    def _scores(self, embedding: Array) -> Iterator[Array]:
+        """Yield the scores of all documents for some queries at a time, by embeddings (rows, d).
+
+        Each (queries, documents), on the grid of :func:`on_grid`.
+        """
+        queries = embedding[self._queries].astype(float)
+        documents = embedding[self._documents].astype(float)
+        n_queries = max(1, _MOST_SCORES // len(documents))
+        for i in range(0, len(queries), n_queries):
+            yield on_grid(queries[i : i + n_queries] @ documents.T, 1.0)
 
     def _sets(self) -> Iterator[list[Row]]:
         """Yield rows of a query, its best document and others that are not relevant."""
         for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
             rng = random.Random(self._seed * 1_000_003 + i)
             best = max(sorted(grades), key=lambda index: grades[index])
-            others = [p for p in range(len(self._documents)) if grades.get(p, 0.0) <= 0]
-            drawn = rng.sample(others, min(_NEGATIVES, len(others)))
-            yield [self.rows[row] for row in (query, *self._documents[[best, *drawn]])]
+            irrelevant = [
+                index for index in range(len(self._documents)) if grades.get(index, 0.0) <= 0
+            ]
+            drawn = rng.sample(irrelevant, min(_NEGATIVES, len(irrelevant)))
+            documents = self._documents[[best, *drawn]]
+            yield [self.rows[row] for row in (query, *documents)]
 
     def _loss_of_sets(
         self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
         query, *documents = torch.split(self._unit(batch, hidden), len(sets))
-        scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
+        scores = torch.stack([(query * document).sum(dim=-1) for document in documents], dim=-1)
         return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
 
 
@@ -186,44 +192,55 @@ class Rerank(Task):
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        pairs = [(i, j) for i, documents in enumerate(examples.candidates or ()) for j in documents]
+        # Read every pair that fits, query by query.
+        pairs = []
+        for query, documents in enumerate(examples.candidates or ()):
+            pairs += [(query, document) for document in documents]
         encoded = encode_rows(
             loaded,
-            [examples.first[i] for i, _ in pairs],
-            [examples.documents[j] for _, j in pairs],
+            [examples.first[query] for query, _ in pairs],
+            [examples.documents[document] for _, document in pairs],
         )
-        graded = examples.relevance
-        longer = 0
-        of_query: dict[int, list[tuple[Row, float]]] = {}
-        for (i, j), row in zip(pairs, encoded, strict=True):
-            longer += row is None
-            if row is not None:
-                grade = 0.0 if graded is None else graded[i].get(j, 0.0)
-                of_query.setdefault(i, []).append((row, grade))
+        n_longer = 0
+        graded_rows: dict[int, list[tuple[Row, float]]] = {}
+        for (query, document), row in zip(pairs, encoded, strict=True):
+            if row is None:
+                n_longer += 1
+                continue
+            grade = 0.0
+            if examples.relevance is not None:
+                grade = examples.relevance[query].get(document, 0.0)
+            graded_rows.setdefault(query, []).append((row, grade))
+
+        # Keep the queries whose documents have an order, and a relevant one where that is known.
+        self.has_labels = examples.relevance is not None
+        self._rows_of_query: list[Array] = []
+        self._texts: list[str] = []
         rows: list[Row] = []
         grades: list[float] = []
-        self._of = list[Array]()
-        texts: list[str] = []
-        for i, items in of_query.items():
-            if len(items) > 1 and (graded is None or max(grade for _, grade in items) > 0):
-                self._of.append(np.arange(len(rows), len(rows) + len(items)))
-                texts.append(examples.first[i])
-                rows += [row for row, _ in items]
-                grades += [grade for _, grade in items]
-        self.has_labels = graded is not None
-        self.notes = (*examples.notes, *_longer(longer, len(pairs)))
-        self._texts = texts
+        for query, graded in graded_rows.items():
+            grades_of_query = [grade for _, grade in graded]
+            if len(graded) < 2 or (self.has_labels and max(grades_of_query) <= 0):
+                continue
+            self._rows_of_query.append(np.arange(len(rows), len(rows) + len(graded)))
+            self._texts.append(examples.first[query])
+            rows += [row for row, _ in graded]
+            grades += grades_of_query
         self._grades = np.array(grades)
-        tau: Metric = mean_of("tau", 100.0)
-        gain: Metric = mean_of("ndcg", 100.0)
-        self.table = {**({"ndcg_at_10": gain} if self.has_labels else {}), "kendall_tau": tau}
+
+        self.notes = (*examples.notes, *_longer(n_longer, len(pairs)))
+        table: dict[str, Metric] = {}
+        if self.has_labels:
+            table["ndcg_at_10"] = mean_of("ndcg", 100.0)
+        table["kendall_tau"] = mean_of("tau", 100.0)
+        self.table = table
         rows = [replace(row, index=i) for i, row in enumerate(rows)]
-        return rows, len(texts), len(examples)
+        return rows, len(self._texts), len(examples)
 
     @property
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
         """All pairs of each query."""
-        return [[self.rows[row] for row in rows.tolist()] for rows in self._of]
+        return [[self.rows[row] for row in rows.tolist()] for rows in self._rows_of_query]
 
     @property
     def sentences(self) -> Sequence[Sequence[Hashable]]:
@@ -240,28 +257,31 @@ class Rerank(Task):
         return {"score": need_logits(logits)[:, 0].float()}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        steps = on_grid(by_row["score"].astype(float))
-        full_steps = self._full_steps
-        outputs = {
-            "tau": np.array([order_kept(full_steps[rows], steps[rows]) for rows in self._of]),
-            "ordered": np.array([np.ptp(steps[rows]) > 0 for rows in self._of]),
-        }
+        scores = on_grid(by_row["score"].astype(float))
+        tau = []
+        ordered = []
+        ndcg = []
+        for rows in self._rows_of_query:
+            tau.append(order_kept(self._full_scores[rows], scores[rows]))
+            ordered.append(np.ptp(scores[rows]) > 0)
+            if self.has_labels:
+                grades = dict(enumerate(self._grades[rows].tolist()))
+                gain, _ = ndcg_and_recall(scores[rows], grades)
+                ndcg.append(gain)
+        outputs = {"tau": np.array(tau), "ordered": np.array(ordered)}
         if self.has_labels:
-            grades = [dict(enumerate(self._grades[rows].tolist())) for rows in self._of]
-            pairs = zip(self._of, grades, strict=True)
-            gains = [ndcg_and_recall(steps[rows], graded)[0] for rows, graded in pairs]
-            outputs["ndcg"] = np.array(gains)
+            outputs["ndcg"] = np.array(ndcg)
         return outputs
 
     @cached_property
-    def _full_steps(self) -> Array:
+    def _full_scores(self) -> Array:
         """The full model's scores on the grid, (rows,)."""
         return on_grid(numpy(self.distance.logits()[:, 0].float()).astype(float))
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         scores = wide(need_logits(logits)[:, 0])
-        share = self._grades[batch.index].clip(min=0.0) / self._grades.max()
-        gold = torch.as_tensor(share, device=scores.device).to(scores.dtype)
+        share_of_best = self._grades[batch.index].clip(min=0.0) / self._grades.max()
+        gold = torch.as_tensor(share_of_best, device=scores.device).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, gold, reduction="none")
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -269,12 +289,13 @@ class Rerank(Task):
         return wide(need_logits(logits))
 
 
-def _longer(longer: int, n: int) -> tuple[str, ...]:
-    if not longer:
+def _longer(n_longer: int, n_texts: int) -> tuple[str, ...]:
+    """Say how many texts do not fit the model."""
+    if not n_longer:
         return ()
     return (
-        f"{longer:,} of {n:,} texts are longer than the model's limit and left out, with what is "
-        "judged of them.",
+        f"{n_longer:,} of {n_texts:,} texts are longer than the model's limit and left out, with "
+        "what is judged of them.",
     )
 
 
@@ -283,44 +304,56 @@ def on_grid(scores: Array, largest: float | None = None) -> Array:
     size = float(np.abs(scores).max(initial=0.0)) if largest is None else largest
     if size == 0.0 or not np.isfinite(size):
         return np.zeros(scores.shape, dtype=np.int64)
-    return np.asarray(np.round(np.nan_to_num(scores / (16 * EPS * size))), dtype=np.int64)
+    steps = np.nan_to_num(scores / (16 * EPS * size))
+    return np.asarray(np.round(steps), dtype=np.int64)
 
 
-def first_documents(steps: Array, k: int = TOP) -> Array:
+def first_documents(scores: Array, k: int = TOP) -> Array:
     """Return the first ``k`` documents of every query, ties in their order.
 
-    ``steps`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there are
-    fewer documents.
+    ``scores`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there
+    are fewer documents.
     """
-    first = np.argsort(-steps, axis=1, kind="stable")[:, :k]
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.pad(first, ((0, 0), (0, k - first.shape[1])), constant_values=-1)
 
 
-def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:
+def ndcg_and_recall(
+    scores: Array, grades: Mapping[int, float], k: int = TOP
+) -> tuple[float, float]:
     """Return nDCG and recall of one query's ranking, as means over all orders of tied documents.
 
     nDCG is the discounted gain of the first ``k`` documents, divided by that of the best order: the
     gain is sum_i grade_i / log2(i + 1) over ranks i = 1 ... k; documents that were not judged, and
     grades below 0, count 0. Recall is the share of the documents with a grade above 0 that are
-    among the first ``k``. Both are 0 where nothing is relevant. ``steps`` (documents,) come from
+    among the first ``k``. Both are 0 where nothing is relevant. ``scores`` (documents,) come from
     :func:`on_grid`.
     """
     relevant = {document: grade for document, grade in grades.items() if grade > 0}
     if not relevant:
         return 0.0, 0.0
-    discounts = 1.0 / np.log2(np.arange(2, k + 2))
     gains = np.array(list(relevant.values()))
-    best = np.sort(gains)[::-1][:k]
-    # The worth of a rank is its mean over the tied documents that may hold it.
-    score = steps[list(relevant)][:, None]
-    # ranks of its ties
-    before = (steps > score).sum(axis=1)
-    behind = (steps >= score).sum(axis=1)
-    worth = np.stack([discounts, np.ones(k)])  # of each of the first ranks
-    total = np.pad(np.cumsum(worth, axis=1), ((0, 0), (1, 0)))
-    first, last = (np.minimum(rank, k) for rank in (before, behind))
-    discount, among_first = (total[:, last] - total[:, first]) / (behind - before)
-    return float(discount @ gains / (best @ discounts[: len(best)])), float(among_first.mean())
+
+    # A relevant document and those tied with it hold the ranks from n_above to n_not_below.
+    relevant_scores = scores[list(relevant)][:, None]
+    n_above = (scores > relevant_scores).sum(axis=1)
+    n_not_below = (scores >= relevant_scores).sum(axis=1)
+
+    # What the document counts is the mean over these ranks, of which only the first k count.
+    discounts = 1.0 / np.log2(np.arange(2, k + 2))
+    discount = _mean_over_ranks(discounts, n_above, n_not_below)
+    among_first = _mean_over_ranks(np.ones(k), n_above, n_not_below)
+    best_gains = np.sort(gains)[::-1][:k]
+    best = best_gains @ discounts[: len(best_gains)]
+    return float(discount @ gains / best), float(among_first.mean())
+
+
+def _mean_over_ranks(worth: Array, start: Array, stop: Array) -> Array:
+    """Average the worth of ranks ``start`` to ``stop - 1``; ranks behind the last have none."""
+    total = np.pad(np.cumsum(worth), (1, 0))
+    last = len(worth)
+    sums = total[np.minimum(stop, last)] - total[np.minimum(start, last)]
+    return np.asarray(sums / (stop - start))
 
 
 def order_kept(reference: Array, other: Array) -> float:
@@ -330,6 +363,9 @@ def order_kept(reference: Array, other: Array) -> float:
     for the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where
     ``reference`` ties everything: there is no order that could be lost.
     """
-    first, second = (np.sign(x[:, None] - x[None, :]) for x in (reference, other))
-    pairs = np.count_nonzero(first)
-    return float((first * second).sum() / pairs) if pairs else 1.0
+    reference_order = np.sign(reference[:, None] - reference[None, :])
+    other_order = np.sign(other[:, None] - other[None, :])
+    n_ordered = np.count_nonzero(reference_order)
+    if not n_ordered:
+        return 1.0
+    return float((reference_order * other_order).sum() / n_ordered)

@@ -36,7 +36,8 @@ from headscope.models.run.pooling import wide
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, rate_of, token_rate, value_of
-from headscope.tasks.base import Taken, TokenTask, numbered, one_position
+from headscope.tasks.base import Taken, TokenTask, numbered
+from headscope.tasks.positions import one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
@@ -63,7 +64,8 @@ class Seq2Seq(TokenTask):
     decoder once for every token.
     """
 
-    name = head = "seq2seq"
+    name = "seq2seq"
+    head = "seq2seq"
     writes = True
     words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
     same_guess = "gives the same token at every position"
@@ -78,21 +80,29 @@ class Seq2Seq(TokenTask):
             "token_accuracy": token_rate("correct", "tokens"),
             "exact_match": rate_of("exact"),
         }
-        installed = find_spec("sacrebleu") is not None
-        self._unit = bleu_unit(self._targets) if installed else None
-        if self._unit is not None:
-            self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
-        if not installed:
+        self._add_bleu()
+        return rows, len(rows), len(examples)
+
+    def _add_bleu(self) -> None:
+        """Add BLEU of words or of characters to the metrics, or say why it is left out."""
+        self._unit: str | None = None
+        if find_spec("sacrebleu") is None:
             self.notes = (
                 "BLEU is left out: the package sacrebleu, which counts it, is not installed.",
             )
-        elif self._unit != WORDS:
-            instead = "is of characters (bleu_characters)" if self._unit else "is left out"
-            self.notes = (
-                "The targets have fewer than four words on average, and BLEU of words is 0 for "
-                f"every model then: BLEU {instead}.",
-            )
-        return rows, len(rows), len(examples)
+            return
+        self._unit = bleu_unit(self._targets)
+        if self._unit == WORDS:
+            self.table["bleu"] = bleu
+            return
+        instead = "is left out"
+        if self._unit == CHARACTERS:
+            self.table["bleu_characters"] = bleu
+            instead = "is of characters (bleu_characters)"
+        self.notes = (
+            "The targets have fewer than four words on average, and BLEU of words is 0 for "
+            f"every model then: BLEU {instead}.",
+        )
 
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
@@ -111,7 +121,7 @@ class Seq2Seq(TokenTask):
 
     def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
         """Return what a model writes greedily for each source, without white space around it."""
-        texts = dict[int, Array]()  # as bytes
+        texts: dict[int, Array] = {}  # Of each row, as bytes
         # A good model is never cut short, and one that has lost its end token is stopped.
         limit = min(loaded.max_length, 2 * self._longest + 10)
         with gated(loaded, gates):
@@ -120,7 +130,7 @@ class Seq2Seq(TokenTask):
                     loaded.network,
                     batch.input_ids,
                     batch.attention_mask,
-                    ends=ends_of(loaded),
+                    target_ends=ends_of(loaded),
                     pad_id=loaded.pad_id,
                     max_new_tokens=limit,
                 )
@@ -162,7 +172,7 @@ def decode_greedily(
     input_ids: Tensor,
     attention_mask: Tensor,
     *,
-    ends: Ends,
+    target_ends: Ends,
     pad_id: int,
     max_new_tokens: int,
 ) -> list[list[int]]:
@@ -183,13 +193,13 @@ def decode_greedily(
         max_new_tokens=max_new_tokens,
         use_cache=True,
         return_dict_in_generate=False,
-        decoder_start_token_id=ends.start,
+        decoder_start_token_id=target_ends.start,
         pad_token_id=pad_id,
     )
-    if ends.first is not None:
-        settings.forced_bos_token_id = ends.first
+    if target_ends.first is not None:
+        settings.forced_bos_token_id = target_ends.first
     if settings.eos_token_id is None:
-        settings.eos_token_id = ends.stop
+        settings.eos_token_id = target_ends.stop
     with quiet_transformers(), torch.no_grad():
         written = network.generate(
             input_ids=input_ids,
@@ -198,8 +208,11 @@ def decode_greedily(
             past_key_values=empty_cache(),
         )
     eos = settings.eos_token_id
-    stops = {eos} if isinstance(eos, int) else set(eos)
-    return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]
+    stop_tokens = {eos} if isinstance(eos, int) else set(eos)
+    # The first token is the start token.
+    return [
+        list(takewhile(lambda token: token not in stop_tokens, row[1:])) for row in written.tolist()
+    ]
 
 
 def bleu_unit(references: Sequence[str]) -> str | None:
@@ -227,12 +240,12 @@ def bleu_counts(
 def bleu(outputs: Outputs, counts: Array) -> Array:
     """Return corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
     sums = counts @ outputs[COUNTS]
-    written = sums[:, 0]
-    wanted = sums[:, 1]
+    n_written = sums[:, 0]
+    n_reference = sums[:, 1]
     match = sums[:, 2 : 2 + _ORDER]
     total = sums[:, 2 + _ORDER :]
     halvings = np.cumsum(match == 0, axis=1)
     smoothed = np.where(match > 0, match, 0.5**halvings) / np.maximum(total, 1.0)
-    brevity = np.minimum(0.0, 1.0 - wanted / np.maximum(written, 1e-300))
+    brevity = np.minimum(0.0, 1.0 - n_reference / np.maximum(n_written, 1e-300))
     score = 100.0 * np.exp(brevity + np.log(smoothed).mean(axis=1))
     return np.where(match.any(axis=1) & total.all(axis=1), score, 0.0)

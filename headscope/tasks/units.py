@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -24,20 +25,22 @@ class Units:
     """
 
     def __init__(self, n_heads: Sequence[int], shared: Sequence[Sequence[int]]) -> None:
-        self.shape = (len(n_heads), max(n_heads, default=0))
-        groups = sorted(shared, key=min)
-        #: The heads of each unit.
-        self.members: tuple[tuple[Head, ...], ...] = tuple(
-            tuple((layer, head) for layer in sorted(group))
-            for group in groups
-            for head in range(n_heads[min(group)])
-        )
-        #: The first layer of each unit.
-        self.layers = torch.tensor([heads[0][0] for heads in self.members], dtype=torch.long)
-        self._of = {head: unit for unit, heads in enumerate(self.members) for head in heads}
-        self._matrix = torch.zeros(self.shape[0] * self.shape[1], len(self.members))
-        for (layer, head), unit in self._of.items():
-            self._matrix[layer * self.shape[1] + head, unit] = 1.0
+        n_layers = len(n_heads)
+        most_heads = max(n_heads, default=0)
+        self.shape = (n_layers, most_heads)
+        members: list[tuple[Head, ...]] = []
+        for layers in sorted(map(sorted, shared)):
+            heads_of_first = range(n_heads[layers[0]])
+            members += [tuple((layer, head) for layer in layers) for head in heads_of_first]
+        self.members = tuple(members)  # The heads of each unit
+        first_layers = [heads[0][0] for heads in members]
+        self.layers = torch.tensor(first_layers, dtype=torch.long)  # The first layer of each unit
+        self._unit_of: dict[Head, int] = {}
+        self._matrix = torch.zeros(n_layers * most_heads, len(members))
+        for unit, heads in enumerate(members):
+            for layer, head in heads:
+                self._unit_of[layer, head] = unit
+                self._matrix[layer * most_heads + head, unit] = 1.0
 
     def __len__(self) -> int:
         return len(self.members)
@@ -67,11 +70,11 @@ class Units:
 
     def unit(self, head: Head) -> int:
         """Return the unit that a head belongs to."""
-        return self._of[head]
+        return self._unit_of[head]
 
     def heads(self, units: Iterable[int]) -> tuple[Head, ...]:
         """List the heads of some units in the order of layer and head."""
-        return tuple(sorted(head for unit in units for head in self.members[unit]))
+        return tuple(sorted(chain.from_iterable(self.members[unit] for unit in units)))
 
 
 def units_of(loaded: LoadedModel) -> Units:
@@ -87,36 +90,45 @@ def parse_heads(
     Where the heads lie in several stacks an item names its own: ``cross:L3H5``. ``heads`` are those
     that each (stack, layer) has, by their original numbers.
     """
-    names = set[tuple[str, int, int]]()
-    stacks = list(dict.fromkeys(stack for stack, _ in heads))
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
         raise InputError("No head is named; write heads as L0H1,L3H* (counted from zero).")
-    for item in items:
-        match = _HEAD.fullmatch(item)
-        if match is None:
-            raise InputError(f"{item!r} is not a head; write L0H1, or L3H* for all of layer 3.")
-        if match[1] is None and len(stacks) > 1:
-            raise InputError(
-                f"{item}: the model has several stacks; write {stacks[-1]}:{item} "
-                f"({', '.join(stacks)})."
-            )
-        stack = stacks[0] if match[1] is None else match[1].lower()
-        layer = int(match[2])
-        head = match[3]
-        if stack not in stacks:
-            raise InputError(f"{item}: heads are removed from {' and '.join(stacks)} here.")
-        if (stack, layer) not in heads:
-            layers = [number for name, number in heads if name == stack]
-            last = f"L0 to L{max(layers)}"
-            if len(layers) <= max(layers):  # layers were removed
-                last = ", ".join(f"L{number}" for number in layers)
-            raise InputError(f"{item}: there is no layer {layer}; the model has {last}.")
-        numbers = heads[stack, layer]
-        if head != "*" and int(head) not in numbers:
-            known = ", ".join(f"H{number}" for number in numbers) or "none left"
-            if len(numbers) > 1 and list(numbers) == list(range(len(numbers))):
-                known = f"H0 to H{len(numbers) - 1}"
-            raise InputError(f"{item}: layer {layer} has no head {head}; it has {known}.")
-        names |= {(stack, layer, number) for number in (numbers if head == "*" else [int(head)])}
-    return sorted(names)
+    parsed: set[tuple[str, int, int]] = set()
+    for name in names:
+        stack, layer, head = _parse_head(name, heads)
+        if head == "*":
+            parsed |= {(stack, layer, number) for number in heads[stack, layer]}
+        else:
+            parsed.add((stack, layer, int(head)))
+    return sorted(parsed)
+
+
+def _parse_head(name: str, heads: Mapping[tuple[str, int], Sequence[int]]) -> tuple[str, int, str]:
+    """Read one name as stack, layer and head (or ``*``); refuse what the model does not have."""
+    stacks = list(dict.fromkeys(stack for stack, _ in heads))
+    match = _HEAD.fullmatch(name)
+    if match is None:
+        raise InputError(f"{name!r} is not a head; write L0H1, or L3H* for all of layer 3.")
+    if match[1] is None and len(stacks) > 1:
+        raise InputError(
+            f"{name}: the model has several stacks; write {stacks[-1]}:{name} "
+            f"({', '.join(stacks)})."
+        )
+    stack = stacks[0] if match[1] is None else match[1].lower()
+    layer = int(match[2])
+    head = match[3]
+    if stack not in stacks:
+        raise InputError(f"{name}: heads are removed from {' and '.join(stacks)} here.")
+    if (stack, layer) not in heads:
+        layers = [number for name_of_stack, number in heads if name_of_stack == stack]
+        known = ", ".join(f"L{number}" for number in layers)
+        if len(layers) > max(layers):  # none was removed
+            known = f"L0 to L{max(layers)}"
+        raise InputError(f"{name}: there is no layer {layer}; the model has {known}.")
+    numbers = heads[stack, layer]
+    if head != "*" and int(head) not in numbers:
+        known = ", ".join(f"H{number}" for number in numbers) or "none left"
+        if len(numbers) > 1 and list(numbers) == list(range(len(numbers))):
+            known = f"H0 to H{len(numbers) - 1}"
+        raise InputError(f"{name}: layer {layer} has no head {head}; it has {known}.")
+    return stack, layer, head

@@ -9,7 +9,7 @@ ratios, and asserts nothing: machines differ.
 2. bfloat16 against float32: time, and how far the rates move.
 """
 
-from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -20,20 +20,21 @@ from timing import medians, options
 import headscope
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.data.batches import buckets, collate, windows
-from headscope.data.corpus import as_corpus
+from headscope.data.batches import buckets, collate
+from headscope.data.corpus import WINDOW, as_corpus
 from headscope.data.frequencies import find_frequencies
-from headscope.data.pieces import encode_words, placed
+from headscope.data.word_pieces import encode_words, placed
 from headscope.models.run.routing import Router, routed, use_implementation
 
 
 def batches_of(loaded, corpus):
-    encoder = partial(encode_words, loaded, frequencies=find_frequencies(corpus, None, "en"))
-    return [
-        collate(batch, loaded.pad_id)
-        for window in windows(encoder(placed(corpus)))
-        for batch in buckets(window)
-    ]
+    """The corpus as batches, sorted by length within each window of sentences."""
+    frequencies = find_frequencies(corpus, None, "en")
+    encoded = encode_words(loaded, placed(corpus), frequencies=frequencies)
+    batches = []
+    while window := list(islice(encoded, WINDOW)):
+        batches += [collate(batch, loaded.pad_id) for batch in buckets(window)]
+    return batches
 
 
 def ours(loaded, batches):

@@ -30,9 +30,9 @@ def ratios(loaded, input_ids):
     layers = take_apart(loaded).layers
     curves = {}
     with torch.no_grad():
-        own = own_run(loaded, layers, input_ids)
+        model_run = own_run(loaded, layers, input_ids)
         for variant in VARIANTS:
-            states = run_variant(layers, Router(loaded.sites), own, variant)
+            states = run_variant(layers, Router(loaded.sites), model_run, variant)
             curves[variant.name] = [float(residual_ratio(hidden).mean()) for hidden in states]
     return [*curves["attention"][:3], curves["attention+skip"][12], curves["full"][12]]
 
@@ -41,7 +41,7 @@ def reference_curve(seeds, windows):
     reference = np.array(list(REFERENCE.values()))
     print_head(("weights", *REFERENCE, "of the reference"))
     print_row(("reference", *(f"{value:.3f}" for value in reference), ""))
-    found = {}
+    by_data = {}
     for seed in range(seeds):
         torch.manual_seed(seed)
         loaded = headscope.wrap(BertModel(BertConfig()))
@@ -50,12 +50,13 @@ def reference_curve(seeds, windows):
             texts["text"] = torch.from_numpy(windows.batch(windows.spread(2)))
         for data, ids in texts.items():
             values = ratios(loaded, ids)
-            found.setdefault(data, []).append(values)
+            by_data.setdefault(data, []).append(values)
             near = "within 0.05" if np.all(np.abs(values - reference) <= 0.05) else ""
             print_row((f"seed {seed}, {data}", *(f"{value:.3f}" for value in values), near))
-    for data, rows in found.items():
-        both = zip(np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1), strict=True)
-        print_row((f"mean +-std, {data}", *(f"{m:.3f} +-{std:.3f}" for m, std in both), ""))
+    for data, rows in by_data.items():
+        spread = zip(np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1), strict=True)
+        cells = [f"{mean:.3f} +-{std:.3f}" for mean, std in spread]
+        print_row((f"mean +-std, {data}", *cells, ""))
 
 
 def print_cost():
@@ -71,15 +72,24 @@ def print_cost():
                 loaded.forward(ids, torch.ones_like(ids))
 
     headscope.validate(loaded)
-    ours = lambda: headscope.depth(loaded, sequences=16, control=False)  # noqa: E731
-    a, b = medians({"ours": ours, "bare": bare}, 3).values()
-    print(f"depth {a:.2f} s, {passes} bare passes {b:.2f} s: ratio {a / b:.2f}")
+
+    def measured():
+        headscope.depth(loaded, sequences=16, control=False)
+
+    seconds = medians({"depth": measured, "bare": bare}, 3)
+    ratio = seconds["depth"] / seconds["bare"]
+    print(
+        f"depth {seconds['depth']:.2f} s, {passes} bare passes {seconds['bare']:.2f} s: "
+        f"ratio {ratio:.2f}"
+    )
 
 
 def main():
-    given = options(__doc__, "text?", seeds=8)
-    windows = given.text and pack(as_plain(given.text), headscope.load("demo"), 128)
-    reference_curve(given.seeds, windows)
+    chosen = options(__doc__, "text?", seeds=8)
+    windows = None
+    if chosen.text:
+        windows = pack(as_plain(chosen.text), headscope.load("demo"), 128)
+    reference_curve(chosen.seeds, windows)
     print_cost()
 
 

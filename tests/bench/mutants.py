@@ -47,10 +47,10 @@ additive-mask | attention.py | numbers of an additive mask are lost
 neuron-costs | shrinking/neurons.py | the dearest neurons go first
     largest=False).indices => largest=True).indices
 neuron-map | shrinking/neurons.py | what goes is not written by the rest
-    torch.linalg.solve(ridged[left][:, left], target[left]) => W[left]
-rotary-sine | models/layouts/rotary.py | rotates one half back
+    torch.linalg.solve(A_remaining, target[remaining]) => W[remaining]
+rotary-sine | models/layouts/steps.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
-pruned-bias | models/layouts/relative.py | the bias of other heads
+pruned-bias | models/layouts/steps.py | the bias of other heads
     bias[:, list(heads)] => bias[:, : len(heads)]
 gate-to-mean | models/run/intervene.py | half a gate to the mean
     z * site_gates + mean * (1 - site_gates)  # => z * site_gates + mean  #
@@ -87,7 +87,7 @@ collapse-axis | analyses/depth/measure.py | residual of the wrong mean
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
     _read(reader, loaded, 1, seed, name, judge) => _read(reader, loaded, 0, seed, name, judge)
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
-    elif words in self._first: => elif not words:
+    elif words in self._first_half: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
     z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/run.py | noise of another size
@@ -122,21 +122,21 @@ ratio-of-times | removal/times.py | times are multiplied
     spent[:, 0] / spent[:, -1] => spent[:, 0] * spent[:, -1]
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(full, 4) => "full_model": round(value, 4)
-alike-models | reports/compare.py | models differ by nature
-    if not models and (what == "model" or name in => if not models and (name in
-drop-percent | reports/rules.py | a share of the new value
-    abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
-worse-or-better | reports/compare.py | old and new are swapped
-    mine.better * (mine.value - other.value) => mine.better * (other.value - mine.value)
-limit-of-loss | reports/limits.py | a limit of a loss is upside down
-    bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
-interference-random | reports/claims/routing_claims.py | no random weights
-"random", control.over_random, ** => "random", stored.difference, **
-at-least-mean | reports/claims/rule.py | the mean, not its interval
+alike-models | reports/conditions.py | models differ by nature
+    is_of_model = kind == "model" or name in => is_of_model = name in
+drop-percent | reports/bounds.py | a share of 1, not of the old value
+    allowed *= abs(old or 0.0) / 100 => allowed *= 1.0 / 100
+worse-or-better | reports/changes.py | old and new are swapped
+    row.better * (row.value - new_row.value) => row.better * (new_row.value - row.value)
+limit-of-loss | reports/limit_kinds.py | a limit of a loss is upside down
+    row.better * (_value(row) - least) < 0 => _value(row) - least < 0
+interference-random | reports/claims/interference.py | no random weights
+"random", random.over_random, text => "random", linear.stored.difference, text
+at-least-mean | reports/claims/intervals.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
-roles-tail | reports/claims/head_claims.py | p of doing worse
-    random >= value - ROUNDING => random <= value + ROUNDING
-low-rank-none | reports/claims/matrix_claims.py | open counts as low rank
+roles-tail | reports/claims/labelled_heads.py | p of doing worse
+    random >= labelled_score - ROUNDING => random <= labelled_score + ROUNDING
+low-rank-none | reports/claims/low_rank.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """
 

@@ -26,18 +26,18 @@ def main(sentences):
     loaded = headscope.load("demo")
     rounds = 5
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
-    given = Context.of_task(loaded, task, roles={}, use_labels=False, largest=54, seed=0)
-    methods = {name: partial(choose, name, given) for name in METHODS}
-    times = medians({"forward + backward": partial(user_loop, given), **methods}, rounds)
+    context = Context.of_task(loaded, task, roles={}, largest=54, seed=0)
+    methods = {name: partial(choose, name, context) for name in METHODS}
+    times = medians({"forward + backward": partial(user_loop, context), **methods}, rounds)
     print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {rounds} rounds")
     for name, seconds in times.items():
         print(f"{name:20s} {seconds:7.2f} s  {seconds / times['forward + backward']:5.2f} x")
 
 
-def user_loop(given):
+def user_loop(context):
     """Differentiate the pooled states once by the input embeddings' output, as any script would."""
-    loaded = given.calibration.loaded
-    task = given.calibration.task
+    loaded = context.calibration.loaded
+    task = context.calibration.task
     with use_implementation(loaded.network, "eager"):
         for batch in task.batches(loaded):
             x = loaded.model.get_input_embeddings()(batch.input_ids).detach().requires_grad_(True)
@@ -57,10 +57,10 @@ class Labelled:
         return self.inner.batches(labels=False)
 
 
-def choose(name, given):
+def choose(name, context):
     """Run one method without what it remembers."""
-    calibration = Labelled(given.calibration) if "importance" in name else given.calibration
-    rank(name, dataclasses.replace(given, memo={}, calibration=calibration)).remove(54)
+    calibration = Labelled(context.calibration) if "importance" in name else context.calibration
+    rank(name, dataclasses.replace(context, memo={}, calibration=calibration)).remove(54)
 
 
 if __name__ == "__main__":

@@ -45,18 +45,18 @@ def heavy_tails(rng, pairs):
 
 def interrupted(rng, pairs):
     """One run in ten of either model takes 1.8 times as long."""
-    longer = np.log(1.8) * (rng.random((2, pairs)) < 0.1)
+    longer = np.where(rng.random((2, pairs)) < 0.1, np.log(1.8), 0.0)
     return quiet(rng, pairs) + longer[0] - longer[1]
 
 
-def remembers(kept):
+def remembers(share):
     """Make a machine whose pairs resemble the ones before: a first-order autoregression."""
 
     def draw(rng, pairs):
         steps = rng.normal(size=pairs)
         values = steps.copy()
         for i in range(1, pairs):
-            values[i] = kept * values[i - 1] + np.sqrt(1 - kept**2) * steps[i]
+            values[i] = share * values[i - 1] + np.sqrt(1 - share**2) * steps[i]
         return NOISE * values
 
     return draw
@@ -81,8 +81,10 @@ def drifts(rng, pairs):
 def competitor(rng, pairs):
     """Another program changes the ratio by 8% during 30% of the run; the truth is without it."""
     first, last = 0.7 * rng.random() * pairs + np.array([0, 0.3 * pairs])
-    place = np.arange(pairs)
-    return 0.08 * rng.choice([-1, 1]) * ((first <= place) & (place < last)) + quiet(rng, pairs)
+    position = np.arange(pairs)
+    return 0.08 * rng.choice([-1, 1]) * ((first <= position) & (position < last)) + quiet(
+        rng, pairs
+    )
 
 
 MACHINES = (
@@ -112,8 +114,8 @@ class Errors(NamedTuple):
 def errors(machine: Machine, pairs: int, runs: int, seed: int = 0) -> Errors:
     """Draw runs of one machine, and count."""
     rng = np.random.default_rng(seed)
-    found = [median_interval(np.exp(machine.draw(rng, pairs))) for _ in range(runs)]
-    known = [estimate.interval for estimate in found if estimate.interval is not None]
+    estimates = [median_interval(np.exp(machine.draw(rng, pairs))) for _ in range(runs)]
+    known = [estimate.interval for estimate in estimates if estimate.interval is not None]
     low, high = np.array(known).reshape(-1, 2).T
     if not len(known):
         return Errors(0.0, 0.0, np.inf, 0.0)
@@ -123,11 +125,11 @@ def errors(machine: Machine, pairs: int, runs: int, seed: int = 0) -> Errors:
 
 def main():
     """Print the table."""
-    given = options(__doc__, pairs=[FEWEST, 2 * FEWEST, 4 * FEWEST], runs=10_000)
-    pairs = given.pairs
+    arguments = options(__doc__, pairs=[FEWEST, 2 * FEWEST, 4 * FEWEST], runs=10_000)
+    pairs = arguments.pairs
     print_head(["machine", *(f"{n} pairs: above, below, half of the width" for n in pairs)])
     for machine in MACHINES:
-        cells = [errors(machine, n, given.runs) for n in pairs]
+        cells = [errors(machine, n, arguments.runs) for n in pairs]
         shown = [f"{e.above:.1%}, {e.below:.1%}, {e.half_width:.1%}" for e in cells]
         print_row([machine.name, *shown])
 

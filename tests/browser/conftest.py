@@ -28,11 +28,10 @@ def small(demo):
     """A report of the demo model: most of its sections, little of each."""
     settings = {
         "classify": {"limit": 64, "control": False, "ablate": False, "prefix_matching": False},
-        "attribute": {"resamples": 0},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 24, "sequences": 4, "control": False},
         "flow": {"limit": 16, "control": False},
-        "prune": {"methods": ["magnitude", "random"], "repairs": ["none"], "ablation": False},
+        "prune": {"methods": ["magnitude", "random"], "repairs": ["none"]},
     }
     settings["prune"] |= {"fractions": [0.5], "draws": 5, "limit": 8, "calibration_limit": 8}
     skipped = ["depth", "transfer", "linear", "symmetric", "insights"]

@@ -10,7 +10,7 @@ from hostile import HOSTILE
 
 from headscope.core.serialise import to_dict
 from headscope.reports.compare import side_by_side
-from headscope.reports.compare_view import compare_html
+from headscope.reports.compare_page import compare_html
 from headscope.reports.page import report_html
 from headscope.reports.reading import Results
 from headscope.reports.result import Insight, InsightsResult

@@ -164,9 +164,9 @@ def test_what_is_shown_is_marked_until_it_belongs_to_what_is_typed(show):
     page.fill("#text-a", "Snow fell.")  # the first question is still open
     held.pop().continue_()
     expect(page.locator("#links")).to_contain_text("rain")  # an answer, but to the older text
-    for part in ("#answers", ".desk"):
-        expect(page.locator(part)).to_have_attribute("aria-busy", "true")
-        expect(page.locator(part)).to_have_class(re.compile("stale"))
+    for selector in ("#answers", ".desk"):
+        expect(page.locator(selector)).to_have_attribute("aria-busy", "true")
+        expect(page.locator(selector)).to_have_class(re.compile("stale"))
     while not held:
         page.wait_for_timeout(20)
     held.pop().continue_()

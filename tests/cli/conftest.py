@@ -52,7 +52,6 @@ control = false
 sentences = 3
 [prune]
 fraction = [0.5]
-ablation = false
 repair = ["none"]
 limit = 8
 calibration_limit = 8

@@ -35,8 +35,8 @@ def config(name: str = "config.json", **changes: Any) -> Damage:
     def damage(folder: Path) -> None:
         values = {**json.loads((folder / name).read_text()), **changes}
         gone = {key for key, value in changes.items() if value is None}
-        kept = {key: value for key, value in values.items() if key not in gone}
-        (folder / name).write_text(json.dumps(kept))
+        remaining = {key: value for key, value in values.items() if key not in gone}
+        (folder / name).write_text(json.dumps(remaining))
 
     return damage
 
@@ -230,8 +230,8 @@ def test_a_manifest_that_lies(case, run, compact, tmp_path):
 def test_folders_whose_config_names_the_heads(older, run, compact, tmp_path):
     folder = shutil.copytree(compact, tmp_path / "copy")
     older(folder)
-    found = run("validate", folder, "--format", "json").json["provenance"]["model"]
-    assert found["removed_heads"] == [list(place) for place in REMOVED]
+    described = run("validate", folder, "--format", "json").json["provenance"]["model"]
+    assert described["removed_heads"] == [list(head) for head in REMOVED]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,8 @@ def test_a_treebank_is_no_text_nor_is_nothing(command, option, run, model, tmp_p
     """Whatever the file is called; but prune and shrink read one that is named as it is."""
     bank = f"# text = cat mat\n{ROOT}\n{row(2, 'mat', 1)}\n\n"
     out = tmp_path / "out"
-    for name in ("bank.txt", *(["bank.conllu"] if command not in ("prune", "shrink") else [])):
+    names = ["bank.txt"] if command in ("prune", "shrink") else ["bank.txt", "bank.conllu"]
+    for name in names:
         path = tmp_path / name
         path.write_text(bank * 3)
         mend = "as treebank in place of text" if name == "bank.conllu" else "name the file .conllu"

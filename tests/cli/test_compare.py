@@ -30,15 +30,16 @@ def second(first: Path, tmp_path: Path) -> Path:
     """A copy that says it is of another model, and whose cosine is known."""
     folder = Path(shutil.copytree(first, tmp_path / "b"))
     for path in folder.glob("*.json"):
-        if (found := read(path)).get("provenance"):
-            write(path, changed(found, "provenance", "model", "id", to="org/other"))
+        document = read(path)
+        if document.get("provenance"):
+            write(path, changed(document, "provenance", "model", "id", to="org/other"))
     cosine = {"value": 0.25, "low": 0.125, "high": 0.375}
     plant(folder, "symmetric", "whole", "symmetric", "cosine", to=cosine)
     return folder
 
 
-def row_of(found: Any, what: str) -> Any:
-    (row,) = [row for row in found["rows"] if row["what"] == what]
+def row_of(comparison: Any, name: str) -> Any:
+    (row,) = [row for row in comparison["rows"] if row["what"] == name]
     return row
 
 
@@ -50,35 +51,38 @@ def test_numbers_stand_side_by_side_in_every_format(first, second, run, tmp_path
     assert "schema, data, seeds and settings are the same" in human.flat
     text = "0.250 [0.125, 0.375]"
     assert text in human.stdout
-    found = read(out / "compare.json")
-    mine, other = row_of(found, COSINE)["cells"]
-    assert other["number"] == {"value": 0.25, "low": 0.125, "high": 0.375}
-    assert (other["text"], other["control"]) == (text, mine["control"])
-    assert mine["number"] == read(first / "symmetric.json")["whole"]["symmetric"]["cosine"]
+
+    first_cell, second_cell = row_of(read(out / "compare.json"), COSINE)["cells"]
+    assert second_cell["number"] == {"value": 0.25, "low": 0.125, "high": 0.375}
+    assert (second_cell["text"], second_cell["control"]) == (text, first_cell["control"])
+    assert first_cell["number"] == read(first / "symmetric.json")["whole"]["symmetric"]["cosine"]
+
     rows = read_rows((out / "compare.csv").read_text())
     (line,) = [row for row in rows if row["what"] == COSINE and row["report"] == "B"]
-    assert [line[name] for name in ("model", "value", "low", "high")] == [
-        "org/other",
-        "0.25",
-        "0.125",
-        "0.375",
-    ]
+    assert line["model"] == "org/other"
+    assert (line["value"], line["low"], line["high"]) == ("0.25", "0.125", "0.375")
     assert f"| symmetric | {COSINE} | " in (out / "compare.md").read_text()
     assert f"<td>{text}<br>" in (out / "compare.html").read_text()
     for format in ("json", "csv", "md", "html"):
         printed = run("compare", first, second, "--format", format).stdout
         assert printed == (out / f"compare.{format}").read_text()
-    # Every section has its rows: those of its view, in the order of a report.
-    results = read_results(first)
-    assert [(r["section"], r["what"], r["cells"][0]["text"]) for r in found["rows"]] == [
-        (name, row.what, row.text)
-        for name, result in results.sections.items()
-        for row in (*view_of(name).compared(result), *view_of(name).key_numbers(result))
-    ]
-    assert {row["section"] for row in found["rows"]} == set(SECTIONS) - {"validate", "transfer"}
-    known = [cell["number"] for row in found["rows"] for cell in row["cells"]]
-    assert sum(number["low"] is not None for number in known) >= 10
-    assert all(n["low"] <= n["value"] <= n["high"] for n in known if n["low"] is not None)
+
+
+def test_every_section_has_the_rows_of_its_view_in_the_order_of_a_report(first, second, run):
+    comparison = run("compare", first, second, "--format", "json").json
+    expected: list[tuple[str, str, str]] = []
+    for section, result in read_results(first).sections.items():
+        view = view_of(section)
+        numbers = [*view.compared(result), *view.key_numbers(result)]
+        expected += [(section, number.what, number.text) for number in numbers]
+    rows = comparison["rows"]
+    assert [(row["section"], row["what"], row["cells"][0]["text"]) for row in rows] == expected
+    assert {row["section"] for row in rows} == set(SECTIONS) - {"validate", "transfer"}
+
+    numbers = [row["cells"][0]["number"] for row in rows]
+    known = [number for number in numbers if number["low"] is not None]
+    assert len(known) >= 5
+    assert all(number["low"] <= number["value"] <= number["high"] for number in known)
 
 
 def test_roles_verdicts_and_what_one_lacks(first, second, run):
@@ -86,16 +90,20 @@ def test_roles_verdicts_and_what_one_lacks(first, second, run):
     plant(second, "classify", "heads", 1, "roles", to=["self", "special"])
     plant(second, "insights", "insights", 1, "verdict", to="holds")
     (second / "depth.json").unlink()
-    found = run("compare", first, second, "--format", "json").json
+    comparison = run("compare", first, second, "--format", "json").json
     heads = read(second / "classify.json")["heads"]
-    n = sum("self" in head["roles"] for head in heads)
-    cell = row_of(found, "self heads")["cells"][1]
-    assert (cell["number"]["value"], cell["text"]) == (n, f"{n} of 8 ({n / 8:.0%})")
-    assert [cell["text"] for cell in row_of(found, "7. collapse")["cells"]] == ["mixed", "holds"]
-    assert [report["missing"] for report in found["reports"]] == [[], ["depth"]]
-    cells = [row["cells"] for row in found["rows"] if row["section"] == "depth"]
-    assert cells
-    assert all(mine is not None and other is None for mine, other in cells)
+    n_self = len([head for head in heads if "self" in head["roles"]])
+    cell = row_of(comparison, "self heads")["cells"][1]
+    assert cell["number"]["value"] == n_self
+    assert cell["text"] == f"{n_self} of 8 ({n_self / 8:.0%})"
+    collapse = row_of(comparison, "7. collapse")
+    assert [cell["text"] for cell in collapse["cells"]] == ["mixed", "holds"]
+    assert [report["missing"] for report in comparison["reports"]] == [[], ["depth"]]
+    depth = [row["cells"] for row in comparison["rows"] if row["section"] == "depth"]
+    assert depth
+    for first_cell, second_cell in depth:
+        assert first_cell is not None
+        assert second_cell is None
 
 
 def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_path):
@@ -114,15 +122,15 @@ def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_pat
 
 
 def test_a_file_whose_parts_do_not_fit_together(first, second, run):
-    for name, place, value in (
+    for name, path, value in (
         ("spectrum", ("controls",), {}),
         ("prune", ("curves", 0, "points", 2, "value"), [1.0, 2.0, 3.0]),
     ):
-        path = second / f"{name}.json"
-        whole = path.read_bytes()
-        plant(second, name, *place, to=value)
+        file = second / f"{name}.json"
+        intact = file.read_bytes()
+        plant(second, name, *path, to=value)
         refused(run("compare", first, second), f"({name}) is damaged")
-        path.write_bytes(whole)
+        file.write_bytes(intact)
 
 
 def test_strings_of_reports_are_inert(first, second, run, tmp_path):
@@ -137,7 +145,8 @@ def test_strings_of_reports_are_inert(first, second, run, tmp_path):
     assert human.code == 0
     assert "\x1b[31m" not in human.stdout
     assert "\u202e" not in human.stdout
-    page, note = ((out / f"compare.{kind}").read_text() for kind in ("html", "md"))
+    page = (out / "compare.html").read_text()
+    note = (out / "compare.md").read_text()
     assert page.count("<script") == 2  # the data, and the page's own
     assert "&lt;script&gt;" in page
     assert "default-src 'none'" in page
@@ -154,9 +163,9 @@ def new(first: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def old(first: Path, tmp_path: Path) -> Path:
     """A copy with a role that the new results do not have."""
-    found = Path(shutil.copytree(first, tmp_path / "old"))
-    plant(found, "classify", "heads", 5, "roles", to=["self"])
-    return found
+    folder = Path(shutil.copytree(first, tmp_path / "old"))
+    plant(folder, "classify", "heads", 5, "roles", to=["self"])
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -168,18 +177,21 @@ def test_equal_results_print_nothing(format, rules, first, new, run):
     assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
 
 
-def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
+def test_rules_that_fire_exit_with_3(old, new, run, tmp_path):
     outcome = run("diff", old, new, "--fail-on", "role-lost", "--fail-on", "metric-drop=0.05")
     assert outcome.code == 3
     assert outcome.stderr == "headscope: role-lost: 1 head lost a role: L1H1 (-self)\n"
     assert "role-lost" in outcome.stdout
-    other = run("diff", new, old, "--fail-on", "role-lost")
-    assert (other.code, other.stderr) == (0, "")
+    gained = run("diff", new, old, "--fail-on", "role-lost")
+    assert (gained.code, gained.stderr) == (0, "")
     path = tmp_path / "diff.toml"
     path.write_text('[diff]\nfail_on = ["role-lost"]\nformat = "md"\n')
     outcome = run("diff", old, new, "--config", path)
     assert outcome.code == 3
     assert outcome.stdout.startswith("### What changed")
+
+
+def test_the_reasons_of_all_rules_that_fired_are_printed(first, new, run):
     plant(new, "prune", "baseline", "value", "value", to=0.2)
     plant(new, "depth", "validation", "passed", to=False)
     outcome = run("diff", first, new, "--fail-on", "metric-drop=0.05,validation", "--quiet")
@@ -187,12 +199,18 @@ def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
     assert "metric-drop=0.05: worse: unpruned model cosine 1 -> 0.2" in outcome.stderr
     assert "validation: " in outcome.stderr
     assert "depth: validation FAILED" in outcome.stderr
-    # It fires even where nothing differs; and a rule without anything to look at is noticed.
+
+
+def test_a_rule_on_equal_results_fires_where_they_are_not_valid(new, run):
     plant(new, "rank", "validation", "passed", to=None)
     rank = new / "rank.json"
     outcome = run("diff", rank, rank, "--fail-on", "validation")
     assert outcome.code == 3
     assert "rank: not validated" in outcome.stderr
+
+
+def test_a_rule_without_anything_to_compare_is_named_and_does_not_fire(new, run):
+    rank = new / "rank.json"
     outcome = run("diff", rank, rank, "--fail-on", "role-changed")
     assert (outcome.code, outcome.stdout) == (0, "")
     assert "role-changed had nothing to compare" in outcome.stderr
@@ -222,15 +240,15 @@ def test_rules_are_held_against_every_report_after_the_first(first, old, new, ru
     ],
 )
 def test_known_failures(arguments, words, first, run, tmp_path):
-    given = [item.format(dir=first) for item in arguments]
-    refused(run("diff", *given, "-o", tmp_path / "out"), words)
+    words_of_command = [item.format(dir=first) for item in arguments]
+    refused(run("diff", *words_of_command, "-o", tmp_path / "out"), words)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("format", ["human", "md"])
 def test_hostile_strings_do_nothing(format, first, new, run):
-    for place in (("provenance", "model", "id"), ("provenance", "dtype"), ("heads", 0, "primary")):
-        plant(new, "classify", *place, to=HOSTILE)
+    for path in (("provenance", "model", "id"), ("provenance", "dtype"), ("heads", 0, "primary")):
+        plant(new, "classify", *path, to=HOSTILE)
     plant(new, "classify", "heads", 1, "roles", to=[HOSTILE, "self"])
     plant(new, "classify", "provenance", "model", "weights_sha256", to=HOSTILE)
     plant(new, "insights", "insights", 0, "verdict", to=HOSTILE)

@@ -22,18 +22,18 @@ from processes import Run, cold
 from result_files import changed, read, write
 
 from headscope import __version__
-from headscope.cli.app import COMMANDS, app
+from headscope.cli.app import app, click_command
 from headscope.cli.settings import options_by_command
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.list import KINDS, entries_of
-from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.schemas import COMMANDS as WITH_SCHEMA
 from headscope.show.view import view_of
 
 PAINTS = True
 ROOT = Path(__file__).parents[2]
 GROUP = typer.main.get_command(app)
 OPTIONS = options_by_command(typer.Context(GROUP))
+WITH_SCHEMA = [row.name for row in COMMANDS.values() if row.result_class]
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ ROWS = {
     "prune": Row(
         {
             **{"method": ["magnitude"], "repair": ["none"], "fraction": [0.5], "limit": 8},
-            **{"calibration_limit": 8, "no_roles": True},
+            **{"calibration_limit": 8},
         },
         "curves.csv",
-        "scores.csv ablation.csv kept_alone.csv",
-        "curves scores ablation",
+        "scores.csv",
+        "curves scores",
     ),
     "insights": Row(
         {"skip": "classify,spectrum,depth,flow,transfer,linear,symmetric"}, "insights.csv"
@@ -176,19 +176,19 @@ def _toml(value: Any) -> str:
 @each
 def test_json_is_strict_complete_and_reads_back(name, outcome, model):
     data = outcome(name).ended.json
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     result = from_dict(kind, data)
     assert strict_json(to_json(result)) == data
     assert from_dict(kind, to_dict(result)) == result
     assert data["schema"] == 2
-    found = data["provenance"]
-    assert {"headscope", "torch", "transformers", "command", "created", "seed"} <= set(found)
-    assert found["command"].startswith(f"headscope {name} ")
-    assert found["device"].partition(":")[0] in ("cpu", "cuda")
-    assert found["dtype"] == ("float64" if name == "depth" else "float32")
-    assert found["model"]["id"] == str(model)
-    assert (found["model"]["n_layers"], found["model"]["n_heads"]) == (2, 4)
-    assert re.fullmatch("[0-9a-f]{64}", found["model"]["weights_sha256"])
+    provenance = data["provenance"]
+    assert {"headscope", "torch", "transformers", "command", "created", "seed"} <= set(provenance)
+    assert provenance["command"].startswith(f"headscope {name} ")
+    assert provenance["device"].partition(":")[0] in ("cpu", "cuda")
+    assert provenance["dtype"] == ("float64" if name == "depth" else "float32")
+    assert provenance["model"]["id"] == str(model)
+    assert (provenance["model"]["n_layers"], provenance["model"]["n_heads"]) == (2, 4)
+    assert re.fullmatch("[0-9a-f]{64}", provenance["model"]["weights_sha256"])
     if name != "validate":
         assert data["validation"]["passed"] is True
     if "heads" in data and isinstance(data["heads"], list):
@@ -208,9 +208,9 @@ def test_a_second_run_from_a_file_is_for_people_and_replaces_the_folder(
     name, outcome, run, model, unpainted
 ):
     """All options come from a file whose format a flag overrules; what is not ours stays."""
-    kept = outcome(name)
+    first_run = outcome(name)
     row = ROWS[name]
-    path = kept.folder.parent.parent / "own.toml"
+    path = first_run.folder.parent.parent / "own.toml"
     lines = [f"{key} = {_toml(value)}" for key, value in row.options.items()]
     path.write_text("\n".join([f"[{name}]", f"model = '{model}'", 'format = "json"', *lines]))
     words = [name, "--config", path, "--format", "human", "--quiet"]
@@ -218,25 +218,25 @@ def test_a_second_run_from_a_file_is_for_people_and_replaces_the_folder(
     words += ["--resume"] if "resume" in OPTIONS[name] else []
     before = {}
     if "output" in OPTIONS[name]:
-        before = kept.content()
-        assert {path.name for path in kept.folder.iterdir()} == row.names(name)
-        assert (kept.folder / f"{name}.json").read_text() == kept.ended.stdout
-        for file in kept.folder.iterdir():
+        before = first_run.content()
+        assert {path.name for path in first_run.folder.iterdir()} == row.names(name)
+        assert (first_run.folder / f"{name}.json").read_text() == first_run.ended.stdout
+        for file in first_run.folder.iterdir():
             start = {".png": b"\x89PNG", ".svg": b"<?xml"}.get(file.suffix, b"")
             assert file.read_bytes().startswith(start)
-        (kept.folder / "notes.txt").write_text("mine")
-        words += [f"-o{kept.folder}", *_figures(name)]
+        (first_run.folder / "notes.txt").write_text("mine")
+        words += [f"-o{first_run.folder}", *_figures(name)]
     again = run(*words)
     assert (again.code, again.stderr) == (0, "")
     fits(again.stdout)
     assert not re.search(r"\bnan\b", again.stdout)
     assert name != "validate" or "PASSED" in again.flat
     if before:
-        after = kept.content()
+        after = first_run.content()
         assert after.pop("notes.txt") == "mine"
-        (kept.folder / "notes.txt").unlink()
+        (first_run.folder / "notes.txt").unlink()
         assert after == before
-        assert {path.name for path in kept.folder.iterdir()} == row.names(name)
+        assert {path.name for path in first_run.folder.iterdir()} == row.names(name)
 
 
 @each
@@ -271,16 +271,18 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 
 def test_every_command_has_a_row():
-    assert {*ROWS, *OTHERS} == {*COMMANDS, "config"}
+    assert {*ROWS, *OTHERS} == {*COMMANDS}
     assert set(ROWS) == set(SECTIONS)
 
 
 @pytest.fixture(scope="module")
-def others(
+def result_files(
     outcome: Callable[[str], Kept], model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
     """The words of commands that read results of others."""
-    old, new = (tmp_path_factory.mktemp("results") / name for name in ("old", "new"))
+    folder = tmp_path_factory.mktemp("results")
+    old = folder / "old"
+    new = folder / "new"
     shutil.copytree(outcome("rank").folder, old)
     shutil.copytree(old, new)
     data = read(old / "rank.json")
@@ -292,7 +294,7 @@ def others(
 def test_the_root(run):
     shown = run("--help")
     assert (shown.code, shown.stderr) == (0, "")
-    assert all(re.search(rf"^│ {name} ", shown.stdout, re.M) for name in (*COMMANDS, "config"))
+    assert all(re.search(rf"^│ {name} ", shown.stdout, re.M) for name in COMMANDS)
     assert "headscope classify demo" in shown.stdout
     assert run("--version") == Ended(0, f"headscope {__version__}\n", "")
     nothing = run()
@@ -302,18 +304,18 @@ def test_the_root(run):
 
 
 @pytest.mark.parametrize("name", ["diff", "list"])
-def test_every_format_of_commands_that_measure_nothing(name, others, run, tmp_path):
+def test_every_format_of_commands_that_measure_nothing(name, result_files, run, tmp_path):
     """The format of a file is overruled; test_compare.py has those of compare."""
-    words = [name, *others[name]]
+    words = [name, *result_files[name]]
     out = tmp_path / "out"
     words += ["-o", str(out)] if name == "diff" else []
     human = run(*words)
     assert (human.code, human.stderr) == (0, "")
     lines = human.stdout.splitlines()  # those with paths are as long as they are
-    paths = (*others["diff"], str(out))
+    paths = (*result_files["diff"], str(out))
     fits("\n".join(line for line in lines if not any(path in line for path in paths)))
     (tmp_path / "own.toml").write_text(f'[{name}]\nformat = "human"\n')
-    for form in map(str, OPTIONS[name]["format"].kind):
+    for form in OPTIONS[name]["format"].choices:
         shown = run(*words, "--format", form, "--config", tmp_path / "own.toml")
         assert (shown.code, shown.stderr) == (0, ""), form
         if form == "json":
@@ -330,7 +332,7 @@ def options_in(shown: str) -> set[str]:
     return {name.removeprefix("--") for row in rows for name in row.split(",")[:1]} - {"help"}
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monkeypatch):
     monkeypatch.chdir(ROOT)  # where the config files are that examples name
     for variable in ("COLUMNS", "TERMINAL_WIDTH"):
@@ -341,7 +343,8 @@ def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monke
     fits(short.stdout)
     assert len(short.stdout.splitlines()) <= 60
     assert "Example" in short.stdout
-    assert f"headscope {name} {'demo' if name in ROWS else ''}" in short.flat
+    example = f"headscope {name} demo" if name in ROWS else f"headscope {name}"
+    assert example in short.flat
     if name == "config":
         return
     _, _, examples = re.sub(r"\x1b\[[\d;]*m", "", short.stdout).rpartition("╯\n")
@@ -352,24 +355,24 @@ def test_the_help_fits_a_screen_and_its_examples_are_understood(name, run, monke
         assert not set(bare) & set("<>|&;()$`*?[]#~!{}"), f"a shell reads more than words: {line}"
         _, command, *rest = shlex.split(line)
         assert command == name
-        GROUP.commands[name].make_context(name, rest, parent=typer.Context(GROUP))
-    every = {"config"} | {
-        (flag.marker.flags or (f"--{key.replace('_', '-')}",))[0].removeprefix("--")
-        for key, flag in GROUP.commands[name].callback.flags.items()
-        if not flag.marker.argument
+        click_command(name).make_context(name, rest, parent=typer.Context(GROUP))
+    all_options = {
+        param.opts[0].removeprefix("--")
+        for param in click_command(name).params
+        if param.opts[0].startswith("--")
     }
     shown = options_in(short.stdout)
     assert len(shown) <= 10
-    assert shown <= options_in(run(name, "--help-all").stdout) == every
-    left = f"--help-all shows {len(every - shown)} more options"
-    assert shown == every or left in " ".join(short.stdout.replace("│", "").split())
+    assert shown <= options_in(run(name, "--help-all").stdout) == all_options
+    hint = f"--help-all shows {len(all_options - shown)} more options"
+    assert shown == all_options or hint in " ".join(short.stdout.replace("│", "").split())
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "config"])
-def test_slips(name, others, model, run, tmp_path):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_slips(name, result_files, model, run, tmp_path):
     out = tmp_path / "out"
     options = OPTIONS.get(name, {})
-    words = [name, *(others[name] if name in OTHERS else [model, *ROWS[name].flags()])]
+    words = [name, *(result_files[name] if name in OTHERS else [model, *ROWS[name].flags()])]
     if "output" in options:
         words += ["-o", out]
     refused(run(*words, "--nope"), "--nope", code=2)
@@ -396,28 +399,28 @@ def test_slips(name, others, model, run, tmp_path):
 
 @pytest.mark.parametrize("words", [("--help",), ("config", "show"), ("validate", "{model}")])
 def test_nobody_reads_the_output_or_there_is_no_room_for_it(words, model):
-    given = [word.format(model=model) for word in words]
+    arguments = [word.format(model=model) for word in words]
     reading, writing = os.pipe()
     os.close(reading)
-    ended = Run(*given, stdout=writing).end()
+    ended = Run(*arguments, stdout=writing).end()
     os.close(writing)
     assert (ended.code, ended.stderr) == (141, "")
     if Path("/dev/full").exists():
         with open("/dev/full", "w") as full:
-            ended = Run(*given, stdout=full.fileno()).end()
+            ended = Run(*arguments, stdout=full.fileno()).end()
         assert (ended.code, ended.stderr.count("\n")) == (1, 1)
         assert "No space left on device" in ended.stderr
 
 
-def test_help_and_what_reads_results_import_nothing_heavy(others):
-    helps = [(name, "--help") for name in (*COMMANDS, "config")]
+def test_help_and_what_reads_results_import_nothing_heavy(result_files):
+    helps = [(name, "--help") for name in COMMANDS]
     light = [("--version",), ("--help",), ("config", "show", "--help"), ("spectrum", "-h")]
-    found = cold(*light, *helps, ("config", "show"), ("diff", *others["diff"]))
-    for ended in found:
+    started = cold(*light, *helps, ("config", "show"), ("diff", *result_files["diff"]))
+    for ended in started:
         assert (ended.code, ended.stderr) == (0, ""), ended
         assert (ended.heavy, ended.sockets) == ([], []), ended
         assert ended.stdout
-    assert "ov stable" in found[-1].stdout
+    assert "ov stable" in started[-1].stdout
 
 
 def test_the_commands_with_a_schema_are_those_that_print_json(run):
@@ -427,12 +430,14 @@ def test_the_commands_with_a_schema_are_those_that_print_json(run):
 
 
 @pytest.mark.parametrize("name", WITH_SCHEMA)
-def test_every_command_writes_what_its_schema_says(name, outcome, others, run, tmp_path, unpainted):
+def test_every_command_writes_what_its_schema_says(
+    name, outcome, result_files, run, tmp_path, unpainted
+):
     if name in ROWS:
         document = outcome(name).ended.json
     else:
         folder = ("-o", tmp_path / "out") if "output" in OPTIONS[name] else ()
-        document = run(name, *others[name], *folder, "--format", "json").json
+        document = run(name, *result_files[name], *folder, "--format", "json").json
     schema = run("schema", name).json
     check = jsonschema.Draft202012Validator(schema)
     assert check.is_valid(document)
@@ -441,8 +446,8 @@ def test_every_command_writes_what_its_schema_says(name, outcome, others, run, t
     assert len(missing) == len(kind["required"])
     spoilt = {
         field: "by hand"
-        for field, what in kind["properties"].items()
-        if what.get("type") in ("object", "array") and document.get(field)
+        for field, field_schema in kind["properties"].items()
+        if field_schema.get("type") in ("object", "array") and document.get(field)
     }
     wrong = check.iter_errors({**document, **spoilt})
     assert {error.path[0] for error in wrong} == {*spoilt}

@@ -55,6 +55,6 @@ def test_padded_queries_without_a_key_in_their_window_warn_of_nothing(tmp_path, 
     assert (outcome.code, outcome.stderr) == (0, "")
     assert "no key" not in outcome.stdout
     refused(run("rank", folder), "rotates queries and keys by their positions")
-    others = "classify,spectrum,depth,flow,transfer,linear,symmetric"
-    claims = run("insights", folder, "--skip", others)
+    sections = "classify,spectrum,depth,flow,transfer,linear,symmetric"
+    claims = run("insights", folder, "--skip", sections)
     assert "Warning: rank is left out" in claims.flat

@@ -30,9 +30,9 @@ def rewrite(folder: Path) -> int:
 
 
 def refill(folder: Path) -> int:
-    with replace_folder(folder) as made:
+    with replace_folder(folder) as new_folder:
         for name, data in NEW.items():
-            (made / name).write_bytes(data)
+            (new_folder / name).write_bytes(data)
     return 0
 
 
@@ -51,8 +51,8 @@ def test_killed_before_every_change_of_a_file(tmp_path):
         ended = Run(before=die_before(folder, number), body=lambda f=folder: rewrite(f)).end()
         if ended.code == 0:
             break
-        found = shown(folder)
-        assert found in (OLD, NEW) or "result.json" not in found
+        shown_files = shown(folder)
+        assert shown_files in (OLD, NEW) or "result.json" not in shown_files
         old = folder / "result.json"
         assert (old if old.exists() else before_of(old)).read_bytes() in (b"old", b"new")
         assert rewrite(folder) == 0

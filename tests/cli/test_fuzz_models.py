@@ -54,7 +54,7 @@ def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened_with(path: Path, data: bytes) -> None:
     """Open a folder of which one file holds something else, measure a little, and mend it again."""
-    whole = path.read_bytes()
+    content = path.read_bytes()
     said = ""
     path.write_bytes(data)
     folder = path.parent if path.parent.name != "1_Pooling" else path.parents[1]
@@ -63,7 +63,7 @@ def opened_with(path: Path, data: bytes) -> None:
     except HeadscopeError as error:
         said = str(error)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)
     assert "\n" not in said.strip()
 
 
@@ -105,15 +105,15 @@ def test_bytes_of_files(folders, data, name):
 def test_headers_of_weights(folders, data):
     """Offsets, shapes and types that no tensor has, in a header of any length."""
     path = folders / "model" / "model.safetensors"
-    whole = path.read_bytes()
-    size = struct.unpack("<Q", whole[:8])[0]
-    header = json.loads(whole[8 : 8 + size])
-    rest = whole[8 + size :]
+    content = path.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    rest = content[8 + size :]
     if data.draw(st.booleans()):
         name = data.draw(st.sampled_from(sorted(header)))
-        part = data.draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
+        field = data.draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
         values = [[], [0], [2**62], [-1], [2**63, 2**63], [1e30], "F64", "BOOL", "X", None, [5, 1]]
-        header[name][part] = data.draw(st.sampled_from(values))
+        header[name][field] = data.draw(st.sampled_from(values))
     else:
         header = data.draw(changed_values(header))
     text = json.dumps(header).encode()

@@ -63,11 +63,11 @@ def read(call: Callable[[], Any]) -> Any:
     return None
 
 
-def spoilt(data: st.DataObject, whole: bytes) -> bytes:
+def spoilt(data: st.DataObject, content: bytes) -> bytes:
     """A JSON document with bytes or values changed."""
     if data.draw(st.booleans()):
-        return data.draw(changed_bytes(whole))
-    return json.dumps(data.draw(changed_values(json.loads(whole)))).encode()
+        return data.draw(changed_bytes(content))
+    return json.dumps(data.draw(changed_values(json.loads(content)))).encode()
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_tables(folder, data, kind, reader):
     )
 )
 def test_heads(items):
-    found = read(lambda: parse_heads(",".join(items), HEADS))
-    assert found is None or all(head in HEADS[stack, layer] for stack, layer, head in found)
+    heads = read(lambda: parse_heads(",".join(items), HEADS))
+    assert heads is None or all(head in HEADS[stack, layer] for stack, layer, head in heads)
 
 
 @fuzzed
@@ -136,9 +136,9 @@ def test_result_files(folder, results, run, data, name):
 def test_roles(folder, results, loaded, data):
     path = folder / "roles.json"
     path.write_bytes(spoilt(data, (results / "classify.json").read_bytes()))
-    found = read(lambda: read_classification(path))
-    if found is not None:
-        read(lambda: find_roles(loaded, found))
+    classification = read(lambda: read_classification(path))
+    if classification is not None:
+        read(lambda: find_roles(loaded, classification))
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ WITHOUT = "6 of 24 examples have no label ('-') and are left out."
 @pytest.mark.parametrize(
     "words",
     [
-        ["prune", "--heads", "L0H0", "--no-roles"],
+        ["prune", "--heads", "L0H0"],
         ["symmetric", "--sentences", 2],
         ["classify", "--limit", 8, "--ablate", "--ablate-limit", 12],
     ],
@@ -94,14 +94,16 @@ def test_a_command_says_what_it_left_out_and_what_is_doubtful(
 def test_nothing_is_said_of_labels_that_are_right(classifier, right, run, tmp_path):
     data = written(tmp_path / "x.tsv", right)
     words = ("prune", classifier, "--task", "classification", "--data", data, "--heads", "L0H0")
-    found = run(*words, "--no-roles", "--format", "json").json
-    assert (found["baseline"]["metrics"]["accuracy"], found["warnings"]) == (100.0, [])
+    result = run(*words, "--format", "json").json
+    assert (result["baseline"]["metrics"]["accuracy"], result["warnings"]) == (100.0, [])
     labels = list(map(str, right))
     labels[::4] = ["-1"] * 6
     written(data, labels)
-    found = run(*words, "--no-roles", "--format", "json").json
-    assert found["data"]["examples"] == 18
-    assert [warning.endswith(WITHOUT.replace("-", "-1")) for warning in found["warnings"]] == [True]
+    result = run(*words, "--format", "json").json
+    assert result["data"]["examples"] == 18
+    assert [warning.endswith(WITHOUT.replace("-", "-1")) for warning in result["warnings"]] == [
+        True
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -132,14 +134,14 @@ def test_tags_in_another_order_are_doubtful(tmp_path):
     with torch.no_grad():
         logits = [loaded.network(torch.tensor([row.ids])).logits[0] for row in rows]
     guesses = [scores.argmax(dim=-1) for scores in logits]
-    own = []
+    in_order = []
     turned = []
     for row, guess in zip(rows, guesses, strict=True):
         numbers = guess[list(row.masked)].tolist()
-        own.append(tuple(names[i] for i in numbers))
+        in_order.append(tuple(names[i] for i in numbers))
         turned.append(tuple(names[(i + 1) % 3] for i in numbers))
-    for given, doubtful in ((own, False), (turned, True)):
-        task = tagged(given)
+    for ordered_rows, doubtful in ((in_order, False), (turned, True)):
+        task = tagged(ordered_rows)
         outputs = task.outputs(loaded)
         assert task.value(outputs) == (0.0 if doubtful else 100.0)
         says = "".join(task.doubts(outputs))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headscope.cli import output
+from headscope.cli import progress
 
 LINE = re.compile(
     r"headscope (?P<command>\w+): (step (?P<number>\d+) of (?P<count>\d+): )?(?P<what>[^%]+?)"
@@ -17,7 +17,7 @@ FIRST = {"loading PyTorch and transformers", "checking attention against the mod
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
-    monkeypatch.setattr(output, "LOG_EVERY", 0.003)
+    monkeypatch.setattr(progress, "LOG_EVERY", 0.003)
 
 
 @pytest.mark.parametrize("command", [("validate",), ("depth", "--length", 12, "--sequences", 2)])
@@ -33,10 +33,10 @@ def test_a_command_says_its_step(run, model, command):
     first = [match["what"] for match in said if match["number"] is None]
     assert f"loading {model.name}" in first
     assert {*first} <= {f"loading {model.name}", *FIRST}
-    at = [(int(match["number"]), int(match["count"])) for match in said if match["number"]]
-    numbers = [number for number, _ in at]
+    steps = [(int(match["number"]), int(match["count"])) for match in said if match["number"]]
+    numbers = [number for number, _ in steps]
     assert numbers == sorted(numbers)
-    assert all(number <= count for number, count in at)
+    assert all(number <= count for number, count in steps)
     assert all(0 <= int(match["share"] or 0) <= 100 for match in said)
     assert numbers[:1] == ([] if name == "validate" else [1])  # one of the two tells no steps
     assert run(name, model, *words, "--quiet").stderr == ""
@@ -45,8 +45,10 @@ def test_a_command_says_its_step(run, model, command):
 
 
 def test_a_step_that_tells_nothing_is_logged_all_the_same(capsys):
-    with output.shown_progress("depth", False, ["model"]) as tell:
-        tell("model", 1, 4)
+    shown = progress.RunProgress("depth", quiet=False)
+    with shown.shown(["model"]):
+        assert shown.listener is not None
+        shown.listener("model", 1, 4)
         time.sleep(0.1)
     said = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
     assert len(said) > 3

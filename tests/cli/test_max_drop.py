@@ -1,5 +1,6 @@
 """``--max-drop`` as the docs show it, on models whose idle heads are planted."""
 
+import itertools
 import random
 import re
 import shlex
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from measuring import measured
 from outcomes import refused
 from tiny_models import tiny_bert
 from torch.nn.functional import normalize
@@ -17,9 +19,9 @@ from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
-from headscope.pruning.run import open_sources
-from headscope.reports.facts import facts_of
+from headscope.pruning.sources import open_sources
 from headscope.reports.reading import Results
+from headscope.reports.section_rows import rows_of
 from headscope.stats.estimate import Estimate
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
@@ -42,8 +44,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         for site in loaded.sites:
             for head in range(4):
-                part = site.projections.out.weight.split(site.d_head, dim=1)[head]
-                part *= 0.0 if (site.layer, head) in IDLE else 8.0
+                map_of_head = site.projections.out.weight.split(site.d_head, dim=1)[head]
+                map_of_head *= 0.0 if (site.layer, head) in IDLE else 8.0
         loaded.network.save_pretrained(folder / "demo")
         loaded.tokenizer.save_pretrained(folder / "demo")
         for name, seed in (("stsb-test.csv", 1), ("stsb-train.csv", 2)):
@@ -75,7 +77,6 @@ PLAIN = (
     "demo",
     "--task",
     "similarity",
-    "--no-roles",
     "--no-validate",
     "--data",
     "stsb-test.csv",
@@ -93,31 +94,33 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     shown = next(line for line in lines if "--save" in line)
     command = shown.partition(" #")[0]
     assert "--max-drop 0.5" in command
-    result = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json").json
+    result = run(*shlex.split(command)[1:], "--no-validate", "--format", "json").json
     assert {(layer, head) for layer, head in result["saved"]["heads_removed"]} == IDLE
     most = result["max_drop"]
     assert (most["count"], most["wanted"]) == (len(IDLE), 0.5)
     assert (result["data"]["examples"], most["left_out"]) == (80, 0)
     assert most["sequence"] == list(range(1, 16))
-    assert [look["heads"] for look in most["looks"]] == list(range(1, len(IDLE) + 2))
+    assert [test["heads"] for test in most["looks"]] == list(range(1, len(IDLE) + 2))
     assert (most["method"], most["repair"], most["near"]) == ("surgeon", "surgeon", [])
     assert most["looks"][-1]["lost"] > 0.5
     # What stands on disk is the model of the curve's last point.
-    (curve,) = (c for c in result["curves"] if c["method"] != "random")
+    (curve,) = [c for c in result["curves"] if c["method"] != "random"]
     assert [len(p["heads_removed"]) for p in curve["points"]] == [0, len(IDLE)]
     saved = result["saved"]
-    part = curve["points"][1]
-    assert part["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
-    assert saved["measured"] == pytest.approx(part["value"]["value"], abs=1e-4)
+    point = curve["points"][1]
+    assert point["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
+    assert saved["measured"] == pytest.approx(point["value"]["value"], abs=1e-4)
     small = headscope.load(saved["folder"])
-    kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
-    assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
+    remaining: set[tuple[int, int]] = set()
+    for site in small.sites:
+        remaining |= {(site.layer, head) for head in site.head_ids}
+    assert remaining == set(itertools.product(range(4), range(4))) - IDLE
     # The card's header says of these examples what the JSON says.
     (entry,) = ModelCard.load(Path(saved["folder"]) / "README.md").data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
     said = metric["args"]
-    change = Estimate(**part["difference"])
-    assert metric["value"] == pytest.approx(part["value"]["value"], abs=5.1e-5)
+    change = Estimate(**point["difference"])
+    assert metric["value"] == pytest.approx(point["value"]["value"], abs=5.1e-5)
     assert (said["examples"], said["max_drop"]) == (80, 0.5)
     assert said["full_model"] == pytest.approx(result["baseline"]["value"]["value"], abs=5.1e-5)
     assert said["difference"] == pytest.approx(change.value, abs=5.1e-5)
@@ -125,10 +128,10 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     assert said.get("difference_interval") == (
         change.interval and pytest.approx(change.interval, abs=5.1e-5)
     )
-    assert result["kept"]["value"] == part["value"]["value"]
-    facts = facts_of(Results("x", prune=from_dict(PruneResult, result)), ["prune"])
-    named = facts["prune", "confirmed to cost at most 0.5", "heads removed"]
-    assert named.value == len(IDLE)
+    assert result["kept"]["value"] == point["value"]["value"]
+    rows = rows_of(Results("x", prune=from_dict(PruneResult, result)))
+    (confirmed,) = (row for row in rows if row.where == "confirmed to cost at most 0.5")
+    assert (confirmed.name, confirmed.value) == ("heads removed", len(IDLE))
     # Of those that are left none can go.
     busy = ("prune", saved["folder"], *PLAIN[2:], "--repair", "none")
     refused(run(*busy, "--max-drop", "0", "--save", "none"), "No head can go for a loss of at")
@@ -150,15 +153,15 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     assert (most["count"], most["left_out"], most["near"]) == (len(IDLE), 0, [])
     assert result["data"]["examples"] == 90
     assert (result["calibration"]["examples"], result["calibration"]["dropped"]) == (70, 10)
-    assert "its 10 examples with such a sentence are left out" in result["warnings"][0]
+    assert "its 10 examples with such a sentence are left_out out" in result["warnings"][0]
     same = ("--data", "stsb-train.csv", "--max-drop", "0.5")
     refused(run(*PLAIN, *same), "Only 0 of the 80 examples")
     few = ("--calibration-limit", "20", "--repair", "none", "--format", "json")
     result = run(*PLAIN, *same, *few).json
-    left = result["max_drop"]["left_out"]
-    assert left == 10
+    left_out = result["max_drop"]["left_out"]
+    assert left_out == 10
     assert "the tests leave out every example" in result["warnings"][0]
-    # All values are of the 70 that are left.
+    # All values are of the 70 that are left_out.
     chosen = open_sources(
         "similarity",
         "stsb-train.csv",
@@ -168,11 +171,11 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
         seed=0,
     ).calibration
     lines = (at_desk / "stsb-train.csv").read_text().splitlines(keepends=True)
-    others = [line for line in lines if line.split(",")[0] not in chosen.first]
-    (at_desk / "others.csv").write_text("".join(others))
-    assert len(others) == 70
-    whole = headscope.measure("demo", "similarity", "others.csv")
-    assert result["baseline"]["value"]["value"] == pytest.approx(whole.value.value, abs=1e-6)
+    other_lines = [line for line in lines if line.split(",")[0] not in chosen.first]
+    (at_desk / "others.csv").write_text("".join(other_lines))
+    assert len(other_lines) == 70
+    unpruned = measured("demo", "similarity", "others.csv")
+    assert result["baseline"]["value"]["value"] == pytest.approx(unpruned.value.value, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -192,5 +195,5 @@ def test_what_contradicts_itself_is_refused(options, says):
 def test_too_few_examples_are_refused(run, at_desk):
     lines = (at_desk / "stsb-test.csv").read_text().splitlines(keepends=True)
     (at_desk / "few.csv").write_text("".join(lines[:59]))
-    found = run(*PLAIN, "--data", "few.csv", "--max-drop", "0.5")
-    refused(found, "gives 59 examples, and max_drop needs 60")
+    outcome = run(*PLAIN, "--data", "few.csv", "--max-drop", "0.5")
+    refused(outcome, "gives 59 examples, and max_drop needs 60")

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from outcomes import refused, strict_json
 from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
@@ -18,18 +17,18 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
     call = ("depth", model, "--text", lines, "--length", 32, "--log", "-o", tmp_path)
     done = run(*call)
     assert (done.code, done.stderr) == (0, "")
-    found = strict_json((tmp_path / "depth.json").read_text())
-    assert "--log" not in found["provenance"]["command"]
-    for curves in (found, found["control"]):
+    result = strict_json((tmp_path / "depth.json").read_text())
+    assert "--log" not in result["provenance"]["command"]
+    for curves in (result, result["control"]):
         assert set(curves["variants"]) == set(curves["std"]) == VARIANTS
         assert len({curves["variants"][name][0] for name in VARIANTS}) == 1  # the embeddings
         assert all(p["mean"][0] == 0 for p in curves["protected"])
-    assert (found["layer_norm"], found["length"]) == ("post", 32)
-    assert 10 <= found["sequences"] == found["available"] <= 20
+    assert (result["layer_norm"], result["length"]) == ("post", 32)
+    assert 10 <= result["sequences"] == result["available"] <= 20
     # Another seed is another control of the same model.
     other = run(*call, "--seed", 1, "--format", "csv").rows
     assert len(other) == 2 * 6 * 3  # model and control, variants, points
-    for weights, curves in (("model", found), ("control", found["control"])):
+    for weights, curves in (("model", result), ("control", result["control"])):
         rows = (r for r in other if (r["weights"], r["variant"]) == (weights, "full"))
         full = [float(row["ratio"]) for row in rows]
         assert (full == curves["variants"]["full"]) is (weights == "model")
@@ -69,8 +68,8 @@ def test_long_sentences_odd_tokens_and_markup(run, model, tmp_path):
 
 
 def test_removed_heads_and_long_models(run, tmp_path):
-    whole = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
-    cut = headscope.remove_heads(whole, [(0, 1), *((1, h) for h in range(4))])
+    encoder = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
+    cut = headscope.remove_heads(encoder, [(0, 1), *((1, h) for h in range(4))])
     folder = headscope.save(cut, tmp_path / "cut")
     refused(run("explain", folder, "a cat", "--layer", 0, "--head", 1), "has no head 1")
     refused(run("explain", folder, "a cat", "--layer", 1), "Every head of layer 1")
@@ -121,15 +120,3 @@ def test_one_budget_for_all_of_it_of_which_the_last_section_has_what_is_left(run
     assert done.code == 0, done.stderr
     verdicts = {i["number"]: i["verdict"] for i in strict_json(done.stdout)["insights"]}
     assert {verdicts[n] for n in (8, 9, 10)} == {"not measured"}
-
-
-@pytest.mark.parametrize("name", ["classify", "report"])
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(name, run, model, tmp_path):
-    done = run(name, model, "-o", tmp_path / "out", "--dry-run")
-    assert (done.code, done.stderr) == (0, "")
-    assert f"{name} would measure {model}." in done.flat
-    assert ("Its steps: model" in done.flat) == (name == "classify")
-    assert ("Its steps: validate; explain; classify" in done.flat) == (name == "report")
-    assert f"It writes {tmp_path / 'out'}." in done.flat
-    assert not (tmp_path / "out").exists()
-    assert ("It writes reports/" in run(name, model, "--dry-run").flat) == (name == "report")

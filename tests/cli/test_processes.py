@@ -43,9 +43,9 @@ def same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
-def alone(name: str, *given: Any, **options: Any) -> Any:
+def alone(name: str, *words: Any, **options: Any) -> Any:
     """Return the result of one process, which is ours: forks that come later import nothing."""
-    return json.loads(to_json(getattr(headscope, name)(*given, **options)))
+    return json.loads(to_json(getattr(headscope, name)(*words, **options)))
 
 
 def result_of(ended: list[Ended]) -> Any:
@@ -93,31 +93,31 @@ def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
         path.write_text("source\ttarget\n" + "\n".join(lines), encoding="utf-8")
     opened = corpus.open_treebank(path) if kind == "treebank" else corpus.open_text(path)
     expected = alone("classify", model, opened, limit=45, validate=False)
-    given = ("--treebank" if kind == "treebank" else "--text", path, "--limit", "45")
-    found = result_of(
-        launch(3, "classify", model, *given, "--no-validate", "--format", "json", "--verbose")
+    flags = ("--treebank" if kind == "treebank" else "--text", path, "--limit", "45")
+    result = result_of(
+        launch(3, "classify", model, *flags, "--no-validate", "--format", "json", "--verbose")
     )
-    same(expected, found)
-    assert found["corpus"]["skipped"] > 0
+    same(expected, result)
+    assert result["corpus"]["skipped"] > 0
 
 
 def test_prune(model, tmp_path):
     repairs = ("scale", "surgeon")
     methods = ("surgeon", "random")
-    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
-    other = {"ablation": False, "save": tmp_path / "other"}
+    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40}
+    other = {"save": tmp_path / "other"}
     expected = alone("prune", model, methods=methods, repairs=repairs, **few, **other)
     words = [f"--repair={name}" for name in repairs] + [f"--method={name}" for name in methods]
-    words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40", "--no-roles"]
+    words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40"]
     saved = tmp_path / "saved"
-    more = ("--no-ablation", "--format=json", "--save", saved)
-    found = result_of(launch(2, "prune", model, *words, *more))
-    assert found["saved"].pop("folder") == str(saved)
+    more = ("--format=json", "--save", saved)
+    together = result_of(launch(2, "prune", model, *words, *more))
+    assert together["saved"].pop("folder") == str(saved)
     expected["saved"].pop("folder")
-    found["saved"].pop("code"), expected["saved"].pop("code")  # which name the folder
-    for result in (found, expected):
+    together["saved"].pop("code"), expected["saved"].pop("code")  # which name the folder
+    for result in (together, expected):
         assert result.pop("speed")["parameters_pruned"] > 0  # its times are another run's
-    same(expected, found)
+    same(expected, together)
     headscope.load(saved)
 
 
@@ -134,9 +134,9 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
         ".classify.state.safetensors",
         ".classify.state.2-of-2.safetensors",
     }
-    found = result_of(launch(2, *command, "--resume"))
+    result = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))
-    same(expected, found)
+    same(expected, result)
 
 
 def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):

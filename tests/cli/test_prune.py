@@ -1,11 +1,13 @@
 """headscope prune on the command line: what is measured, hand-picked heads, and seq2seq."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from measuring import measured
 from outcomes import Command, fits, read_rows, refused
 from tiny_models import tiny_bert, write_translator
 
@@ -24,20 +26,20 @@ PAIRS = [
     ("it was red", "it is red was it"),
     ("she sat", "a mat was it"),
 ]
-JSON = ("--no-roles", "--format", "json")
+JSON = ("--format", "json")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Evaluation and calibration data of both tasks."""
     folder = tmp_path_factory.mktemp("data")
-    found: dict[str, tuple[Path, Path]] = {}
+    paths: dict[str, tuple[Path, Path]] = {}
     for task, times in (("fidelity", 1), ("mlm", 20)):
         for i, lines in enumerate(zip(*PAIRS, strict=True)):
             path = folder / f"{task}-{i}.txt"
             path.write_text("".join(f"{line}\n" for line in lines) * times, encoding="utf-8")
-            found[task] = (*found.get(task, ()), path)
-    return found
+            paths[task] = (*paths.get(task, ()), path)
+    return paths
 
 
 def data(files: dict[str, tuple[Path, Path]]) -> tuple[object, ...]:
@@ -47,14 +49,14 @@ def data(files: dict[str, tuple[Path, Path]]) -> tuple[object, ...]:
 def test_same_seed_gives_the_same_result(run, model, files):
     methods = ("--method", "gates", "--method", "random", "--fraction", "0.5")
 
-    def measured(seed: int) -> Any:
+    def pruned(seed: int) -> Any:
         result = run("prune", model, *data(files), *methods, "--seed", seed, *JSON).json
         del result["provenance"]["created"]
         return result
 
-    first = measured(1)
-    assert first == measured(1)
-    assert first["curves"] != measured(2)["curves"]
+    first = pruned(1)
+    assert first == pruned(1)
+    assert first["curves"] != pruned(2)["curves"]
 
 
 def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
@@ -65,13 +67,13 @@ def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
     assert (curve["method"], curve["repair"]) == ("manual", "none")
     assert point["heads_removed"] == [[0, 1], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert result["calibration"] is None
-    expected = headscope.measure(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
+    expected = measured(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
     assert point["value"]["value"] == pytest.approx(expected.value.value, abs=1e-9)
     assert run(*call, "--heads", "L0H0,L1H2", "--save", tmp_path / "less").code == 0
     again = ("prune", tmp_path / "less", *call[2:])
     refused(run(*again, "--heads", "L0H0"), "no head 0")
-    found = run(*again, "--heads", "L0H3").json
-    assert found["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
+    result = run(*again, "--heads", "L0H3").json
+    assert result["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
 
 
 @pytest.mark.parametrize("method", ["ablation", "gates"])  # fisher: test_max_drop.py
@@ -81,7 +83,7 @@ def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
         for layer, head in ((0, 1), (0, 3), (1, 2)):
             loaded.sites[layer].projections.out.weight[:, 8 * head : 8 * head + 8] = 0.0
     test, train = files["fidelity"]
-    few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"], "roles": False}
+    few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"]}
     point = headscope.prune(loaded, data=test, calibration=train, **few).curve(method).points[1]
     assert point.heads_removed == ((0, 1), (0, 3), (1, 2))
     assert point.value.value == pytest.approx(1.0, abs=1e-6)
@@ -95,12 +97,14 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(tmp_path, files
         for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
             module.weight.zero_()
             module.bias.zero_()
-    few = {"fractions": [0.5], "roles": False, "repairs": ["none", "scale", "surgeon"]}
+    few = {"fractions": [0.5], "repairs": ["none", "scale", "surgeon"]}
     test, train = files[task]
-    found = headscope.prune(loaded, task=task, data=test, calibration=train, **few)
-    assert "means anything" in found.warnings[-1]
-    values = {point.value.value for curve in found.curves for point in curve.points}
-    assert values == {found.baseline.value.value}
+    result = headscope.prune(loaded, task=task, data=test, calibration=train, **few)
+    assert "means anything" in result.warnings[-1]
+    values: set[float | None] = set()
+    for curve in result.curves:
+        values |= {point.value.value for point in curve.points}
+    assert values == {result.baseline.value.value}
     if task == "fidelity":
         assert values == {1.0}
 
@@ -131,46 +135,47 @@ def folder(translator: Path, tmp_path_factory: pytest.TempPathFactory, run: Comm
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> PruneResult:
+def result(folder: Path) -> PruneResult:
     return from_dict(PruneResult, json.loads((folder / "prune.json").read_text()))
 
 
-def test_the_terminal_shows_every_stack(found, folder):
+def test_the_terminal_shows_every_stack(result, folder):
     printed = (folder / "printed.txt").read_text()
     fits(printed)
     text = " ".join(printed.split())
-    for stack in found.stacks:
+    for stack in result.stacks:
         point = stack.curves[0].points[1]
         change = stack.curves[0].points[1].difference
         value = f"{point.value.value:.2f} {point.value.low:.1f} {point.value.high:.1f}"
         lost = f"{change.value:+.2f} {change.low:+.1f} {change.high:+.1f}"
         assert f"{stack.stack} surgeon 50% {value} {lost}" in text
-    assert stacks_sentence(found) in text
+    assert stacks_sentence(result) in text
 
 
-def test_files_name_the_stacks(found, folder):
+def test_files_name_the_stacks(result, folder):
     rows = read_rows((folder / "curves.csv").read_text())
     assert {row["stack"] for row in rows} == {"all", *STACKS}
     assert all(row["exact_match"] for row in rows if row["method"] != "random")
     scores = read_rows((folder / "scores.csv").read_text())
-    places = [(row["stack"], int(row["layer"]), int(row["head"])) for row in scores]
-    assert places == [(s, layer, head) for s in STACKS for layer in range(2) for head in range(4)]
+    heads = [(row["stack"], int(row["layer"]), int(row["head"])) for row in scores]
+    assert heads == list(itertools.product(STACKS, range(2), range(4)))
     areas = read_rows((folder / "areas.csv").read_text())
     curves = 2  # surgeon, and random heads
     assert [row["less"] for row in areas].count("") == 3 * curves
     assert len(areas) == 3 * curves + 6 * curves
-    assert found.scores[0].names == ("L0", "L1", *(f"{s}:L{i}" for s in STACKS[1:] for i in (0, 1)))
+    names = ("L0", "L1", "decoder:L0", "decoder:L1", "cross:L0", "cross:L1")
+    assert result.scores[0].names == names
 
 
-def test_the_page_shows_the_encoders_heads(found):
-    places = [(layer, head) for layer in range(2) for head in range(4)]
-    cards = {(card.layer, card.head): card for card in page.cards(found, places)}
-    scores = {(0, h): v for h, v in enumerate(found.scores[0].values[0])}
-    scores |= {(1, h): v for h, v in enumerate(found.scores[0].values[1])}
-    order = sorted(scores, key=lambda place: -scores[place])
-    for rank, place in enumerate(order, start=1):
-        assert cards[place].values == {"importance": rank}
-    half = {head[1:] for head in found.curves[0].points[1].heads_removed if head[0] == "encoder"}
-    said = {place: dict(card.facts)["First removed"] for place, card in cards.items()}
-    assert {place for place, text in said.items() if text.startswith("at 50%")} == half
-    assert Text(stacks_sentence(found)) in page.blocks(found)
+def test_the_page_shows_the_encoders_heads(result):
+    places = list(itertools.product(range(2), range(4)))
+    cards = {(card.layer, card.head): card for card in page.cards(result, places)}
+    scores = {(0, h): v for h, v in enumerate(result.scores[0].values[0])}
+    scores |= {(1, h): v for h, v in enumerate(result.scores[0].values[1])}
+    order = sorted(scores, key=lambda address: -scores[address])
+    for rank, address in enumerate(order, start=1):
+        assert cards[address].values == {"importance": rank}
+    half = {head[1:] for head in result.curves[0].points[1].heads_removed if head[0] == "encoder"}
+    removed_at = {address: dict(card.facts)["First removed"] for address, card in cards.items()}
+    assert {address for address, text in removed_at.items() if text.startswith("at 50%")} == half
+    assert Text(stacks_sentence(result)) in page.blocks(result)

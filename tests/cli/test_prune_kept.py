@@ -1,6 +1,7 @@
 """The model that ``prune`` keeps: the commands as help and docs show them, and what is on disk."""
 
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import measured
 from outcomes import refused
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
@@ -22,8 +24,9 @@ from headscope.artefacts.saving import write_model
 from headscope.core.files import sha256_of_file
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.run import open_sources
+from headscope.pruning.sources import open_sources
 from headscope.tasks import calibration
 from headscope.tasks.making import make_task
 
@@ -51,13 +54,13 @@ def shown() -> list[str]:
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    found: dict[object, str] = {}
+    commands: dict[object, str] = {}
     names = {"--save", "smaller", "small", "-o", "out/", "--calibration"}
     for command in (*PruneOptions.examples, *lines):
         words = [word for word in shlex.split(command) if not word.endswith((".tsv", ".csv"))]
         if not {*words} & {*OTHERS}:
-            found[frozenset(words) - names] = command
-    return list(found.values())
+            commands[frozenset(words) - names] = command
+    return list(commands.values())
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +82,12 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     for name in ("my-sst2", "my-mlm"):
         (tmp_path / name).symlink_to(models / name)
-    for part, end in (("test", ""), ("train", " was it")):
-        text = "".join(f"{a}{end},{b}{end},{score}\n" for a, b, score in PAIRS)
-        for name in (f"stsb-{part}.csv", f"{part}.csv"):
-            (tmp_path / name).write_text(text, encoding="utf-8")
-        text = "".join(f"{a}{end}\t{i % 2}\n" for i, (a, _, _) in enumerate(PAIRS))
-        (tmp_path / f"{part}.tsv").write_text(text, encoding="utf-8")
+    for split, ending in (("test", ""), ("train", " was it")):
+        pairs = "".join(f"{a}{ending},{b}{ending},{score}\n" for a, b, score in PAIRS)
+        for name in (f"stsb-{split}.csv", f"{split}.csv"):
+            (tmp_path / name).write_text(pairs, encoding="utf-8")
+        classes = "".join(f"{a}{ending}\t{i % 2}\n" for i, (a, _, _) in enumerate(PAIRS))
+        (tmp_path / f"{split}.tsv").write_text(classes, encoding="utf-8")
     (tmp_path / "scifact" / "qrels").mkdir(parents=True)
     for name, texts in (
         ("queries", [b for _, b, _ in PAIRS]),
@@ -112,33 +115,32 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def point_of(result: dict[str, Any], method: str, repair: str) -> dict[str, Any]:
     """The last point of a curve of a result."""
-    (curve,) = (c for c in result["curves"] if (c["method"], c["repair"]) == (method, repair))
-    found: dict[str, Any] = curve["points"][-1]
-    return found
+    (curve,) = [c for c in result["curves"] if (c["method"], c["repair"]) == (method, repair)]
+    point: dict[str, Any] = curve["points"][-1]
+    return point
 
 
 def check_folder(result: dict[str, Any]) -> None:
     """What is on disk is the kept curve's model: its heads, and its value measured again."""
     saved = result["saved"]
-    kept = result["kept"]
-    point = point_of(result, kept["method"], kept["repair"])
-    assert kept["method"] != "random"
+    kept_model = result["kept"]
+    point = point_of(result, kept_model["method"], kept_model["repair"])
+    assert kept_model["method"] != "random"
     assert saved["heads_removed"] == point["heads_removed"]
-    assert kept["value"] == point["value"]["value"]
+    assert kept_model["value"] == point["value"]["value"]
     assert saved["measured"] == pytest.approx(point["value"]["value"], abs=1e-4)
     manifest = json.loads((Path(saved["folder"]) / "headscope.json").read_text())
-    assert (manifest["method"], manifest["repair"]) == (kept["method"], kept["repair"])
-    removed = [
-        [layer, head]
-        for entry in manifest["attention"]
-        for layer in entry["layers"]
-        for head in entry["removed"]
-    ]
+    assert (manifest["method"], manifest["repair"]) == (kept_model["method"], kept_model["repair"])
+    removed: list[list[int]] = []
+    for entry in manifest["attention"]:
+        removed += map(list, itertools.product(entry["layers"], entry["removed"]))
     assert sorted(removed) == point["heads_removed"]
     small = headscope.load(saved["folder"], task_head="auto")
-    left = [[site.layer, head] for site in small.sites for head in site.head_ids]
-    assert len(left) + len(removed) == result["n_heads"]
-    assert not [head for head in left if head in point["heads_removed"]]
+    remaining: list[list[int]] = []
+    for site in small.sites:
+        remaining += [[site.layer, head] for head in site.head_ids]
+    assert len(remaining) + len(removed) == result["n_heads"]
+    assert not [head for head in remaining if head in point["heads_removed"]]
     # Measured on the data of the result, as a script of the user's would.
     full = headscope.load(result["provenance"]["model"]["id"], task_head="auto")
     data = result["data"]["name"]
@@ -147,15 +149,16 @@ def check_folder(result: dict[str, Any]) -> None:
         task = make_task("fidelity", half.data, full)
         value = task.value(task.outputs(small))
     else:
-        value = headscope.measure(small, result["task"], data, reference=full).value.value
+        value = measured(small, result["task"], data, reference=full).value.value
     assert value == pytest.approx(point["value"]["value"], abs=1e-4)
 
 
 @pytest.mark.parametrize("command", shown())
 def test_what_is_shown_runs_and_saves_the_model_that_is_named(run, desk, command):
     saving = "--save" in command
-    found = run(*shlex.split(command)[1:], *(("-o", "out") if saving else ()))
-    assert found.code == 0, found.stderr
+    folder = ("-o", "out") if saving else ()
+    outcome = run(*shlex.split(command)[1:], *folder)
+    assert outcome.code == 0, outcome.stderr
     if not saving:
         return
     result = json.loads((desk / "out" / "prune.json").read_text())
@@ -163,9 +166,13 @@ def test_what_is_shown_runs_and_saves_the_model_that_is_named(run, desk, command
     assert saved["folder"] == re.search(r"--save (\S+)", command)[1]
     check_folder(result)
     speed = result["speed"]
-    full, small = (headscope.load(name) for name in (shlex.split(command)[2], saved["folder"]))
-    counts = [sum(p.numel() for p in model.network.parameters()) for model in (full, small)]
-    assert speed["parameters_full"] - speed["parameters_pruned"] == counts[0] - counts[1] > 0
+    full = n_parameters(headscope.load(shlex.split(command)[2]))
+    small = n_parameters(headscope.load(saved["folder"]))
+    assert speed["parameters_full"] - speed["parameters_pruned"] == full - small > 0
+
+
+def n_parameters(model: LoadedModel) -> int:
+    return sum(parameter.numel() for parameter in model.network.parameters())
 
 
 SIMILAR = (
@@ -175,7 +182,6 @@ SIMILAR = (
     "stsb-test.csv",
     "--calibration",
     "stsb-train.csv",
-    "--no-roles",
     "--format",
     "json",
 )
@@ -183,14 +189,16 @@ SAVE = ("--fraction", "0.5", "--save", "small")
 
 
 def test_of_several_the_best_on_the_calibration_data_is_kept(run, desk):
-    methods = [w for m in ("random", "magnitude", "fisher", "ablation") for w in ("--method", m)]
+    methods: list[str] = []
+    for method in ("random", "magnitude", "fisher", "ablation"):
+        methods += ["--method", method]
     result = run("prune", "demo", *SIMILAR, *methods, "--repair", "none", *SAVE).json
     candidates = result["kept"]["candidates"]
     assert [c["method"] for c in candidates] == ["magnitude", "fisher", "ablation"]
     for candidate in candidates:
         heads = point_of(result, candidate["method"], "none")["heads_removed"]
         without = ",".join(f"L{x}H{y}" for x, y in heads)
-        there = headscope.measure("demo", "similarity", "stsb-train.csv", without=without)
+        there = measured("demo", "similarity", "stsb-train.csv", without=without)
         assert candidate["value"] == pytest.approx(there.value.value, abs=1e-6)
     best = max(candidates, key=lambda c: c["value"])
     assert result["kept"]["method"] == best["method"]
@@ -200,7 +208,7 @@ def test_of_several_the_best_on_the_calibration_data_is_kept(run, desk):
 def test_the_lowest_loss_is_the_best(run, desk):
     for k, name in enumerate(("a.txt", "b.txt")):
         (desk / name).write_text("\n".join(pair[k] for pair in PAIRS * 9), encoding="utf-8")
-    data = ("--task", "mlm", "--data", "a.txt", "--calibration", "b.txt", "--no-roles")
+    data = ("--task", "mlm", "--data", "a.txt", "--calibration", "b.txt")
     methods = ("--method", "magnitude", "--method", "fisher", "--format", "json")
     result = run("prune", "my-mlm", *data, *methods, *SAVE).json
     assert result["higher_is_better"] is False
@@ -212,10 +220,10 @@ def test_the_lowest_loss_is_the_best(run, desk):
 
 
 def test_heads_kept_by_role_are_saved_and_not_the_random_ones_beside_them(run, desk):
-    found = classify("demo", limit=16)
+    classified = classify("demo", limit=16)
     roles = {0: (), 1: ("rare",)}
-    heads = tuple(dataclasses.replace(h, roles=roles.get(h.head, ())) for h in found.heads)
-    text = to_json(dataclasses.replace(found, heads=heads))
+    heads = tuple(dataclasses.replace(h, roles=roles.get(h.head, ())) for h in classified.heads)
+    text = to_json(dataclasses.replace(classified, heads=heads))
     (desk / "classify.json").write_text(text, encoding="utf-8")
     roles = ("--keep-roles", "rare", "--roles", "classify.json", "--save", "small")
     result = run("prune", "demo", "--data", "stsb-test.csv", *roles, "--format", "json").json
@@ -247,13 +255,13 @@ def spoil(
 ) -> None:
     """Let the weights of W_O, or others, change on their way to the disk."""
 
-    def spoiled(loaded: Any, room: Path, *args: Any, **kwargs: Any) -> str:
-        opens = write_model(loaded, room, *args, **kwargs)
-        weights = load_file(room / "model.safetensors")
+    def spoiled(loaded: Any, folder: Path, *args: Any, **kwargs: Any) -> str:
+        opens = write_model(loaded, folder, *args, **kwargs)
+        weights = load_file(folder / "model.safetensors")
         for name in weights:
             if name.endswith(which):
                 weights[name] = change(weights[name])
-        save_file(weights, room / "model.safetensors", metadata={"format": "pt"})
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return opens
 
     monkeypatch.setattr(f"{PARTS}.keep.write_model", spoiled)
@@ -275,11 +283,11 @@ def test_a_folder_that_cannot_be_saved_or_holds_another_model_is_refused(run, de
             monkeypatch.setattr(f"{PARTS}.keep.write_model", full_disk)
         else:
             spoil(monkeypatch, lambda weight: weight * 3.0)
-        found = run(*BY_HAND, "--save", "small", "-o", "out")
-        assert found.code == 1
-        assert says in found.stderr
-        assert len(found.stderr.strip().splitlines()) == 1
-        result = json.loads(found.stdout)
+        outcome = run(*BY_HAND, "--save", "small", "-o", "out")
+        assert outcome.code == 1
+        assert says in outcome.stderr
+        assert len(outcome.stderr.strip().splitlines()) == 1
+        result = json.loads(outcome.stdout)
         assert json.loads((desk / "out" / "prune.json").read_text()) == result
         assert (result["saved"], result["kept"]["method"]) == (None, "manual")
         assert point_of(result, "manual", "none")["heads_removed"] == [[0, 1], [1, 3]]
@@ -314,7 +322,7 @@ def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):
 
     spoil(monkeypatch, off, which="position_embeddings.weight")
     call = ("prune", "bag", "--task", "similarity", "--data", "ties.csv", "--heads", "L0H1")
-    more = ("--no-roles", "--no-validate", "--save", "small", "--format", "json")
+    more = ("--no-validate", "--save", "small", "--format", "json")
     result = run(*call, *more).json
     saved = result["saved"]
     assert abs(saved["measured"] - result["kept"]["value"]) > 1e-3, "no near-tie swapped"
@@ -339,6 +347,6 @@ def test_what_could_not_be_written_at_the_end_is_refused_before_the_run(
 
 def test_half_precision_is_measured_as_it_is_saved(run, desk):
     data = ("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--dtype", "bfloat16")
-    more = ("--no-roles", "--no-ablation", "--no-validate", "--format", "json")
+    more = ("--no-validate", "--format", "json")
     result = run("prune", "demo", *data, *more, *SAVE).json
     assert result["saved"]["measured"] == pytest.approx(result["kept"]["value"], abs=1e-4)

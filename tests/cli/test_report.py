@@ -10,8 +10,8 @@ from headscope.reports.registry import SECTIONS
 
 def timeless(folder: Path) -> dict[str, bytes]:
     """Every file's bytes, without what ``created`` says, on the page too."""
-    made = re.compile(rb'"created": "[^"]*"')
-    return {path.name: made.sub(b"", path.read_bytes()) for path in sorted(folder.iterdir())}
+    created = re.compile(rb'"created": "[^"]*"')
+    return {path.name: created.sub(b"", path.read_bytes()) for path in sorted(folder.iterdir())}
 
 
 def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_are_gone(
@@ -45,10 +45,10 @@ def test_a_whole_report_is_the_same_twice_and_leaves_no_files_of_sections_that_a
 
     run("depth", model, "--config", quick, "-q", "-o", alone)  # a section is the command's own
     section = document["depth"]
-    own = json.loads((alone / "depth.json").read_text())
-    for result in (section, own):
+    alone_result = json.loads((alone / "depth.json").read_text())
+    for result in (section, alone_result):
         del result["provenance"]["created"], result["provenance"]["command"]
-    assert section == own
+    assert section == alone_result
 
     (out / "notes.txt").write_text("mine")
     (out / "depth.csv").write_text("edited by hand")

@@ -56,8 +56,8 @@ def _code(trace: Path) -> str:
 
 def _code_of_the_model(folder: Path, trace: Path) -> None:
     (folder / "modeling_own.py").write_text(_code(trace))
-    own = {"AutoConfig": "modeling_own.C", "AutoModel": "modeling_own.M"}
-    _edit(folder / "config.json", auto_map=own)
+    auto_map = {"AutoConfig": "modeling_own.C", "AutoModel": "modeling_own.M"}
+    _edit(folder / "config.json", auto_map=auto_map)
 
 
 def _code_of_the_tokenizer(folder: Path, trace: Path) -> None:
@@ -96,7 +96,7 @@ def test_nothing_in_a_model_folder_runs(name, run, copy, tmp_path):
     ATTACKS[name](copy, trace)
     before = sorted(path.name for path in copy.rglob("*"))
     # prune compares embeddings, and so reads the modules of a sentence-transformers folder too.
-    few = ("--limit", "4", "--calibration-limit", "4", "--no-roles")
+    few = ("--limit", "4", "--calibration-limit", "4")
     outcome = run("prune", copy, "--heads", "L0H0", *few, "--format", "json")
     assert outcome.code in (0, 1), outcome.stderr
     assert "Traceback" not in outcome.stderr
@@ -131,14 +131,14 @@ def test_no_source_file_calls_what_runs_code():
         nodes = ast.walk(ast.parse(text)) if runs.search(text) else ()
         for call in (node for node in nodes if isinstance(node, ast.Call)):
             name = ast.unparse(call.func)
-            given = {k.arg: ast.unparse(k.value) for k in call.keywords}
+            keywords = {k.arg: ast.unparse(k.value) for k in call.keywords}
             assert name not in forbidden, path
             assert not name.startswith("subprocess."), path  # no other program is started
-            assert given.get("trust_remote_code", "False") == "False", path
+            assert keywords.get("trust_remote_code", "False") == "False", path
             if name == "torch.load":
-                assert given.get("weights_only") == "True", path
+                assert keywords.get("weights_only") == "True", path
             if name.endswith("np.load"):
-                assert given.get("allow_pickle", "False") == "False", path
+                assert keywords.get("allow_pickle", "False") == "False", path
 
 
 @pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/{}/elsewhere.safetensors", ".."])
@@ -155,15 +155,15 @@ def test_weights_lie_in_their_folder(name, run, copy, tmp_path):
 def test_a_forged_report_deletes_nothing(run, model, tmp_path):
     """A report.json names the files that it wrote; only those are ever taken away."""
     out = tmp_path / "out"
-    mine = tmp_path / "mine.txt"
+    secret = tmp_path / "mine.txt"
     out.mkdir()
-    for path in (mine, out / "notes.txt"):
+    for path in (secret, out / "notes.txt"):
         path.write_text("mine")
-    names = ["notes.txt", "../mine.txt", str(mine), "..", ".", "", "a\0b", "x" * 300]
+    names = ["notes.txt", "../mine.txt", str(secret), "..", ".", "", "a\0b", "x" * 300]
     forged = {"schema": 2, "files": {"rank": dict.fromkeys(names, "0" * 64)}}
     (out / "report.json").write_text(json.dumps(forged))
     assert run("report", model, "-o", out, "--only", "validate", "--quiet").code == 0
-    assert (mine.read_text(), (out / "notes.txt").read_text()) == ("mine", "mine")
+    assert (secret.read_text(), (out / "notes.txt").read_text()) == ("mine", "mine")
 
 
 @pytest.mark.parametrize(

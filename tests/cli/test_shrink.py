@@ -16,7 +16,7 @@ from transformers import AutoModel
 
 import headscope
 from headscope.models.run.intervene import gated
-from headscope.shrinking import ladder, serving
+from headscope.shrinking import ladder, serving, whole_model
 from headscope.shrinking.serving import TORCH, Form
 
 PIECES = [word for word in WORDS if not word.startswith("#")]
@@ -62,7 +62,7 @@ def files(tmp_path_factory):
 def small(files, run):
     """A folder that holds one of two layers, served by openvino in 8 bits."""
     with pytest.MonkeyPatch.context() as patch:  # tests/unit/shrinking has the other forms
-        patch.setattr(ladder, "FORMS", (TORCH, Form("openvino", "int8")))
+        patch.setattr(whole_model, "FORMS", (TORCH, Form("openvino", "int8")))
         patch.setattr(ladder, "SHARES", ((1 / 2, 1),))
         texts = ("--data", files / "judge.txt", "--text", files / "train.txt")
         keeping = ("--max-drop", 100, "--minutes", 0, "--save", files / "small")
@@ -140,7 +140,8 @@ def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, run, bound, c
         (["shrink", "MODEL", "--speed", 1], "--speed"),
         (["shrink", "MODEL", "--text", "/nowhere.txt"], "There is no file /nowhere.txt"),
         (["export", "/nowhere", "onnx"], "there is no folder /nowhere"),
-        (["export", "MODEL", "openvino", "--precision", "int8-dynamic"], "float32 and int8"),
+        (["export", "MODEL", "openvino", "--precision", "int8-dynamic"], "has float32 and int8"),
+        (["export", "MODEL", "onnx", "--precision", "int8"], "onnx has float32 and int8-dynamic"),
     ],
 )
 def test_wrong_input_ends_with_one_sentence(files, run, words, said):
@@ -185,16 +186,20 @@ def test_a_graph_is_the_pruned_classifier_of_pairs(run, tmp_path):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_padding(pad_id=0)
     encoded = tokenizer.encode_batch(TEXTS)
-    columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    feed = {name: np.array([getattr(e, at) for e in encoded]) for name, at in columns.items()}
+    feed = {
+        "input_ids": np.array([text.ids for text in encoded]),
+        "attention_mask": np.array([text.attention_mask for text in encoded]),
+        "token_type_ids": np.array([text.type_ids for text in encoded]),
+    }
     session = onnxruntime.InferenceSession(str(folder / "onnx" / "model.onnx"))
-    assert [item.name for item in session.get_inputs()] == list(columns)
+    assert [item.name for item in session.get_inputs()] == list(feed)
     (logits,) = session.run(["logits"], feed)
+
     expected = []
-    gates = torch.ones(1, 4)
-    gates[0, 1] = gates[0, 2] = 0.0
+    gates = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
     for pair in TEXTS:
-        made = full.tokenizer(*pair, return_tensors="pt")
-        with gated(full, gates) as ours:
-            expected.append(ours(*(made[name] for name in columns))[1])
+        tokens = full.tokenizer(*pair, return_tensors="pt")
+        with gated(full, gates) as through_gates:
+            _, logits_of_pair = through_gates(*(tokens[name] for name in feed))
+        expected.append(logits_of_pair)
     np.testing.assert_allclose(logits, torch.cat(expected).detach().numpy(), atol=2e-5)

@@ -26,14 +26,16 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def classified(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
     """A classification of the tiny model in which L0H1 and L1H2 are positional."""
-    found = to_dict(headscope.classify(str(model), list(sample_corpus())[:40], language="en"))
-    for head in found["heads"]:
+    classification = to_dict(
+        headscope.classify(str(model), list(sample_corpus())[:40], language="en")
+    )
+    for head in classification["heads"]:
         named = (head["layer"], head["head"]) in ((0, 1), (1, 2))
         head["roles"] = ["positional"] if named else []
         head["primary"] = "positional" if named else "none"
         head["positional"]["offset"] = -1
     path = tmp_path_factory.mktemp("roles") / "classify.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(classification))
     return path
 
 
@@ -90,13 +92,13 @@ def test_random_weights_are_those_of_fresh_models(model, text):
     """With two sequences, each initialisation is measured on one of them."""
     lines = text.read_text().splitlines()
     loaded = headscope.load(str(model))
-    found = headscope.spectrum(loaded, lines, length=16, sequences=2, control=True).random_weights
-    assert found is not None
-    for i, draw in enumerate(found.draws):
+    result = headscope.spectrum(loaded, lines, length=16, sequences=2, control=True)
+    assert result.random_weights is not None
+    for i, draw in enumerate(result.random_weights.draws):
         twin = random_twin(loaded, i)
         alone = headscope.spectrum(twin, lines, length=16, sequences=10**6).heads
-        whole = np.mean([head.share_at_k.value for head in alone])
-        assert draw.share_at_k == pytest.approx(whole, abs=0.05)
+        mean_share = np.mean([head.share_at_k.value for head in alone])
+        assert draw.share_at_k == pytest.approx(mean_share, abs=0.05)
         assert draw.sequences == 1
 
 

@@ -33,7 +33,7 @@ def test_outer_entities_of_germeval_in_the_scheme_of_the_model(
 ) -> None:
     path = tmp_path / "test.tsv"
     path.write_text(GERMEVAL * 4)
-    options = ("--task", "token-classification", "--data", path, "--no-roles")
+    options = ("--task", "token-classification", "--data", path)
     ended = run("prune", tagger, *options, "--fraction", "0.5", "--limit", "6")
     assert ended.code == 0, ended
     said = ended.flat

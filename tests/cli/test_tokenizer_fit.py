@@ -9,7 +9,7 @@ from tiny_models import SPECIAL, VOCABULARY, tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError
-from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_warnings
+from headscope.session.tokenizer_fit import FEWEST_PIECES, MOST_UNKNOWN, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces
 SNOWMAN = "\N{SNOWMAN}"  # no piece of the tiny vocabulary
@@ -34,7 +34,7 @@ READING: dict[str, dict[str, Any]] = {
     "attribute": {"first": KNOWN, "second": KNOWN},
     "spectrum": {"length": 16, "sequences": 2},
     "linear": {"sentences": 2},
-    "prune": {"heads": "L0H0", "roles": False, "limit": 8},
+    "prune": {"heads": "L0H0", "limit": 8},
 }
 
 
@@ -49,9 +49,9 @@ def test_another_size_is_said_where_no_text_is_read(run, five):
     words = f"has 5 pieces and the model's embedding {len(VOCABULARY)} rows"
     for command in (("validate", five), ("rank", five, "--no-fresh")):
         assert words in run(*command).flat
-    found = json.loads(run(*command, "--format", "json").stdout)["provenance"]
-    assert found["tokenizer"]["unknown_share"] is None
-    assert len(found["warnings"]) == 1
+    provenance = json.loads(run(*command, "--format", "json").stdout)["provenance"]
+    assert provenance["tokenizer"]["unknown_share"] is None
+    assert len(provenance["warnings"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
         page = (out / name).read_text(encoding="utf-8").replace("\\", "")
         assert page.count("14.3% of the pieces of") == 1, name
     document = json.loads((out / "report.json").read_text())
-    found = document["rank"]["provenance"]
-    assert found["tokenizer"]["unknown_share"] == pytest.approx(1 / 7)
+    provenance = document["rank"]["provenance"]
+    assert provenance["tokenizer"]["unknown_share"] == pytest.approx(1 / 7)
     assert words in document["provenance"]["warnings"][0]
     # A text that is known warns of nothing.
-    found = run("classify", model, "--limit", 4, "--format", "json").json["provenance"]
-    assert found["warnings"] == []
+    provenance = run("classify", model, "--limit", 4, "--format", "json").json["provenance"]
+    assert provenance["warnings"] == []
 
 
 def _edited(folder, **changes):
@@ -109,7 +109,7 @@ def test_the_file_is_read_and_the_class_is_said_by_every_command(run, model, tmp
         ("explain", folder, "x dog"),
         ("validate", folder),
         ("rank", folder, "--no-fresh"),
-        ("prune", folder, "--heads", "L0H0", "--data", text, "--no-roles", "--save", saved),
+        ("prune", folder, "--heads", "L0H0", "--data", text, "--save", saved),
     )
     for command in commands:
         done = run(*command, "--format", "json")
@@ -128,12 +128,12 @@ def test_capitals_that_no_text_gives_are_counted(run, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    found = run("explain", folder, "Anna saw Berlin", "--format", "json").json
-    (said,) = found["provenance"]["warnings"]
+    explained = run("explain", folder, "Anna saw Berlin", "--format", "json").json
+    (said,) = explained["provenance"]["warnings"]
     counted = f"3 of {len(set(words))} pieces can never be given because of capitals"
     assert f"{counted} (Berlin, Anna, ##A)" in said
     assert "set do_lower_case to false in its tokenizer_config.json" in said
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    found = run("explain", folder, "Anna saw Berlin", "--format", "json").json
-    assert found["tokens"] == ["[CLS]", "Anna", "saw", "Berlin", "[SEP]"]
-    assert found["provenance"]["warnings"] == []
+    explained = run("explain", folder, "Anna saw Berlin", "--format", "json").json
+    assert explained["tokens"] == ["[CLS]", "Anna", "saw", "Berlin", "[SEP]"]
+    assert explained["provenance"]["warnings"] == []

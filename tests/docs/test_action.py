@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import typer.main
 import yaml
 from result_files import read, write
 from tiny_models import tiny_bert
 
-from headscope.cli.app import app
+from headscope.cli.app import click_command
 from headscope.core.serialise import to_dict
 from headscope.models.certificate.validation import ValidationResult
 from headscope.reports.markdown import LINK
@@ -24,7 +23,6 @@ ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 STEPS = ACTION["runs"]["steps"]
 SCRIPTS = [step for step in STEPS if "run" in step]
-COMMANDS = typer.main.get_command(app).commands
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}")
 #: What a runner knows of a pull request from the repository itself.
 GITHUB = {
@@ -194,7 +192,7 @@ def test_no_input_is_pasted_into_a_script():
 def test_its_options_are_the_commands_own():
     for step in SCRIPTS:
         for command in re.findall(r"headscope (\w+)", step["run"]):
-            own = {name for param in COMMANDS[command].params for name in param.opts}
+            own = {name for param in click_command(command).params for name in param.opts}
             used = set(re.findall(r"(--[a-z-]+)(?=[^\n]*\))", step["run"]))
             assert used
             assert used <= own

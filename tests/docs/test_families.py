@@ -1,5 +1,6 @@
 """The tables of families are what the tests say, and the examples of docs/families.md work."""
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModel
 import headscope
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts import sites
+from headscope.models.layouts.fused import Stacked
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.registry import LAYOUTS
 from headscope.models.run.intervene import gated
@@ -43,15 +45,22 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
     listed = PAGE.partition("## Models that are refused")[0]
     for layout in LAYOUTS:
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
-    methods = PAGE.partition("| method | says |")[2].partition("Then add")[0]
+    fields = {field.name for field in dataclasses.fields(Layout)}
+    assert table_words("field") == fields - {"name"}
     public = {name for name in vars(Layout) if not name.startswith("_")}
-    fields = {"name", "q", "k", "v", "out", "needs", "bypasses"}
-    assert {*re.findall(r"`(\w+)`", methods)} == public - fields
+    assert table_words("method") == public - fields
+
+
+def table_words(heading):
+    """What the first column of a table of the page names."""
+    table = PAGE.partition(f"| {heading} | says |\n")[2].partition("\n\n")[0]
+    first_column = [row.split("|")[1] for row in table.splitlines()]
+    return {*re.findall(r"`(\w+)`", " ".join(first_column))}
 
 
 def block(info):
-    (found,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
-    return str(found)
+    (text,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
+    return str(text)
 
 
 @pytest.fixture
@@ -65,8 +74,10 @@ def listed(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "mpt_layout", module)
     spec.loader.exec_module(module)
-    line = eval(block("registry").strip(), {"Layout": Layout})
-    monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, line, module.MptLayout("mpt")))
+    names = {**vars(module), "Layout": Layout, "Stacked": Stacked}
+    ctrl = eval(block("registry ctrl").strip(), names)
+    mpt = eval(block("registry mpt").strip(), names)
+    monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, ctrl, mpt))
 
 
 def opened(family):
@@ -94,8 +105,8 @@ def test_the_examples_cover_their_families(family, tmp_path):
     again = headscope.load(str(tmp_path / "x"), need_tokenizer=False, device="cpu")
     for smaller in (compact, again):
         with torch.no_grad():
-            found = smaller.forward(ids, mask)[mask.bool()]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            states = smaller.forward(ids, mask)[mask.bool()]
+        torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
         assert validate_model(smaller).passed, validate_model(smaller).reasons
 
 

@@ -111,7 +111,7 @@ def test_the_commands_run(model, pruned, monkeypatch, capsys):
     assert len(commands) >= 4
     for words in commands:
         assert words[0] == "headscope"
-        shorter = ["--no-roles", "--no-validate"] if words[1] == "prune" else []
+        shorter = ["--no-validate"] if words[1] == "prune" else []
         monkeypatch.setattr("sys.argv", [*words, *shorter])
         with pytest.raises(SystemExit) as stopped:
             main()

@@ -132,17 +132,17 @@ def test_every_family_is_taken_apart_or_refused_with_the_reason(name):
 
 def check_depth(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
     """Every state that the parts lead to is transformers' own."""
-    own = theirs(loaded, tokens)
+    expected_run = theirs(loaded, tokens)
     states = ours(loaded, tokens)
     assert len(states) == len(loaded.sites) + 1
-    listed = own.hidden_states
+    listed = expected_run.hidden_states
     if len(listed) == len(states):  # ALBERT lists one for each group of layers
-        for found, expected in zip(states[:-1], listed[:-1], strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=slack * size(expected))
+        for state, expected in zip(states[:-1], listed[:-1], strict=True):
+            torch.testing.assert_close(state, expected, rtol=0, atol=slack * size(expected))
     last = take_apart(loaded).last
-    end = states[-1] if last is None else last.module(states[-1]).detach()
-    expected = own.last_hidden_state
-    torch.testing.assert_close(end, expected, rtol=0, atol=slack * size(expected))
+    last_state = states[-1] if last is None else last.module(states[-1]).detach()
+    expected = expected_run.last_hidden_state
+    torch.testing.assert_close(last_state, expected, rtol=0, atol=slack * size(expected))
 
 
 def check_attribute(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
@@ -150,8 +150,8 @@ def check_attribute(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
     expected = theirs(loaded, tokens).last_hidden_state
     reading = torch.randn(expected.shape, dtype=torch.float64)
     run = record(loaded, find_stream(loaded), tokens, torch.ones_like(tokens))
-    parts = run.contributions(reading)
-    assert error_of(parts, (reading * expected).sum((1, 2))) < slack
+    contributions = run.contributions(reading)
+    assert error_of(contributions, (reading * expected).sum((1, 2))) < slack
 
 
 def size(states: Tensor) -> float:
@@ -160,10 +160,10 @@ def size(states: Tensor) -> float:
 
 @pytest.mark.parametrize("name", ["mpnet", "modernbert", "t5", "xlm"])
 def test_what_is_left_of_a_pruned_model_is_taken_apart_too(name):
-    whole = opened(name)
-    stack = ["encoder"] if whole.encoder_decoder else []
+    full = opened(name)
+    stack = ["encoder"] if full.encoder_decoder else []
     heads = [(*stack, 0, head) for head in range(4)] + [(*stack, 1, 2)]
-    cut = headscope.remove_heads(whole.whole or whole, heads)
+    cut = headscope.remove_heads(full.whole or full, heads)
     networks = headscope.feed_forwards(cut)
     cut = headscope.remove_neurons(cut, {networks[0].name: range(0, 40, 3)})
     if name != "t5":
@@ -207,7 +207,9 @@ def normed(norm: Any, x: Array) -> Array:
 
 def attended(w: dict[str, Any], x: Array, n_heads: int) -> Array:
     """Head by head."""
-    q, k, v = (affine(w[name], x).reshape(len(x), n_heads, -1) for name in "qkv")
+    q = affine(w["q"], x).reshape(len(x), n_heads, -1)
+    k = affine(w["k"], x).reshape(len(x), n_heads, -1)
+    v = affine(w["v"], x).reshape(len(x), n_heads, -1)
     z = []
     for h in range(n_heads):
         scores = q[:, h] @ k[:, h].T / math.sqrt(q.shape[-1])
@@ -219,8 +221,10 @@ def attended(w: dict[str, Any], x: Array, n_heads: int) -> Array:
 def one_layer(w: dict[str, Any], x: Array, n_heads: int, variant: str, *, pre: bool) -> Array:
     """What each variant of a layer is, spelt out."""
     full = variant.startswith("full")
-    plain = "without-layernorm" in variant
-    first, second = ((lambda x: x) if plain else partial(normed, w[name]) for name in ("n1", "n2"))
+    first = partial(normed, w["n1"])
+    second = partial(normed, w["n2"])
+    if "without-layernorm" in variant:
+        first = second = lambda x: x
     y = attended(w, first(x) if pre else x, n_heads)
     y = x + y if full or "skip" in variant else y
     y = y if pre else first(y)
@@ -236,11 +240,11 @@ def one_layer(w: dict[str, Any], x: Array, n_heads: int, variant: str, *, pre: b
 def test_variant_is_a_plain_loop(name, variant):
     loaded = opened(name, hidden_act="relu", hidden_size=16, intermediate_size=24)
     tokens = ids(loaded, 4)
-    found = ours(loaded, tokens, variant)
-    x = found[0][1].numpy()
-    for layer, state in zip(loaded.model.encoder.layer, found[1:], strict=True):
-        parts = map(layer.get_submodule, PLACES[name].split())
-        w = dict(zip(ROLES, parts, strict=True))
+    states = ours(loaded, tokens, variant)
+    x = states[0][1].numpy()
+    for layer, state in zip(loaded.model.encoder.layer, states[1:], strict=True):
+        modules = map(layer.get_submodule, PLACES[name].split())
+        w = dict(zip(ROLES, modules, strict=True))
         x = one_layer(w, x, 4, variant.name, pre=name != "bert")
         size = float(np.abs(x).max())
         torch.testing.assert_close(state[1], torch.from_numpy(x), rtol=0, atol=1e-10 * size)
@@ -261,21 +265,21 @@ def test_uniform_attention_collapses_at_once_and_identity_never(query_key):
     sizes = {"num_hidden_layers": 4, "num_attention_heads": 1, "initializer_range": 1.0}
     model = Family("bert").model("float64", **sizes)
     for layer in model.encoder.layer:
-        own = layer.attention.self
-        maps = ((own.query, query_key), (own.key, query_key), (own.value, 1.0))
+        attention = layer.attention.self
+        maps = ((attention.query, query_key), (attention.key, query_key), (attention.value, 1.0))
         with torch.no_grad():
             for linear, factor in (*maps, (layer.attention.output.dense, 1.0)):
                 linear.weight.copy_(factor * torch.eye(32))
                 linear.bias.zero_()
     loaded = headscope.wrap(model)
-    found = [
+    ratios = [
         float(residual_ratio(hidden)[0]) for hidden in ours(loaded, ids(loaded, 12), VARIANTS[0])
     ]
-    assert found[0] > 0.5
+    assert ratios[0] > 0.5
     if query_key:
-        assert found[1:] == pytest.approx([found[0]] * 4, rel=1e-6)
+        assert ratios[1:] == pytest.approx([ratios[0]] * 4, rel=1e-6)
     else:
-        assert max(found[1:]) < 1e-14
+        assert max(ratios[1:]) < 1e-14
 
 
 def test_a_layer_with_an_unknown_part_is_refused():

@@ -27,9 +27,10 @@ from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
 from headscope.models.load import loading
 from headscope.models.run import routing
-from headscope.models.run.loaded import LoadedModel, fingerprint
+from headscope.models.run.fingerprints import fingerprint
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.probes import LONG, probes
 from headscope.models.run.products import full_precision
-from headscope.models.run.recording import LONG, probes
 from headscope.models.surgery.copies import cast
 from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import provenance
@@ -125,16 +126,16 @@ def test_scores_too_flat_to_tell_are_no_false_alarm(start, dtype):
     assert result.passed, result.reasons
 
 
-def scaled(part: int, head: int, factor: float) -> Attention:
+def scaled(tensor_index: int, head: int, factor: float) -> Attention:
     """The queries (0) of one head, or its z (3), are a little too large."""
 
     def wrong(*qkv: Tensor, **options: Any) -> Tensor:
-        parts = [*qkv]
-        if part < 3:
-            parts[part] = parts[part].clone()
-            parts[part][:, head] *= factor
-        z = stream_attention(*parts, **options).clone()
-        z[:, head] *= factor if part == 3 else 1
+        tensors = [*qkv]
+        if tensor_index < 3:
+            tensors[tensor_index] = tensors[tensor_index].clone()
+            tensors[tensor_index][:, head] *= factor
+        z = stream_attention(*tensors, **options).clone()
+        z[:, head] *= factor if tensor_index == 3 else 1
         return z
 
     return wrong
@@ -165,23 +166,23 @@ def test_a_planted_error_is_refused(error, loaded, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "part", "head", "factor"),
+    ("name", "dtype", "tensor_index", "head", "factor"),
     [
         # Alone among twelve, with the 32 columns that a head of a real model has.
         ("demo", "bfloat16", 0, 5, 1.05),
         ("demo", "bfloat16", 3, 2, 1.03),
     ],
 )
-def test_one_wrong_head_is_named(part, head, factor, loaded, monkeypatch):
-    monkeypatch.setattr(routing, "stream_attention", scaled(part, head, factor))
+def test_one_wrong_head_is_named(tensor_index, head, factor, loaded, monkeypatch):
+    monkeypatch.setattr(routing, "stream_attention", scaled(tensor_index, head, factor))
     result = validate_model(loaded)
     assert not result.passed
     said = result.reasons
-    if part == 3:
+    if tensor_index == 3:
         said = tuple(r for r in said if "the z of the installed attention" in r)
         assert len(said) == loaded.n_layers
     named = [f"head {head}" in reason or "layer 0:" in reason for reason in said]
-    assert all(named) if part == 3 else any(named), said
+    assert all(named) if tensor_index == 3 else any(named), said
 
 
 def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
@@ -205,7 +206,7 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     result = validate_model(loaded)
     assert result.passed
     assert (result.probes[1].length, result.probes[1].padded) == (LONG, 0)
-    assert [place for place in seen if place[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
+    assert [call for call in seen if call[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
 
 
 def test_what_every_layer_showed_is_freed_with_the_last_reference():
@@ -229,11 +230,11 @@ def test_what_every_layer_showed_is_freed_with_the_last_reference():
 def test_layers_that_show_one_after_the_other_show_the_same(family, monkeypatch):
     """Also where one module serves several layers, and its calls are told apart by their turn."""
     loaded = headscope.wrap(tiny(family))
-    whole = validate_model(loaded)
+    all_at_once = validate_model(loaded)
     monkeypatch.setattr(certificate, "_AT_ONCE", 1)
     loaded.certificate = None
     assert loaded.n_layers > 1
-    assert validate_model(loaded) == whole
+    assert validate_model(loaded) == all_at_once
 
 
 def test_a_family_that_pads_left_is_probed_so():
@@ -245,9 +246,9 @@ def test_a_family_that_pads_left_is_probed_so():
             return {"input_ids": [[2, *range(5, 6 + len(text) % 9), 3] for text in texts]}
 
     loaded = headscope.wrap(tiny("bert"), Tokenizer())
-    left = probes(loaded)[1]
-    assert left.name == "left-padded"
-    for ids, real in zip(left.input_ids, left.real, strict=True):
+    left_padded = probes(loaded)[1]
+    assert left_padded.name == "left-padded"
+    for ids, real in zip(left_padded.input_ids, left_padded.real, strict=True):
         n = int(real.sum())
         assert real.tolist() == [False] * (len(real) - n) + [True] * n
         assert (ids[-n].item(), ids[-1].item()) == (2, 3)
@@ -268,8 +269,8 @@ Change = Callable[[Any], object]
 
 
 def weight(loaded: LoadedModel) -> torch.nn.Parameter:
-    found: torch.nn.Parameter = loaded.sites[1].projections.q.weight
-    return found
+    weight_of_q: torch.nn.Parameter = loaded.sites[1].projections.q.weight
+    return weight_of_q
 
 
 def copy_in_place(loaded: LoadedModel) -> None:
@@ -311,8 +312,8 @@ def stored(folder: Path) -> LoadedModel:
 
 
 def model_of(loaded: LoadedModel) -> dict[str, Any]:
-    found: dict[str, Any] = provenance(loaded, command="", seed=0)["model"]
-    return found
+    description: dict[str, Any] = provenance(loaded, command="", seed=0)["model"]
+    return description
 
 
 def test_it_holds_while_nothing_changes(stored, folder, monkeypatch):
@@ -337,9 +338,9 @@ def test_it_is_made_again_when_weights_change(change, stored):
     assert again is not first
     assert again.passed, again.reasons
     assert validate_model(stored) is again
-    found = model_of(stored)
-    assert found["weights_sha256"] is None
-    assert found["weights"] == "in memory, changed since loading"
+    description = model_of(stored)
+    assert description["weights_sha256"] is None
+    assert description["weights"] == "in memory, changed since loading"
     assert cast(stored, "float64").weights_sha256 is None
     assert headscope.validate(stored).provenance["model"]["weights_sha256"] is None
 
@@ -370,9 +371,9 @@ def test_training_mode_is_refused(stored):
     assert not result.passed
     assert "training mode" in result.reasons[0]
     assert ".eval()" in result.reasons[0]
-    for wanted in (True, False):
+    for required in (True, False):
         with pytest.raises(ValidationFailedError, match=r"training mode.*call \.eval\(\)"):
-            require_valid(stored, wanted)
+            require_valid(stored, required)
     stored.model.eval()
     assert validate_model(stored).passed
     stored.model.encoder.layer[1].attention.train()  # one layer is enough
@@ -384,8 +385,6 @@ MEASURES = (
     # (two of them say it, and one of them measures a copy)
     *(command for command in COMMANDS if command.name not in ("validate", "report", "depth")),
     Command("depth", lambda m, f: headscope.depth(m, length=16, sequences=2, control=False)),
-    Command("scores", lambda m, f: headscope.scores(m, "magnitude", limit=8)),
-    Command("measure", lambda m, f: headscope.measure(m, limit=8)),
     Command("insights", lambda m, f: headscope.insights(m)),
 )
 
@@ -419,8 +418,8 @@ def settings() -> tuple[object, ...]:
     kinds = (b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv)
     sums = b.cuda.matmul.allow_fp16_reduced_precision_reduction
     also = b.cuda.matmul.allow_bf16_reduced_precision_reduction
-    whole = torch.get_float32_matmul_precision(), b.cudnn.allow_tf32
-    return (*(kind.fp32_precision for kind in kinds), sums, also, *whole)
+    of_all_backends = torch.get_float32_matmul_precision(), b.cudnn.allow_tf32
+    return (*(kind.fp32_precision for kind in kinds), sums, also, *of_all_backends)
 
 
 @pytest.fixture(params=["highest", "medium"])
@@ -434,9 +433,9 @@ def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_inside_everything_is_exact_and_afterwards_as_before(chosen):
     before = settings()
     with full_precision():
-        cuda, conv, *own, sums, also, whole, tf32 = settings()
-        assert not {cuda, conv, *own} - {"ieee", "none"}
-        assert (sums, also, whole, tf32) == (False, False, "highest", False)
+        cuda, conv, *per_kind, sums, also, precision, tf32 = settings()
+        assert not {cuda, conv, *per_kind} - {"ieee", "none"}
+        assert (sums, also, precision, tf32) == (False, False, "highest", False)
         with full_precision():
             pass
         assert torch.get_float32_matmul_precision() == "highest"

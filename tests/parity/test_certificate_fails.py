@@ -22,16 +22,13 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.serialise import to_json
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts.esm import EsmLayout
 from headscope.models.layouts.families import REFUSED
 from headscope.models.layouts.layout import AttentionSite, Layout
-from headscope.models.layouts.relative import T5Layout
-from headscope.models.layouts.rotary import EsmLayout, ModernBertLayout
-from headscope.models.layouts.variants import (
-    MobileBertLayout,
-    RemBertLayout,
-    SqueezeBertLayout,
-    XlmLayout,
-)
+from headscope.models.layouts.mobilebert import MobileBertLayout
+from headscope.models.layouts.relative import T5Bias
+from headscope.models.layouts.squeezebert import SqueezeBertLayout
+from headscope.models.layouts.xlm import XlmLayout
 from headscope.models.run import routing
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed, use_implementation
@@ -63,8 +60,9 @@ def own_attention(module: Any, scale: float = 8**-0.5) -> Callable[..., Any]:
     """Write BERT's attention out, as a module that asks nobody for it computes it."""
 
     def forward(x: Tensor, attention_mask: Tensor | None = None, **_: Any) -> tuple[Tensor, Tensor]:
-        maps = (module.query, module.key, module.value)
-        q, k, v = (linear(x).unflatten(-1, (4, 8)).transpose(1, 2) for linear in maps)
+        q = module.query(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k = module.key(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        v = module.value(x).unflatten(-1, (4, 8)).transpose(1, 2)
         scores = q @ k.transpose(-1, -2) * scale
         if attention_mask is not None:
             blocked = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask < -1
@@ -94,10 +92,6 @@ def test_modules_that_never_call_us(late, monkeypatch):
     assert result.max_abs_hidden_sdpa is None
 
 
-class BypassingLayout(Layout):
-    bypasses = True  # BERT's maps, in modules whose forward is exchanged
-
-
 class Bypassing(nn.Module):
     """BERT's attention, written out in a class that never asks for a custom one."""
 
@@ -108,7 +102,7 @@ class Bypassing(nn.Module):
 @pytest.mark.parametrize("scale", [8**-0.5, 0.3])
 def test_an_exchanged_forward_must_be_what_the_own_one_computes(scale, loaded):
     """Its pattern is what its own softmax returned in the eager run, not what ours computes."""
-    layout = BypassingLayout("bypassing")
+    layout = Layout("bypassing", bypasses=True)
     for site in loaded.sites:
         site.module.__class__ = Bypassing
         site.module.own_scale = scale
@@ -275,10 +269,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_wrong_installed_attention(what, loaded, monkeypatch):
+@pytest.mark.parametrize("fault", BROKEN)
+def test_wrong_installed_attention(fault, loaded, monkeypatch):
     """A failed certificate also leaves the model as it was."""
-    broken, said = BROKEN[what]
+    broken, said = BROKEN[fault]
     loaded.model.set_attn_implementation("eager")
     monkeypatch.setattr(routing, "stream_attention", broken)
     result = validate_model(loaded)
@@ -317,14 +311,14 @@ WEIGHTS: list[tuple[Callable[[AttentionWeights], AttentionWeights], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "what"), WEIGHTS)
-def test_wrong_canonical_weights_of_one_layer(change, what, loaded, monkeypatch):
+@pytest.mark.parametrize(("change", "said"), WEIGHTS)
+def test_wrong_canonical_weights_of_one_layer(change, said, loaded, monkeypatch):
     right = AttentionSite.weights
     monkeypatch.setattr(
         AttentionSite, "weights", lambda self: (change if self.layer == 1 else replace)(right(self))
     )
     result = validate_model(loaded)
-    assert_failed(result, "encoder layer 1", what)
+    assert_failed(result, "encoder layer 1", said)
     assert all("layer 1" in reason for reason in result.reasons)  # the installed run is right
 
 
@@ -376,7 +370,7 @@ def misread(after: Callable[[Any], Any]) -> Callable[..., Any]:
 #: Layouts that misread their family: what has the function, its name, how it goes wrong, and what
 #: is said.
 MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "modernbert": (ModernBertLayout, "window", misread(lambda n: n and n + 1), "layer 1: max |pat"),
+    "modernbert": (Layout, "window", misread(lambda n: n and n + 1), "layer 1: max |pat"),
     # Its W_Q as stored makes scores that are sqrt(d_head) times too large.
     "esm": (EsmLayout, "match", misread(lambda _: None), "layer 0: max |pattern"),
     "squeezebert": (
@@ -389,27 +383,27 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "mobilebert": (
         MobileBertLayout,
         "read",
-        misread(lambda given: replace(given, x_value=None)),
+        misread(lambda inputs: replace(inputs, x_value=None)),
         "not comparable",
     ),
     "xlm": (
         XlmLayout,
         "read",
-        misread(lambda given: replace(given, mask=None)),
+        misread(lambda inputs: replace(inputs, mask=None)),
         "padding mask did not reach",
     ),
     "marian": (Layout, "causal", misread(lambda _: False), "decoder layer 0: max |pattern"),
     "bart": (  # the decoder's own states in the place of the encoder's
         Layout,
         "read",
-        misread(lambda given: replace(given, x_k=given.x_q)),
+        misread(lambda inputs: replace(inputs, x_k=inputs.x_q)),
         "cross layer 0: max |pattern",
     ),
-    "t5": (T5Layout, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
+    "t5": (T5Bias, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
     "rembert": (  # a reason, and nothing raised
-        RemBertLayout,
-        "place",
-        lambda _: lambda self, site, heads, inputs: inputs.given["positions"],
+        AttentionSite,
+        "as_scored",
+        lambda _: lambda self, heads, inputs: inputs.given["positions"],
         "rembert does not run through our attention: 'positions'",
     ),
 }

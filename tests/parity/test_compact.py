@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from families import (
 from safetensors.torch import load_file, save_file
 from tiny_models import write_translator
 from torch import Tensor
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForMaskedLM
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
@@ -48,8 +49,13 @@ OF_STACKS: list[Named] = [
 each_kind = pytest.mark.parametrize("kind", ["bart", "t5"])
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+def every_head(layers: Iterable[int]) -> list[tuple[int, int]]:
+    """All four heads of some layers."""
+    return list(product(layers, range(4)))
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 def plain(loaded: LoadedModel) -> Tensor:
@@ -57,10 +63,10 @@ def plain(loaded: LoadedModel) -> Tensor:
         return loaded.forward(IDS, VALID)[REAL]
 
 
-def own_run(loaded: LoadedModel, whole: Any, implementation: str = "eager") -> Tensor:
+def own_run(loaded: LoadedModel, network: Any, implementation: str = "eager") -> Tensor:
     """Run another network of the same family in the model's own way."""
-    whole.set_attn_implementation(implementation)
-    return run(headscope.wrap(whole), batch(loaded))
+    network.set_attn_implementation(implementation)
+    return run(headscope.wrap(network), batch(loaded))
 
 
 def reopened(folder: Path, task_head: str | None = "auto") -> LoadedModel:
@@ -84,18 +90,14 @@ def test_removed_is_zeroed_and_stays_so_when_saved(kind, tmp_path):
         out = compact.network.get_parameter(out_name(kind, site.stack, site.layer))
         assert out.shape == (32, 8 * (4 - len(gone)))
     headscope.save(compact, tmp_path / "compact")
-    headscope.save_dense(compact, tmp_path / "dense")
-    for name, task_head in (("compact", "auto"), ("compact", None), ("dense", "auto")):
-        again = reopened(tmp_path / name, task_head)
+    for task_head in ("auto", None):
+        again = reopened(tmp_path / "compact", task_head)
         assert again.task_head == ("seq2seq" if task_head else None)
         with torch.no_grad():
             close(again.run(**batch(again))[0][real(batch(again))], expected)
         result = validate_model(again)
         assert result.passed, result.reasons
-        if name == "compact":
-            assert [s.head_ids for s in again.sites] == [s.head_ids for s in compact.sites]
-    # Others need nothing of ours to open the dense one.
-    close(own_run(loaded, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dense")), expected)
+        assert [s.head_ids for s in again.sites] == [s.head_ids for s in compact.sites]
 
     # Cut once more, and saved over the folder that it was read from.
     more: list[Named] = [("encoder", 1, 1), ("decoder", 2, 3), ("cross", 0, 0)]
@@ -115,7 +117,7 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
     loaded = opened(kind)
     layers = [layer for name, layer in SITES if name == stack]
     for gone in ([0], layers):
-        heads = [(stack, layer, head) for layer in gone for head in range(4)]
+        heads = [(stack, layer, head) for layer, head in every_head(gone)]
         compact = headscope.remove_heads(loaded, heads)
         for implementation in ("eager", "sdpa"):
             expected = own_run(loaded, zeroed(kind, loaded.network, heads), implementation)
@@ -136,21 +138,21 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
 @each_kind
 def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind):
     loaded = opened(kind)
-    whole = torch.rand(8, 4, generator=torch.Generator().manual_seed(4))
+    random_gates = torch.rand(8, 4, generator=torch.Generator().manual_seed(4))
     for stack in STACKS:
         rows = [row for row, (name, _) in enumerate(SITES) if name == stack]
-        alone = torch.ones(8, 4)
-        alone[rows] = whole[rows]
-        with gated(loaded.only(stack), whole[rows]) as through_ours:
-            views = through_ours(**batch(loaded))
-        with gated(loaded, alone) as through_ours:
-            every = through_ours(**batch(loaded))
-        torch.testing.assert_close(views, every, rtol=0, atol=0)
+        gates_of_stack = torch.ones(8, 4)
+        gates_of_stack[rows] = random_gates[rows]
+        with gated(loaded.only(stack), random_gates[rows]) as through_ours:
+            by_view = through_ours(**batch(loaded))
+        with gated(loaded, gates_of_stack) as through_ours:
+            by_model = through_ours(**batch(loaded))
+        torch.testing.assert_close(by_view, by_model, rtol=0, atol=0)
     scaled = zeroed(kind, loaded.network, [])
     with torch.no_grad():
-        for (stack, layer), factors in zip(SITES, whole, strict=True):
+        for (stack, layer), factors in zip(SITES, random_gates, strict=True):
             scaled.get_parameter(out_name(kind, stack, layer)).mul_(factors.repeat_interleave(8))
-    with gated(loaded, whole) as through_ours:
+    with gated(loaded, random_gates) as through_ours:
         close(through_ours(**batch(loaded))[0][real(batch(loaded))], own_run(loaded, scaled))
 
     # A gate scales a head's columns of W_O: d loss / d gate is the sum of W_O * d loss / d W_O.
@@ -158,16 +160,16 @@ def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind):
     weights = torch.linspace(-1, 1, 32)
     with gated(loaded, gates, gradients=True) as through_ours:
         hidden, _ = through_ours(**batch(loaded))
-        (found,) = torch.autograd.grad((hidden[real(batch(loaded))] @ weights).sum(), gates)
-    own = loaded.network
-    own.set_attn_implementation("eager")
-    out = own(**batch(loaded), output_hidden_states=True)
+        (gradients,) = torch.autograd.grad((hidden[real(batch(loaded))] @ weights).sum(), gates)
+    network = loaded.network
+    network.set_attn_implementation("eager")
+    out = network(**batch(loaded), output_hidden_states=True)
     (out.decoder_hidden_states[-1][real(batch(loaded))] @ weights).sum().backward()
     for row, site in enumerate(SITES):
-        W_O = own.get_parameter(out_name(kind, *site))
+        W_O = network.get_parameter(out_name(kind, *site))
         by_head = (W_O * W_O.grad).detach().sum(0).view(4, 8).sum(1)
-        torch.testing.assert_close(found[row], by_head, rtol=1e-3, atol=1e-3)
-    assert bool((found.abs() > 1e-3).any(1).all())
+        torch.testing.assert_close(gradients[row], by_head, rtol=1e-3, atol=1e-3)
+    assert bool((gradients.abs() > 1e-3).any(1).all())
 
 
 def generated(model: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -189,10 +191,10 @@ def test_a_compact_model_generates_what_the_zeroed_one_does(kind):
         tokens, logits = generated(zeroed(kind, loaded.network, heads), use_cache=False)
         assert float((generated(loaded.network)[1] - logits).abs().max()) > 1e-2  # they matter
         for cached in (True, False):
-            found = generated(compact.network, use_cache=cached)
-            assert torch.equal(found[0], tokens)
+            tokens_of_compact, logits_of_compact = generated(compact.network, use_cache=cached)
+            assert torch.equal(tokens_of_compact, tokens)
             # (T5's norms are computed in float32, whatever its weights are)
-            torch.testing.assert_close(found[1], logits, rtol=0, atol=1e-5)
+            torch.testing.assert_close(logits_of_compact, logits, rtol=0, atol=1e-5)
     assert loaded.network.config.use_cache is not False
 
 
@@ -219,16 +221,12 @@ def test_rounding_that_a_model_magnifies_is_no_other_model(tmp_path):
 # --- one stack ------------------------------------------------------------------------------------
 
 
-def every(layers: Iterable[int]) -> list[tuple[int, int]]:
-    return [(layer, head) for layer in layers for head in range(4)]
-
-
 @pytest.mark.parametrize(
     ("family", "view", "heads", "words"),
     [
         ("bert", "all", [(0, 4)], r"no head L.*layers 0 to 2 with heads 0 to 3"),
-        ("bert", "all", every(range(3)), "every head"),
-        ("albert", "all", every([1]), "every head"),  # one layer is all of them
+        ("bert", "all", every_head(range(3)), "every head"),
+        ("albert", "all", every_head([1]), "every head"),  # one layer is all of them
         ("bert", "all", ["L0H1"], r"'L0H1' names no head; give one as \(layer, head\)"),
         ("bert", "all", [(0,)], r"\(0,\) names no head"),
         ("bart", "all", [(0, 1)], r"several stacks: name a head as \(stack, layer, head\)"),
@@ -266,16 +264,35 @@ def test_the_manifest_says_what_was_kept(tmp_path):
     headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
     assert manifest["form"] == "compact"
-    kept = ([0, 2, 3], [], [1, 2, 3])
+    present = ([0, 2, 3], [], [1, 2, 3])
     removed = ([1], [0, 1, 2, 3], [0])
-    for layer, found in enumerate(manifest["attention"]):
-        module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
-        heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}
-        assert found == {**module, **heads}
+    for layer, entry in enumerate(manifest["attention"]):
+        assert entry == {
+            "module": f"encoder.layer.{layer}.attention.self",
+            "stack": "encoder",
+            "layers": [layer],
+            "kept": present[layer],
+            "removed": removed[layer],
+        }
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
     state = load_file(tmp_path / "x" / "model.safetensors")
     assert state["encoder.layer.1.attention.output.dense.weight"].shape == (32, 0)
+
+
+def test_folders_of_earlier_versions_open(tmp_path):
+    """Of 0.1: with zeros in place of heads, or with fewer rows of the vocabulary."""
+    loaded = headscope.wrap(tiny("bert"), name="source")
+    folder = headscope.save(loaded, tmp_path / "x")
+    path = folder / "headscope.json"
+    manifest = json.loads(path.read_text())
+    manifest["form"] = "dense"
+    manifest["attention"][0]["kept"] = [1, 2, 3]  # the first head's columns of W_O are zeros
+    manifest["vocabulary"] = {"rows": 30522, "kept": "0-89"}
+    path.write_text(json.dumps(manifest))
+    again = reopened(folder, None)
+    assert [site.head_ids for site in again.sites] == [(0, 1, 2, 3)] * 3
+    close(plain(again), plain(loaded))
 
 
 def test_half_precision_weights_stay_half_and_tied(tmp_path):
@@ -330,13 +347,13 @@ def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> A
     path, *inputs, out = (ALBERT if "albert" in family else BERT).split()
     state = {k: v.clone() for k, v in model.state_dict().items()}
     for layer, gone in pruned.items():
-        kept = [i for i in range(32) if i // 8 not in gone]
+        columns = [i for i in range(32) if i // 8 not in gone]
         prefix = path.format(layer)
-        for name in inputs:
-            for part in ("weight", "bias"):
-                state[f"{prefix}.{name}.{part}"] = state[f"{prefix}.{name}.{part}"][kept].clone()
+        for name, tensor_name in product(inputs, ("weight", "bias")):
+            key = f"{prefix}.{name}.{tensor_name}"
+            state[key] = state[key][columns].clone()
         key = f"{prefix}.{out}.weight"
-        state[key] = state[key][:, kept].clone()
+        state[key] = state[key][:, columns].clone()
     write_old(folder, state, model.config, pruned)
     return model
 
@@ -350,17 +367,18 @@ def write_old(folder: Path, state: dict[str, Tensor], config: Any, pruned: Any) 
 
 @pytest.mark.parametrize("family", ["bert", "albert, two groups"])
 def test_old_pruned_heads(family, tmp_path):
-    pruned = {0: [1], 1 if "groups" in family else 2: [0, 3]}
-    whole = headscope.wrap(old_checkpoint(family, tmp_path / "old", pruned))
+    second = 1 if "groups" in family else 2
+    pruned = {0: [1], second: [0, 3]}
+    full = headscope.wrap(old_checkpoint(family, tmp_path / "old", pruned))
     with pytest.raises(RuntimeError, match="mismatch"):
         AutoModel.from_pretrained(tmp_path / "old")
     loaded = reopened(tmp_path / "old")
-    modules = list(dict.fromkeys(site.module for site in whole.sites))
-    gone = [(s.layer, h) for s in whole.sites for h in pruned.get(modules.index(s.module), [])]
-    assert removed_heads(loaded) == tuple(sorted(gone))
-    gates = torch.ones(whole.n_layers, whole.n_heads)
-    gates[tuple(zip(*gone, strict=True))] = 0.0
-    with gated(whole, gates) as through_ours:
+    modules = list(dict.fromkeys(site.module for site in full.sites))
+    gates = torch.ones(full.n_layers, full.n_heads)
+    for site in full.sites:
+        gates[site.layer, pruned.get(modules.index(site.module), [])] = 0.0
+    assert removed_heads(loaded) == tuple(map(tuple, (gates == 0).nonzero().tolist()))
+    with gated(full, gates) as through_ours:
         close(plain(loaded), through_ours(IDS, VALID)[0][REAL])
     assert validate_model(loaded).passed
 

@@ -66,7 +66,7 @@ def device(float64: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated
 def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
     of_text = {"length": 8, "sequences": 1}
     ablated = {"ablate": True, "data": text, "ablate_limit": 2}
-    short = {"limit": 3, "calibration_limit": 2, "ablation": False, "fractions": [0.5]}
+    short = {"limit": 3, "calibration_limit": 2, "fractions": [0.5]}
     once = {"sizes": [8], "seeds": 1, "spread_seeds": 1, "steps": 2, "search": False}
     few = {"train_limit": 16, "test_limit": 12, "variants": ["layernorm"], "random": []}
     return {
@@ -111,21 +111,23 @@ def test_a_command_runs_on_a_device_without_float64(name, calls, device):
 
 def test_classify_finds_what_it_finds_on_a_cpu(calls, device):
     """All but the last digits of its sums."""
-    there, here = (calls["classify"](device=place) for place in (NAME, "cpu"))
-    assert there.provenance["device"] != here.provenance["device"]
-    for theirs, ours in zip(there.heads, here.heads, strict=True):
-        assert theirs.roles == ours.roles
-        assert theirs.positional.rates == ours.positional.rates
-        assert theirs.entropy == pytest.approx(ours.entropy, rel=1e-5)
+    on_device = calls["classify"](device=NAME)
+    on_cpu = calls["classify"](device="cpu")
+    assert on_device.provenance["device"] != on_cpu.provenance["device"]
+    for head, cpu_head in zip(on_device.heads, on_cpu.heads, strict=True):
+        assert head.roles == cpu_head.roles
+        assert head.positional.rates == cpu_head.positional.rates
+        assert head.entropy == pytest.approx(cpu_head.entropy, rel=1e-5)
 
 
 @pytest.mark.parametrize("float64", [True])
 def test_with_float64_the_sums_are_the_same(bert, device):
-    there, here = (headscope.classify(bert, limit=3, device=place) for place in (NAME, "cpu"))
+    on_device = headscope.classify(bert, limit=3, device=NAME)
+    on_cpu = headscope.classify(bert, limit=3, device="cpu")
     assert device.operations > 100
     # Equal but for the last digits: views that are copied there are strided here, and without
     # vector units a sum over either goes in another order.
-    assert_frame_equal(there.to_frame(), here.to_frame(), rtol=1e-6, atol=1e-9)
+    assert_frame_equal(on_device.to_frame(), on_cpu.to_frame(), rtol=1e-6, atol=1e-9)
 
 
 def there(patch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -138,10 +140,10 @@ def test_devices_and_types_that_are_there_are_named(monkeypatch):
     there(monkeypatch, cuda=2)
     assert str(pick_device("auto")) == "cuda"
     assert str(pick_device("cuda:1")) == "cuda:1"
-    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "cuda:", "cpu:00", "mps", "tpu", ""):
-        said = f"^device {wanted} is not available: .* sees cpu and cuda here"
+    for device in ("cuda:2", "cuda:-1", "cuda:x", "cuda:", "cpu:00", "mps", "tpu", ""):
+        said = f"^device {device} is not available: .* sees cpu and cuda here"
         with pytest.raises(InputError, match=said):
-            headscope.load("demo", device=wanted)
+            headscope.load("demo", device=device)
     there(monkeypatch, mps=True)  # an Apple GPU is taken only when asked for
     assert (str(pick_device("auto")), str(pick_device("mps"))) == ("cpu", "mps")
     assert (widest_dtype("mps"), widest_dtype("cpu")) == ("float32", "float64")
@@ -187,8 +189,9 @@ def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype, gpu):
 @pytest.mark.gpu
 def test_classify_counts_what_a_cpu_counts(gpu):
     """Up to ties within a rounding: one argmax in a thousand queries may fall the other way."""
-    here, there = (headscope.classify("demo", device=d, limit=120) for d in ("cpu", gpu))
-    assert [head.roles for head in there.heads] == [head.roles for head in here.heads]
-    for ours, theirs in zip(there.heads, here.heads, strict=True):
-        assert ours.positional.rates == pytest.approx(theirs.positional.rates, abs=1e-3)
-        assert ours.entropy == pytest.approx(theirs.entropy, abs=1e-4)
+    on_cpu = headscope.classify("demo", device="cpu", limit=120)
+    on_gpu = headscope.classify("demo", device=gpu, limit=120)
+    for gpu_head, cpu_head in zip(on_gpu.heads, on_cpu.heads, strict=True):
+        assert gpu_head.roles == cpu_head.roles
+        assert gpu_head.positional.rates == pytest.approx(cpu_head.positional.rates, abs=1e-3)
+        assert gpu_head.entropy == pytest.approx(cpu_head.entropy, abs=1e-4)

@@ -105,9 +105,9 @@ def test_a_cosine_asks_for_no_logits_of_a_large_vocabulary(files):
     output = loaded.network.get_output_embeddings()
     output.register_forward_hook(lambda _, args, out: seen.append(out.shape[-2]))
     (attribute,) = (command for command in COMMANDS if command.name == "attribute")
-    exact = "headscope.analyses.attribute.run._exact"
+    exact = "headscope.analyses.attribute.run._in_float64"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, lambda own: own)  # the copy would have no hook
-        patch.setattr("headscope.analyses.attribute.measure.TOLERANCE", 1e-3)
+        patch.setattr("headscope.analyses.attribute.parts.TOLERANCE", 1e-3)
         assert outcome(loaded, attribute, files) == (True, "")
     assert set(seen) == {1}

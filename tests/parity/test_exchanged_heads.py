@@ -1,7 +1,7 @@
 """Heads with another formula: loops over a BERT written out, planted models, every family."""
 
+import itertools
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
 
 import headscope
+from headscope.analyses.symmetric.run import random_sets
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
@@ -48,10 +49,10 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     """The output is the same wherever it changes; SqueezeBERT's layers cannot be played back."""
     loaded = covered(name)
     effects = Effects(loaded, as_plain(LINES))
-    unchanged = PooledStates(loaded, effects.batches)
+    states = PooledStates(loaded, effects.batches)
     versions = [Exchanged(removed, {site.row: (1,)}) for site in loaded.sites]
     cosines = effects.cosines(versions, silent, "")
-    expected = np.array([np.concatenate(unchanged.cosines(version)) for version in versions])
+    expected = np.array([np.concatenate(states.cosines(version)) for version in versions])
     np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-12)
     assert (cosines < 1 - 1e-9).any()
     same = [Exchanged(own, {site.row: (0, 2)}) for site in loaded.sites]
@@ -84,10 +85,10 @@ def by_loops(
     layers = [layer.attention.self for layer in model.encoder.layer]
 
     def attention(module: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        by_head = (hidden.shape[1], 4, 8)
-        q = module.query(hidden)[0].view(by_head)
-        k = module.key(hidden)[0].view(by_head)
-        v = module.value(hidden)[0].view(by_head)
+        shape = (hidden.shape[1], 4, 8)
+        q = module.query(hidden)[0].view(shape)
+        k = module.key(hidden)[0].view(shape)
+        v = module.value(hidden)[0].view(shape)
         out = torch.zeros_like(v)
         for h in range(4):
             n = len(q)
@@ -128,17 +129,17 @@ def test_all_heads_changed_is_the_model_written_out_in_loops():
     with torch.no_grad():  # the loops themselves are the model
         states = loaded.model(input_ids=lines[0]).last_hidden_state.mean(1)
     torch.testing.assert_close(own_states[0], states, rtol=0, atol=1e-9)
-    for measured, weigh in (
+    for estimate, weigh in (
         (linear.form("linear").whole_scaled.cosine, lambda s, c: [[c * x for x in r] for r in s]),
         (symmetric.whole["symmetric"].cosine, made_symmetric),
     ):
         changed = by_loops(loaded.model, weigh, scales)
         expected = [
-            float(torch.cosine_similarity(changed(ids), unchanged))
-            for ids, unchanged in zip(lines, own_states, strict=True)
+            float(torch.cosine_similarity(changed(ids), original))
+            for ids, original in zip(lines, own_states, strict=True)
         ]
-        assert measured.value == pytest.approx(np.mean(expected), abs=1e-9)
-        assert abs(measured.value) < 0.99
+        assert estimate.value == pytest.approx(np.mean(expected), abs=1e-9)
+        assert abs(estimate.value) < 0.99
 
 
 @torch.no_grad()
@@ -152,20 +153,21 @@ def test_tied_queries_and_keys_are_as_good_as_no_head_removed():
     assert all(head.asymmetry.value < 1e-9 for head in result.heads)
 
 
-def test_single_heads_and_sets_are_what_effects_measure():
+def test_sets_of_random_heads_are_what_effects_measure():
     loaded = opened()
-    result = headscope.symmetric(loaded, LINES, alone=True)
+    result = headscope.symmetric(loaded, LINES)
     effects = Effects(loaded, as_plain(LINES))
-    cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
-    head = next(h for h in result.heads if h.name == "L1H2")
-    assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
+    drawn = random_sets(list(itertools.product(range(3), range(4))), seed=0)
+    versions = [Exchanged(removed, heads) for heads in drawn[4]]
+    cosines = effects.cosines(versions, silent, "")
+    assert result.sets[0].removed.cosine.value == pytest.approx(float(cosines.mean()))
     assert [chosen.heads for chosen in result.sets] == [4, 8]
     assert all(chosen.removed.draws == 5 for chosen in result.sets)
     assert result.whole["symmetric"].draws == 1
     assert result.whole["symmetric"].cosine_std is None
     assert result.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
-    assert result.heads[0].symmetric.cosine.low is None
+    assert result.whole["symmetric"].cosine.low is None
     low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
     assert 0.9 < low < 0.945 < high < 0.99
 
@@ -178,8 +180,8 @@ def test_a_task_stands_beside_the_cosine(tmp_path):
     assert result.task.baseline.value == pytest.approx(1)
     assert result.whole["symmetric"].metric < 1
     assert result.whole_difference.value == pytest.approx(result.whole["symmetric"].metric - 1)
-    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, alone=True, control=False)
-    assert linear.heads[0].alone.difference.value < 0
+    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, control=False)
+    assert linear.form("linear").whole_scaled.difference.value < 0
     assert linear.mean_output.metric < 1
 
 
@@ -202,8 +204,8 @@ def test_what_cannot_be_measured_is_refused():
         headscope.symmetric(loaded, ["the cat " * 40])
     with pytest.raises(InputError, match="tokenizer"):
         headscope.symmetric(headscope.wrap(tiny("bert")), LINES)
-    all_heads = [("encoder", *head) for head in product(range(2), range(4))]
-    none = headscope.remove_heads(opened("bart", "float32"), all_heads)
+    heads = list(itertools.product(["encoder"], range(2), range(4)))
+    none = headscope.remove_heads(opened("bart", "float32"), heads)
     for command in (headscope.linear, headscope.symmetric):
         with pytest.raises(UnsupportedModelError, match="no head that reads a text"):
             command(none, LINES)

@@ -34,8 +34,8 @@ def explained(model: LoadedModel, **options: Any) -> ExplainResult:
 
 
 def numbers(result: ExplainResult, step: str, name: str) -> Array:
-    found = result.step(step)
-    return np.array(found.matrix(name).values, dtype=float)
+    measured = result.step(step)
+    return np.array(measured.matrix(name).values, dtype=float)
 
 
 class Slow:
@@ -43,7 +43,7 @@ class Slow:
 
     def __init__(self, model: LoadedModel, layer: int, head: int) -> None:
         weights = {k: v.double().numpy() for k, v in model.model.state_dict().items()}
-        self.at = lambda name: weights[f"encoder.layer.{layer}.{name}"]
+        self.weight = lambda name: weights[f"encoder.layer.{layer}.{name}"]
         ids = model.tokenizer(SENTENCE, return_tensors="pt")
         with torch.no_grad():
             states = model.model(**ids, output_hidden_states=True).hidden_states
@@ -52,30 +52,30 @@ class Slow:
         self.n = len(self.x)
         self.d_head = 8
         self.n_heads = self.x.shape[1] // self.d_head
-        self.mine = slice(head * self.d_head, (head + 1) * self.d_head)
+        self.head_rows = slice(head * self.d_head, (head + 1) * self.d_head)
 
     def projected(self, name: str) -> Array:
-        return self.x @ self.at(f"attention.self.{name}.weight").T + self.at(
+        return self.x @ self.weight(f"attention.self.{name}.weight").T + self.weight(
             f"attention.self.{name}.bias"
         )
 
     def pattern(self, cut: slice, scale: float, seen: Callable[[int, int], bool]) -> Array:
         q = self.projected("query")[:, cut]
         k = self.projected("key")[:, cut]
-        found = np.zeros((self.n, self.n))
+        weights = np.zeros((self.n, self.n))
         for i in range(self.n):
             sizes = [math.exp(scale * q[i] @ k[j]) if seen(i, j) else 0.0 for j in range(self.n)]
-            found[i] = [size / sum(sizes) for size in sizes]
-        return found
+            weights[i] = [size / sum(sizes) for size in sizes]
+        return weights
 
     def z(self, cut: slice) -> Array:
-        every = self.pattern(cut, self.d_head**-0.5, lambda i, j: True)
-        return every @ self.projected("value")[:, cut]
+        pattern = self.pattern(cut, self.d_head**-0.5, lambda i, j: True)
+        return pattern @ self.projected("value")[:, cut]
 
     def norm(self, x: Array, name: str) -> Array:
         centred = x - x.mean(1, keepdims=True)
         spread = np.sqrt((centred**2).mean(1, keepdims=True) + 1e-12)
-        return centred / spread * self.at(f"{name}.weight") + self.at(f"{name}.bias")
+        return centred / spread * self.weight(f"{name}.weight") + self.weight(f"{name}.bias")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_every_step_is_what_a_slow_program_says(bert):
     head = 2
     result = explained(bert, layer=layer, head=head)
     slow = Slow(bert, layer, head)
-    cut = slow.mine
+    cut = slow.head_rows
     scale = slow.d_head**-0.5
 
     def same(step: str, name: str, expected: Array) -> None:
@@ -106,22 +106,27 @@ def test_every_step_is_what_a_slow_program_says(bert):
     same("mask", "other direction", slow.pattern(cut, scale, lambda i, j: j <= i))
     same("softmax", "pattern", slow.pattern(cut, scale, lambda i, j: True))
     same("z", "z", slow.z(cut))
-    W_O = slow.at("attention.output.dense.weight").T
+    W_O = slow.weight("attention.output.dense.weight").T
     starts = range(0, slow.n_heads * slow.d_head, slow.d_head)
-    parts = [slow.z(slice(s, s + slow.d_head)) @ W_O[s : s + slow.d_head] for s in starts]
-    b_O = slow.at("attention.output.dense.bias") + np.zeros_like(slow.x)
-    out = sum(parts) + b_O
-    same("mix", "z W_O", parts[head])
+    head_outputs = [slow.z(slice(s, s + slow.d_head)) @ W_O[s : s + slow.d_head] for s in starts]
+    b_O = slow.weight("attention.output.dense.bias") + np.zeros_like(slow.x)
+    out = sum(head_outputs) + b_O
+    same("mix", "z W_O", head_outputs[head])
     same("mix", "output", out)
-    every = [(float((p * out).sum() / (out**2).sum()), p) for p in [*parts, b_O]]
-    rows = [[share, np.sqrt((p**2).sum() / (out**2).sum())] for share, p in every]
+    rows = []
+    for added in [*head_outputs, b_O]:
+        share = (added * out).sum() / (out**2).sum()
+        size = np.sqrt((added**2).sum() / (out**2).sum())
+        rows.append([share, size])
     same("mix", "heads", np.array(rows))
     same("skip", "x + attention", slow.x + out)
     y = slow.norm(slow.x + out, "attention.output.LayerNorm")
     same("layernorm", "LayerNorm", y)
     gelu = np.vectorize(lambda t: 0.5 * t * (1 + math.erf(t / math.sqrt(2))))
-    hidden = gelu(y @ slow.at("intermediate.dense.weight").T + slow.at("intermediate.dense.bias"))
-    network = hidden @ slow.at("output.dense.weight").T + slow.at("output.dense.bias")
+    hidden = gelu(
+        y @ slow.weight("intermediate.dense.weight").T + slow.weight("intermediate.dense.bias")
+    )
+    network = hidden @ slow.weight("output.dense.weight").T + slow.weight("output.dense.bias")
     same("ffn", "layer output", slow.norm(y + network, "output.LayerNorm"))
     np.testing.assert_allclose(slow.norm(y + network, "output.LayerNorm"), slow.after, atol=1e-5)
 
@@ -150,7 +155,8 @@ def test_each_family_is_explained_as_far_as_its_layer_is_known(name):
     for text, word in zip(result.left_out, left_out, strict=True):
         assert word in text
     assert [step.number for step in result.steps] == list(range(1, steps + 1))
-    assert all(check.max_abs <= check.tolerance for s in result.steps for check in s.checks)
+    for step in result.steps:
+        assert all(check.max_abs <= check.tolerance for check in step.checks), step.key
     checked = {step.key for step in result.steps if step.checks}
     assert checked == {step.key for step in result.steps} - {"input", "weights"}
     pattern = numbers(result, "softmax", "pattern")
@@ -183,9 +189,9 @@ WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_mechanism_is_caught_at_its_step(what, bert, monkeypatch):
-    module, name, spoil, said = WRONG[what]
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_mechanism_is_caught_at_its_step(fault, bert, monkeypatch):
+    module, name, spoil, said = WRONG[fault]
     monkeypatch.setattr(module, name, spoil(getattr(module, name)))
     with pytest.raises(ValidationFailedError, match=said):
         explained(bert)
@@ -218,14 +224,14 @@ def looking(*keys: int) -> Tensor:
 
 
 def test_links_prefers_a_word_of_ones_own_to_everything_duller():
-    own = looking(0, 3, 4, 1, 2, 5)  # each word looks at another one, two away
+    linking = looking(0, 3, 4, 1, 2, 5)  # each word looks at another one, two away
     neighbour = looking(0, 0, 1, 2, 3, 4)
     hub = looking(0, 4, 4, 4, 4, 4)
     special = looking(0, 0, 0, 0, 0, 0)
     even = torch.full((N, N), 1 / N)
-    found = links(torch.stack([own, neighbour, hub, special, even]), WORDS).tolist()
+    scores = links(torch.stack([linking, neighbour, hub, special, even]), WORDS).tolist()
     # Each word gets 1 from one of four words and 0.25 on average.
-    assert found == pytest.approx([0.75, 0.0, 0.0, 0.0, 0.0])
+    assert scores == pytest.approx([0.75, 0.0, 0.0, 0.0, 0.0])
     # There are no words that are apart.
     for words in (torch.zeros(N, dtype=torch.bool), torch.arange(N) < 2):
         assert not links(torch.softmax(torch.randn(3, N, N), dim=-1), words).any()

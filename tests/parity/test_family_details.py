@@ -26,7 +26,7 @@ from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.families import relative_terms, rotary
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe, probes
+from headscope.models.run.probes import Probe, probes
 from headscope.models.run.routing import Router, routed, use_implementation
 
 
@@ -67,19 +67,21 @@ def test_the_long_probe_goes_beyond_the_window(changes, window, length):
 def test_shared_keys_go_with_the_last_head_that_reads_them():
     """Heads 0 and 1 read the first key, 2 and 3 the second."""
     loaded = wrapped("eurobert, shared keys")
-    whole = loaded.sites[0].weights()
-    assert whole.W_K.shape == whole.W_V.shape == whole.W_Q.shape == (4, 32, 8)
-    assert torch.equal(whole.W_K[0], whole.W_K[1])
-    assert not torch.equal(whole.W_K[1], whole.W_K[2])
+    first = loaded.sites[0].weights()
+    assert first.W_K.shape == first.W_V.shape == first.W_Q.shape == (4, 32, 8)
+    assert torch.equal(first.W_K[0], first.W_K[1])
+    assert not torch.equal(first.W_K[1], first.W_K[2])
     cut = headscope.remove_heads(loaded, [(0, 0), (0, 1), (0, 3), (1, 2), (2, 1), (2, 2)])
     for layer, groups in {0: [1], 1: [0, 1], 2: [0, 1]}.items():
-        before, after = (one.sites[layer].module for one in (loaded, cut))
+        before = loaded.sites[layer].module
+        after = cut.sites[layer].module
         for name in ("k_proj", "v_proj"):
             stored = getattr(before, name).weight.unflatten(0, (2, 8))[groups]
             assert torch.equal(getattr(after, name).weight, stored.flatten(0, 1))
-    weights, whole = (one.sites[2].weights() for one in (cut, loaded))
-    assert torch.equal(weights.W_K, whole.W_K[[0, 3]])
-    assert torch.equal(weights.W_V, whole.W_V[[0, 3]])
+    weights = cut.sites[2].weights()
+    full = loaded.sites[2].weights()
+    assert torch.equal(weights.W_K, full.W_K[[0, 3]])
+    assert torch.equal(weights.W_V, full.W_V[[0, 3]])
 
 
 @pytest.mark.parametrize("name", ["squeezebert, mixed", "convbert, wide kernel", "gpt2, by layer"])
@@ -91,7 +93,9 @@ def test_other_settings_lose_heads_too(name):
     probe = batch(loaded, 14, 3)
     with gated(loaded, gates) as run:
         expected = run(**probe.inputs)[0][probe.real]
-    compact = headscope.remove_heads(loaded, [tuple(at) for at in (gates == 0).nonzero().tolist()])
+    compact = headscope.remove_heads(
+        loaded, [tuple(head) for head in (gates == 0).nonzero().tolist()]
+    )
     torch.testing.assert_close(states(compact), expected, rtol=0, atol=1e-5)
 
 
@@ -114,9 +118,10 @@ def test_a_language_model_of_another_name_has_its_head(tmp_path):
     assert (compact.task_head, again.task_head) == ("mlm", "mlm")
     inputs = batch(loaded, 9, 4).inputs
     with torch.no_grad():
-        expected, found = (model.run(**inputs)[1] for model in (compact, again))
+        _, expected = compact.run(**inputs)
+        _, logits = again.run(**inputs)
     assert expected.shape == (2, 9, 61)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +170,9 @@ def test_states_of_any_size_are_compared():
     assert result.passed, result.reasons
     # Gaps are relative to their size, and small ones as they are.
     real = torch.tensor([[True, True, False]])
-    theirs = torch.tensor([[[1e7], [-3.0], [9e9]]])
-    for ours, expected in ((theirs + 20.0, 2e-5), (theirs * 1.5, 5.0)):
-        assert largest_gap([(ours, theirs, real)]) == pytest.approx(expected, rel=1e-3)
+    reference = torch.tensor([[[1e7], [-3.0], [9e9]]])
+    for ours, expected in ((reference + 20.0, 2e-5), (reference * 1.5, 5.0)):
+        assert largest_gap([(ours, reference, real)]) == pytest.approx(expected, rel=1e-3)
     small = torch.tensor([[[9.0], [-3.0], [0.0]]])
     assert largest_gap([(small + 0.25, small, real)]) == 0.25
 
@@ -211,9 +216,11 @@ def test_every_stack_of_an_encoder_decoder():
     windows = pack_pairs(as_corpus(PAIRS), loaded, 12, (loaded.start_id,))
     sources, targets = map(torch.from_numpy, windows.inputs(windows.spread(3)))
     with use_implementation(loaded.network, "eager"), torch.no_grad():
-        found = loaded.network(input_ids=sources, decoder_input_ids=targets, output_attentions=True)
+        output = loaded.network(
+            input_ids=sources, decoder_input_ids=targets, output_attentions=True
+        )
     for head in result.heads:
-        curve = svd_curve(getattr(found, f"{head.stack}_attentions")[head.layer][:, head.head])
+        curve = svd_curve(getattr(output, f"{head.stack}_attentions")[head.layer][:, head.head])
         np.testing.assert_allclose(head.curve, curve, atol=2e-5)
     alone = headscope.spectrum(loaded, PAIRS, stack="cross", length=12, sequences=3)
     assert [h.curve for h in alone.heads] == [h.curve for h in result.heads if h.stack == "cross"]
@@ -229,8 +236,8 @@ def test_every_stack_of_an_encoder_decoder():
 def test_buckets_are_those_of_transformers(buckets, far):
     """As DeBERTa-v3 has them (256 of 512), far beyond the last one."""
     away = torch.arange(-700, 701)
-    theirs = make_log_bucket_position(away, buckets, far)
-    assert (bucketed(away, buckets, far) == theirs).all()
+    expected = make_log_bucket_position(away, buckets, far)
+    assert (bucketed(away, buckets, far) == expected).all()
 
 
 # --- encoder-decoders, and views of a stack -------------------------------------------------------
@@ -258,7 +265,7 @@ def test_it_validates_with_padding_on_both_sides(kind, dtype):
     assert padded.input_ids.shape != padded.inputs["decoder_input_ids"].shape
 
 
-def seen_by(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
+def seen_by(loaded: LoadedModel, inputs: dict[str, Tensor]) -> list[Activations]:
     seen: list[Activations] = []
 
     class Keep:
@@ -270,14 +277,14 @@ def seen_by(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
 
     router = Router(loaded.sites, [Keep()], others=loaded.others)
     with routed(loaded.model, router):
-        router.checked(loaded.forward, **given)
+        router.checked(loaded.forward, **inputs)
     return seen
 
 
 @each_kind
 def test_a_view_sees_its_own_stack(kind):
     loaded = opened(kind)
-    whole = seen_by(loaded, pairs(loaded))
+    all_chunks = seen_by(loaded, pairs(loaded))
     for stack in STACKS:
         view = loaded.only(stack)
         layers = [layer for name, layer in SITES if name == stack]
@@ -285,15 +292,15 @@ def test_a_view_sees_its_own_stack(kind):
             (stack, layer, layer) for layer in layers
         ]
         assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
-        others = {(site.stack, site.layer) for site in view.others}
-        assert others == {*SITES} - {(stack, layer) for layer in layers}
+        other_sites = {(site.stack, site.layer) for site in view.others}
+        assert other_sites == {*SITES} - {(stack, layer) for layer in layers}
         assert view.network is loaded.network
         assert view.whole is loaded
         seen = seen_by(view, pairs(loaded))
-        assert [(found.stack, found.row) for found in seen] == [(stack, layer) for layer in layers]
-        of_whole = [found for found in whole if found.stack == stack]
-        for found, same in zip(seen, of_whole, strict=True):
-            torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
+        assert [(chunk.stack, chunk.row) for chunk in seen] == [(stack, layer) for layer in layers]
+        of_stack = [chunk for chunk in all_chunks if chunk.stack == stack]
+        for chunk, same in zip(seen, of_stack, strict=True):
+            torch.testing.assert_close(chunk.pattern, same.pattern, rtol=0, atol=0)
 
 
 def test_a_view_of_a_view_is_of_the_whole_and_an_only_stack_is_the_model():
@@ -325,16 +332,18 @@ def test_the_encoder_runs_on_sentences_alone(kind):
     loaded = opened(kind)
     ids, mask = ids_and_mask((9, 5, 7), 1)
     with torch.no_grad():
-        own = loaded.network.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
-        torch.testing.assert_close(loaded.forward(ids, mask), own, rtol=0, atol=0)
+        expected = loaded.network.get_encoder()(
+            input_ids=ids, attention_mask=mask
+        ).last_hidden_state
+        torch.testing.assert_close(loaded.forward(ids, mask), expected, rtol=0, atol=0)
         hidden, logits = loaded.run(ids, mask)
     assert logits is None
-    torch.testing.assert_close(hidden, own, rtol=0, atol=0)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=0)
     view = loaded.only("encoder")
     router = Router(view.sites, others=view.others)
     with routed(loaded.model, router):
         ours = router.checked(view.forward, ids, mask)
-    torch.testing.assert_close(ours[mask.bool()], own[mask.bool()], rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
     router = Router(loaded.sites)
     with routed(loaded.model, router), pytest.raises(ValidationFailedError, match="decoder layer"):
         router.checked(loaded.forward, ids, mask)

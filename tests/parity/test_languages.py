@@ -55,8 +55,13 @@ def write(folder: Path, kind: str, **languages: str | None) -> Path:
     """Save a tiny model with a tokenizer whose settings name these languages."""
     make, family, _ = KINDS[kind]
     tokenizer = make()
-    ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    network = tiny(family, auto=AutoModelForSeq2SeqLM, vocab_size=len(tokenizer), **ends)
+    special_ids = {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    }
+    network = tiny(family, auto=AutoModelForSeq2SeqLM, vocab_size=len(tokenizer), **special_ids)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     unnamed = {"src_lang": None, "tgt_lang": None}
@@ -71,8 +76,8 @@ def edit(path: Path, **values: Any) -> None:
 
 def read(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int]]:
     """Return the ids of a source, its labels, what the decoder reads, and what it writes."""
-    ends = ends_of(loaded)
-    (row,) = encode_pairs(loaded, [SOURCE], [TARGET], ends)
+    target_ends = ends_of(loaded)
+    (row,) = encode_pairs(loaded, [SOURCE], [TARGET], target_ends)
     assert row is not None
     assert len(row.target_spans) == len(row.labels) - 1
     for position in row.decoder_content:
@@ -80,7 +85,7 @@ def read(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int
         assert piece.strip("\u2581") in ("", TARGET[slice(*row.target_spans[position - 1])])
     assert len(row.decoder_content) == len(loaded.tokenizer.tokenize(TARGET))
     ids, mask = loaded.pad([row.ids])
-    limits = {"ends": ends, "pad_id": loaded.pad_id, "max_new_tokens": 6}
+    limits = {"ends": target_ends, "pad_id": loaded.pad_id, "max_new_tokens": 6}
     (written,) = decode_greedily(loaded.network, ids, mask, **limits)
     return list(row.ids), list(row.labels), list(row.decoder_ids), written
 
@@ -88,14 +93,14 @@ def read(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int
 def oracle(folder: Path, kind: str, source: str, target: str) -> tuple[list[int], ...]:
     tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=source, tgt_lang=target)
     network = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    given = tokenizer(SOURCE, text_target=TARGET, return_tensors="pt")
-    labels = given.pop("labels")
+    encoded = tokenizer(SOURCE, text_target=TARGET, return_tensors="pt")
+    labels = encoded.pop("labels")
     code = tokenizer.convert_tokens_to_ids(target)
     seen: list[dict[str, Any]] = []
     hook = network.get_decoder().register_forward_pre_hook(
         lambda _module, _args, inputs: seen.append(inputs), with_kwargs=True
     )
-    network(**given, labels=labels)
+    network(**encoded, labels=labels)
     hook.remove()
     read = seen[0]["input_ids"][0].tolist()
     how = {"forced_bos_token_id": code}
@@ -103,8 +108,8 @@ def oracle(folder: Path, kind: str, source: str, target: str) -> tuple[list[int]
         assert read[0] == code
         how = {"decoder_start_token_id": code}
     with torch.no_grad():
-        written = network.generate(**given, **how, num_beams=1, do_sample=False, max_new_tokens=6)
-    return given["input_ids"][0].tolist(), labels[0].tolist(), read, written[0, 1:].tolist()
+        written = network.generate(**encoded, **how, num_beams=1, do_sample=False, max_new_tokens=6)
+    return encoded["input_ids"][0].tolist(), labels[0].tolist(), read, written[0, 1:].tolist()
 
 
 def same(loaded: LoadedModel, folder: Path, kind: str, source: str, target: str) -> None:
@@ -165,11 +170,11 @@ def test_a_tokenizer_of_the_general_class(kind, tmp_path):
     source, target = KINDS[kind][2]
     folder = write(tmp_path / "own", kind, src_lang=source, tgt_lang=target)
     general = write(tmp_path / "general", kind)
-    own = AutoTokenizer.from_pretrained(folder)
-    backend = own.backend_tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    backend = tokenizer.backend_tokenizer
     names = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
     codes = [*KINDS[kind][2], "eng_Latn", "en_XX"]
-    codes = [code for code in codes if code in own.get_vocab()]
+    codes = [code for code in codes if code in tokenizer.get_vocab()]
     fast = PreTrainedTokenizerFast(
         tokenizer_object=backend, additional_special_tokens=codes, **names
     )
@@ -198,18 +203,18 @@ def test_an_old_template_of_nllb_still_writes_the_code_first(tmp_path):
 def test_a_saved_model_keeps_its_languages(kind, tmp_path):
     source, target = KINDS[kind][2]
     folder = write(tmp_path / "model", kind)
-    kept = tmp_path / "kept"
+    saved = tmp_path / "kept"
     # Where the files name another target, that goes too.
     other = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(source)
     key = "forced_bos_token_id" if kind == "nllb" else "decoder_start_token_id"
     edit(folder / "generation_config.json", **{key: other})
     named = {"source_language": source, "target_language": target}
-    whole = open_for_tasks(str(folder), **named)
-    headscope.save(headscope.remove_heads(whole, [("cross", 0, 1)]), kept)
-    again = open_for_tasks(str(kept))
+    full = open_for_tasks(str(folder), **named)
+    headscope.save(headscope.remove_heads(full, [("cross", 0, 1)]), saved)
+    again = open_for_tasks(str(saved))
     assert again.languages is not None
     assert (again.languages.source, again.languages.target) == (source, target)
-    assert read(again)[:3] == read(whole)[:3]
+    assert read(again)[:3] == read(full)[:3]
 
 
 def test_models_of_one_language_have_no_use_for_one(tmp_path):

@@ -40,14 +40,14 @@ def states(loaded: LoadedModel) -> torch.Tensor:
         return loaded.forward(ids, mask)[mask.bool()]
 
 
-def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
 
 
 def attributed(loaded: LoadedModel) -> np.ndarray:
-    found = headscope.attribute(loaded, "a cat", "a dog", calibration=list(SOURCES)).to_frame()
-    parts: np.ndarray = found[["direct", "removed", "removed_mean"]].to_numpy(float)
-    return parts
+    frame = headscope.attribute(loaded, "a cat", "a dog", calibration=list(SOURCES)).to_frame()
+    numbers: np.ndarray = frame[["direct", "removed", "removed_mean"]].to_numpy(float)
+    return numbers
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_commands_have_the_numbers_of_the_plain_folder(tmp_path):
     found = []
     made.SAME["half a head"].change(folder)
     (tmp_path / "lines.txt").write_text("\n".join(SOURCES))
-    few = {"heads": "L0H1,L1H3", "roles": False, "ablation": False}
+    few = {"heads": "L0H1,L1H3"}
     for loaded in map(opened, (folder, made.source())):
         heads = headscope.classify(loaded, list(SOURCES)).to_frame()
         curve = headscope.prune(loaded, data=tmp_path / "lines.txt", **few).curves[0]
@@ -200,22 +200,22 @@ def without_words(folder: Path, head: str | None = "auto") -> LoadedModel:
 )
 def test_a_class_without_its_head_is_a_base_model(family, head, tmp_path):
     """And with its head it has it; what is missing is named, and is of the head."""
-    whole = tiny(family, auto=AUTO[head])
+    network = tiny(family, auto=AUTO[head])
     folder = tmp_path / "whole"
     bare = tmp_path / "bare"
-    whole.save_pretrained(folder)
+    network.save_pretrained(folder)
     assert without_words(folder).task_head == head
     tiny(family).save_pretrained(bare)
-    made.edit(bare, made.CONFIG, architectures=[type(whole).__name__])
+    made.edit(bare, made.CONFIG, architectures=[type(network).__name__])
     loaded = without_words(bare)
     assert (loaded.task_head, loaded.network is loaded.model) == (None, True)
     with pytest.raises(InputError) as refused:
         without_words(bare, head)
     said = str(refused.value)
-    assert f"config.json names {type(whole).__name__}, but the weights lack " in said
+    assert f"config.json names {type(network).__name__}, but the weights lack " in said
     assert "checkpoint holds" not in said
     first = said.partition("weights lack ")[2].split(",")[0].split(" and ")[0].split(";")[0]
-    assert first in whole.state_dict()
+    assert first in network.state_dict()
     assert first not in load_file(bare / made.WEIGHTS)
 
 
@@ -240,7 +240,8 @@ def test_a_missing_pooler_is_the_same_in_every_run(tmp_path):
     network = tiny("bert")
     network.pooler = None
     network.save_pretrained(tmp_path)
-    first, second = (dict(without_words(tmp_path).model.named_parameters()) for _ in range(2))
+    first = dict(without_words(tmp_path).model.named_parameters())
+    second = dict(without_words(tmp_path).model.named_parameters())
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -295,10 +296,10 @@ def test_a_table_that_is_stored_counts_as_it_stands(tmp_path):
     model, state = saved("marian", tmp_path, TABLES)
     # Marian itself does not store them, or the test above would prove nothing.
     assert not {*TABLES} & state.keys()
-    own = {name: model.state_dict()[name] + 0.25 for name in TABLES}
-    made.store(tmp_path, {**state, **own})
+    tables = {name: model.state_dict()[name] + 0.25 for name in TABLES}
+    made.store(tmp_path, {**state, **tables})
     loaded = without_words(tmp_path, "seq2seq")
-    for name, tensor in own.items():
+    for name, tensor in tables.items():
         assert torch.equal(loaded.network.state_dict()[name], tensor)
 
 

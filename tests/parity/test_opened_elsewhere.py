@@ -62,24 +62,32 @@ print(json.dumps(found))
 
 def inputs_of(loaded: LoadedModel) -> dict[str, Tensor]:
     ids, mask = loaded.pad([[5, 6, 7, 8, 9, 10], [11, 12, 13]])
-    given = {"input_ids": ids, "attention_mask": mask}
-    return given if loaded.start_id is None else {**given, "decoder_input_ids": ids[:, :3]}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if loaded.start_id is not None:
+        inputs["decoder_input_ids"] = ids[:, :3]
+    return inputs
 
 
 def states(loaded: LoadedModel) -> Tensor:
     """What the network itself puts out, padding included."""
     with torch.no_grad():
         out: Any = loaded.network(**inputs_of(loaded))
-    found: Tensor = out.logits if loaded.task_head else out.last_hidden_state
-    return found
+    states: Tensor = out.logits if loaded.task_head else out.last_hidden_state
+    return states
 
 
 def cut(name: str, *, even: bool = False) -> LoadedModel:
+    """Remove every other head, with ``even`` in every layer, else in all but the second."""
     loaded = headscope.wrap(BY_NAME[name].model())
-    first = {site.module: site for site in reversed(loaded.sites)}.values()
-    odd = [(s, h) for s in first for h in range(s.n_heads) if (h + (even and s.layer)) % 2]
-    gone = odd if even else [(s, h) for s, h in odd if s.layer != 1]
-    return headscope.remove_heads(loaded, [(s.stack, s.layer, h) for s, h in gone])
+    first_of_module = {site.module: site for site in reversed(loaded.sites)}
+    removed: list[tuple[str, int, int]] = []
+    for site in first_of_module.values():
+        if even:
+            heads = range((site.layer + 1) % 2, site.n_heads, 2)
+        else:
+            heads = range(1, site.n_heads, 2) if site.layer != 1 else range(0)
+        removed += [(site.stack, site.layer, head) for head in heads]
+    return headscope.remove_heads(loaded, removed)
 
 
 #: Families whose modules run with fewer heads by themselves, or with a part of their bias.
@@ -90,21 +98,21 @@ PLAIN = ("nomic_bert", "eurobert, shared keys")
 def all_parts() -> LoadedModel:
     """A BERT without some heads, neurons and a layer."""
     small = cut("bert")
-    first, _, last = (network.name for network in headscope.feed_forwards(small))
-    small = headscope.remove_neurons(small, {first: [3], last: [0, 9]})
+    first, _, last = headscope.feed_forwards(small)
+    small = headscope.remove_neurons(small, {first.name: [3], last.name: [0, 9]})
     return headscope.remove_layers(small, [1])
 
 
 def test_without_headscope(tmp_path):
     """Opened, and saved and opened once more, it computes what it computed with headscope."""
-    wanted = {
+    models = {
         **{f"own code {name}": (cut(name), True) for name in STANDALONE},
         **{f"plain {name}": (cut(name, even=True), False) for name in PLAIN},
         "all parts": (all_parts(), True),
         "deberta": (cut("deberta"), True),
     }
     jobs = []
-    for name, (loaded, trust) in wanted.items():
+    for name, (loaded, trust) in models.items():
         folder = tmp_path / name.replace(" ", "_").replace(",", "")
         headscope.save(loaded, folder)
         torch.save({"inputs": inputs_of(loaded), "expected": states(loaded)}, f"{folder}.pt")
@@ -119,12 +127,12 @@ def test_without_headscope(tmp_path):
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    found = dict(zip([*wanted, "registered"], json.loads(done.stdout).values(), strict=True))
-    refused = found.pop("deberta")
+    gaps_of = dict(zip([*models, "registered"], json.loads(done.stdout).values(), strict=True))
+    refused = gaps_of.pop("deberta")
     assert "ValueError" in refused
     assert "run 'import headscope; headscope.register()' before you open this folder" in refused
-    assert {name: gaps for name, gaps in found.items() if isinstance(gaps, str)} == {}
-    assert {name: gaps for name, gaps in found.items() if max(gaps) >= 1e-5} == {}
+    assert {name: gaps for name, gaps in gaps_of.items() if isinstance(gaps, str)} == {}
+    assert {name: gaps for name, gaps in gaps_of.items() if max(gaps) >= 1e-5} == {}
 
 
 @pytest.mark.parametrize("name", ["nomic_bert", "eurobert, shared keys"])
@@ -154,8 +162,8 @@ def test_automodel_opens_the_family_s_own_with_fewer_heads(tmp_path):
     expected = states(small)
     for network in (opened, copy.deepcopy(opened)):
         with torch.no_grad():
-            found = network(**inputs_of(small)).last_hidden_state
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            hidden = network(**inputs_of(small)).last_hidden_state
+        torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
     assert pickle.loads(pickle.dumps(opened.config)).kept_heads == opened.config.kept_heads
     opened.save_pretrained(tmp_path / "again")
     again = headscope.load(str(tmp_path / "again"), need_tokenizer=False)
@@ -168,8 +176,8 @@ def test_task_heads_come_along(tmp_path):
     small = headscope.remove_heads(headscope.load(str(source), task_head="auto"), REMOVED[:3])
     folder = headscope.save(small, tmp_path / "small")
     with torch.no_grad():
-        found = auto.from_pretrained(folder).eval()(**inputs_of(small)).logits
-    torch.testing.assert_close(found, states(small), rtol=0, atol=1e-5)
+        logits = auto.from_pretrained(folder).eval()(**inputs_of(small)).logits
+    torch.testing.assert_close(logits, states(small), rtol=0, atol=1e-5)
     named = json.loads((folder / "config.json").read_text())["auto_map"]
     assert set(named) == {"AutoConfig", "AutoModel", auto.__name__}
 
@@ -198,7 +206,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "model"
 
 
-def test_sentence_transformers_opens_every_form(embedder, tmp_path):
+def test_sentence_transformers_opens_a_saved_folder_and_saves_it_again(embedder, tmp_path):
     """Embeddings are those with the removed heads' columns of W_O set to zero by hand."""
     from sentence_transformers import SentenceTransformer
 
@@ -209,31 +217,28 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
             output.weight[:, head * 8 : (head + 1) * 8] = 0
     expected = zeroed.encode(TEXTS, convert_to_tensor=True)
 
-    def close(found: Tensor) -> None:
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    def close(embeddings: Tensor) -> None:
+        torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
 
     small = headscope.remove_heads(headscope.load(str(embedder)), REMOVED)
-    headscope.save_dense(small, tmp_path / "dense")
-    headscope.save(small, tmp_path / "compact")
-    for form in ("compact", "dense"):
-        folder = tmp_path / form
-        model = SentenceTransformer(str(folder), device="cpu")
-        close(model.encode(TEXTS, convert_to_tensor=True))
-        assert model.max_seq_length == 32
-        again = headscope.load(str(folder))
-        assert check_embeds(again, folder)
-        ids, mask = again.pad(again.tokenizer(TEXTS)["input_ids"])
-        with torch.no_grad():
-            close(again.pooling.embed(again.forward(ids, mask), mask))
-        model.save(str(tmp_path / "again" / form))
-        once_more = SentenceTransformer(str(tmp_path / "again" / form), device="cpu")
-        close(once_more.encode(TEXTS, convert_to_tensor=True))
+    folder = headscope.save(small, tmp_path / "compact")
+    model = SentenceTransformer(str(folder), device="cpu")
+    close(model.encode(TEXTS, convert_to_tensor=True))
+    assert model.max_seq_length == 32
+    again = headscope.load(str(folder))
+    assert check_embeds(again, folder)
+    ids, mask = again.pad(again.tokenizer(TEXTS)["input_ids"])
+    with torch.no_grad():
+        close(again.pooling.embed(again.forward(ids, mask), mask))
+    model.save(str(tmp_path / "again"))
+    once_more = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    close(once_more.encode(TEXTS, convert_to_tensor=True))
+
     # Other embeddings are noticed.
-    loaded = headscope.load(str(tmp_path / "compact"))
-    path = tmp_path / "compact" / "1_Pooling" / "config.json"
+    path = folder / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
     with pytest.raises(ArtefactError, match="otherwise than headscope"):
-        check_embeds(loaded, tmp_path / "compact")
+        check_embeds(again, folder)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +271,6 @@ def test_code_of_the_source_is_not_taken_along(tmp_path):
     (source / "modules.json").write_text(json.dumps([module]))
     (source / "own_code.py").write_text("raise SystemExit")
     loaded = headscope.load(str(source))
-    folder = headscope.save_dense(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
+    folder = headscope.save(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
     assert json.loads((folder / "modules.json").read_text()) == [module]
     assert not (folder / "own_code.py").exists()

@@ -23,10 +23,10 @@ from headscope.analyses.classify.optional.patching import SMALLEST, evidence, p_
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
 from headscope.data.files import Sentence
-from headscope.data.pieces import encode_words, placed
+from headscope.data.word_pieces import encode_words, placed
 from headscope.models.run import replay
-from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
+from headscope.reports.section_rows import rows_of
 
 
 def write_clauses(path: Path) -> Path:
@@ -132,10 +132,10 @@ def test_what_is_written_and_compared(classified):
     assert len(result.patched_frame()) == 9
     effect = result.heads[1].patched[0].effects[0]
     assert result.patched_frame()["gain_high"][2] == effect.gain.high
-    facts = facts_of(Results("x", classify=result), ["classify"])
-    gain = facts["classify", "L0H1", "syntactic, later heads, patched"]
+    rows = {(row.where, row.name): row for row in rows_of(Results("x", classify=result))}
+    gain = rows["L0H1", "syntactic, later heads, patched"]
     assert (gain.value, gain.interval) == (effect.gain.value, effect.gain.interval)
-    assert facts["classify", "L0H1", "syntactic, verdict"] == "carries"
+    assert rows["L0H1", "syntactic, verdict"].words == "carries"
 
 
 def test_text_without_trees_has_positional_heads_alone(clauses):

@@ -39,8 +39,8 @@ def oracle(bert: Path) -> Callable[..., Any]:
     def make(folder: Path, after: Callable[[Any], Sequence[Any]], **settings: Any) -> Any:
         torch.manual_seed(1)
         start = parts.Transformer(str(bert))
-        made = SentenceTransformer(modules=[start, *after(parts)], device="cpu", **settings)
-        made.save(str(folder), create_model_card=False)
+        model = SentenceTransformer(modules=[start, *after(parts)], device="cpu", **settings)
+        model.save(str(folder), create_model_card=False)
         return SentenceTransformer(str(folder), device="cpu")
 
     return make
@@ -54,8 +54,8 @@ def embedded(loaded: LoadedModel, texts: Sequence[str]) -> np.ndarray:
         return loaded.pooling.embed(loaded.forward(ids, mask), mask).numpy()
 
 
-def same(ours: np.ndarray, theirs: np.ndarray) -> None:
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * abs(theirs).max())
+def same(actual: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * abs(expected).max())
 
 
 def modes(parts: Any, *names: str) -> Any:
@@ -87,11 +87,11 @@ CASES: dict[str, Callable[[Any], Sequence[Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_embeddings_are_those_of_sentence_transformers(name, oracle, tmp_path):
-    theirs = oracle(tmp_path, CASES[name]).encode(list(TEXTS), batch_size=2)
+    expected = oracle(tmp_path, CASES[name]).encode(list(TEXTS), batch_size=2)
     loaded = headscope.load(str(tmp_path))
     assert (str(loaded.pooling), loaded.pooling.origin) == (name, "modules.json")
-    same(embedded(loaded, TEXTS), theirs)
-    same(np.concatenate([embedded(loaded, [text]) for text in TEXTS]), theirs)
+    same(embedded(loaded, TEXTS), expected)
+    same(np.concatenate([embedded(loaded, [text]) for text in TEXTS]), expected)
 
 
 def test_settings_of_encode_are_applied(oracle, tmp_path):
@@ -105,12 +105,12 @@ def test_settings_of_encode_are_applied(oracle, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     texts = ["A Dog SAT", *TEXTS]
-    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+    expected = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
     loaded = headscope.load(str(tmp_path))
     assert str(loaded.pooling) == "cls, first 5"
-    same(embedded(loaded, texts), theirs)
+    same(embedded(loaded, texts), expected)
     bare = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, prompt=""))
-    assert abs(embedded(bare, texts) - theirs).max() > 0.01
+    assert abs(embedded(bare, texts) - expected).max() > 0.01
 
 
 def test_the_older_format_of_the_pooling_config(bert, tmp_path):
@@ -127,8 +127,8 @@ def test_the_older_format_of_the_pooling_config(bert, tmp_path):
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
         loaded = headscope.load(str(folder))
         assert str(loaded.pooling) == f"{name}, normalize"
-        theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
-        same(embedded(loaded, TEXTS), theirs)
+        expected = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+        same(embedded(loaded, TEXTS), expected)
 
 
 def test_copies_of_a_model_embed_as_it_does_and_an_option_replaces_its_way(bert, tmp_path):
@@ -147,14 +147,14 @@ def test_tasks_measure_the_embedding_of_the_model(bert, tmp_path):
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling"])))
     pairs = Examples("pairs", "", first=TEXTS[:3], second=TEXTS[1:], scores=(1.0, 2.0, 5.0))
     task = make_task("similarity", pairs, loaded)
-    found = task.outputs(loaded)["similarity"]
+    similarity = task.outputs(loaded)["similarity"]
     with torch.no_grad():
         ids = [loaded.tokenizer(text)["input_ids"] for text in TEXTS]
         first = [loaded.forward(*loaded.pad([row]))[0, 0] for row in ids]
     expected = [float(torch.cosine_similarity(first[i], first[i + 1], dim=0)) for i in range(3)]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(similarity, expected, atol=1e-6)
     means = make_task("similarity", pairs, loaded.pooled_by("mean")).outputs(loaded)["similarity"]
-    assert abs(found - means).max() > 1e-3
+    assert abs(similarity - means).max() > 1e-3
 
 
 def test_notes_say_what_is_read_otherwise(bert, tmp_path):
@@ -169,9 +169,9 @@ def test_notes_say_what_is_read_otherwise(bert, tmp_path):
     assert [len(row) for row in task.rows] == [10, 6, 15, 5]
 
 
-def _module(folder: Path, place: int, **values: str) -> None:
+def _module(folder: Path, index: int, **values: str) -> None:
     modules = json.loads((folder / "modules.json").read_text())
-    modules[place].update(values)
+    modules[index].update(values)
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -240,8 +240,6 @@ def test_commands_refuse_it_and_take_another(bert, tmp_path):
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "CNN"])))
     few: dict[str, Any] = {"length": 8, "sequences": 4}
     for command, options in (
-        (headscope.measure, {"limit": 4}),
-        (headscope.scores, {"limit": 4}),
         (headscope.spectrum, {**few, "efficient": True}),
         (headscope.rank, {"share_projections": [4]}),
         (headscope.insights, {}),
@@ -250,7 +248,6 @@ def test_commands_refuse_it_and_take_another(bert, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=r"CNN \(2_CNN\)"):
             command(loaded, **options)
-    assert headscope.measure(loaded, limit=4, pooling="mean").value.value == pytest.approx(1.0)
     assert headscope.spectrum(loaded, **few).sequences == 4
 
 
@@ -259,12 +256,12 @@ def test_a_prompt_that_is_not_pooled(mode, oracle, tmp_path):
     """Its tokens are read and left out, as SentenceTransformer does."""
     settings = {"prompts": {"q": "the big red "}, "default_prompt_name": "q"}
     make = lambda p: [p.Pooling(D_MODEL, mode, include_prompt=False)]  # noqa: E731
-    theirs = oracle(tmp_path, make, **settings).encode(list(TEXTS))
+    expected = oracle(tmp_path, make, **settings).encode(list(TEXTS))
     loaded = headscope.load(str(tmp_path))
     assert loaded.pooling.skipped == 4
-    same(embedded(loaded, TEXTS), theirs)
+    same(embedded(loaded, TEXTS), expected)
     included = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, skipped=0))
-    assert (abs(embedded(included, TEXTS) - theirs).max() > 0.01) == (mode != "lasttoken")
+    assert (abs(embedded(included, TEXTS) - expected).max() > 0.01) == (mode != "lasttoken")
 
 
 def test_prompts_pickled_weights_and_cross_encoders(bert, tmp_path):
@@ -286,7 +283,7 @@ def test_prompts_pickled_weights_and_cross_encoders(bert, tmp_path):
 
 
 def test_a_download_takes_the_modules_and_nothing_large_besides():
-    wanted = [
+    needed = [
         "modules.json",
         "config_sentence_transformers.json",
         "sentence_bert_config.json",
@@ -294,5 +291,10 @@ def test_a_download_takes_the_modules_and_nothing_large_besides():
         "2_Dense/config.json",
         "2_Dense/model.safetensors",
     ]
-    others = ["onnx/model.onnx", "2_Dense/pytorch_model.bin", "openvino/model.bin", "tf_model.h5"]
-    assert list(filter_repo_objects([*wanted, *others], allow_patterns=_FILES)) == wanted
+    not_needed = [
+        "onnx/model.onnx",
+        "2_Dense/pytorch_model.bin",
+        "openvino/model.bin",
+        "tf_model.h5",
+    ]
+    assert list(filter_repo_objects([*needed, *not_needed], allow_patterns=_FILES)) == needed

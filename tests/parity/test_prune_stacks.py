@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import out_name
+from measuring import measured
 from tiny_models import (
     OTHERS,
     SOURCES,
@@ -103,11 +104,11 @@ def output_maps(kind: str, network: Any) -> dict[tuple[str, int], torch.nn.Linea
 @torch.no_grad()
 def hits_of(network: Any, path: Path) -> list[tuple[int, int]]:
     """Guessed tokens and tokens of every pair."""
-    found = []
+    hits = []
     for source, target in pairs_of(path):
         guess = logits_of(network, source, target).argmax(dim=-1)
-        found.append((int((guess == target[0]).sum()), target.shape[1]))
-    return found
+        hits.append((int((guess == target[0]).sum()), target.shape[1]))
+    return hits
 
 
 @functools.cache
@@ -121,15 +122,6 @@ def value_without(kind: str, places: Sequence[Place], path: Path) -> float:
     return 100 * sum(hit for hit, _ in hits) / sum(size for _, size in hits)
 
 
-@pytest.mark.parametrize("stack", ["cross", "all"])
-def test_scores_of_a_stack_are_public(stack, files):
-    options = {"task": "seq2seq", "calibration": files["bart"][1], "stack": stack}
-    found = headscope.scores(opened("bart"), "magnitude", **options)
-    every = list(itertools.product(STACKS, range(2)))
-    assert list(found.layers) == [place for place in every if stack in (place[0], "all")]
-    assert found.names[-2:] == ("cross:L0", "cross:L1")
-
-
 @pytest.mark.usefixtures("unwritten")
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 def test_every_repair_runs_on_every_stack(kind, files):
@@ -137,20 +129,20 @@ def test_every_repair_runs_on_every_stack(kind, files):
     data = files[kind][0]
     methods = {"bart": ["fisher", "magnitude", "random"], "t5": ["surgeon", "random"]}[kind]
     repairs = {"bart": ["none"], "t5": ["none", "scale", "surgeon"]}[kind]
-    both = {"methods": methods, "repairs": repairs, "fractions": [0.5]}
-    found = pruned(kind, files, **both, ablation=kind == "bart")
-    assert (found.stack, found.roles, found.metric) == ("all", (), "token_accuracy")
-    assert [stack.stack for stack in found.stacks] == list(STACKS)
-    every = [(found.curves, found.n_heads, "all")]
-    every += [(stack.curves, stack.n_heads, stack.stack) for stack in found.stacks]
-    assert [n_heads for _, n_heads, _ in every] == [24, 8, 8, 8]
-    for curves, n_heads, name in every:
+    options = {"methods": methods, "repairs": repairs, "fractions": [0.5]}
+    result = pruned(kind, files, **options)
+    assert (result.stack, result.roles, result.metric) == ("all", (), "token_accuracy")
+    assert [stack.stack for stack in result.stacks] == list(STACKS)
+    curves_of_stacks = [(result.curves, result.n_heads, "all")]
+    curves_of_stacks += [(stack.curves, stack.n_heads, stack.stack) for stack in result.stacks]
+    assert [n_heads for _, n_heads, _ in curves_of_stacks] == [24, 8, 8, 8]
+    for curves, n_heads, name in curves_of_stacks:
         assert len(curves) == len(repairs) * (len(methods) - 1) + 1
         for curve in curves:
-            whole, half = curve.points
-            assert whole.value == found.baseline.value
+            unpruned, half = curve.points
+            assert unpruned.value == result.baseline.value
             assert len(half.heads_removed) == n_heads / 2
-            assert name == "all" or {place[0] for place in half.heads_removed} == {name}
+            assert name == "all" or {head[0] for head in half.heads_removed} == {name}
             if curve.method == "random":
                 assert half.metrics is None
                 continue
@@ -159,37 +151,29 @@ def test_every_repair_runs_on_every_stack(kind, files):
                 assert half.value.value == pytest.approx(
                     value_without(kind, half.heads_removed, data)
                 )
-    assert from_dict(PruneResult, to_dict(found)) == found
-    if kind == "t5":
-        return
-    places = [(row.stack, row.layer, row.head) for row in found.ablation]
-    assert places == list(itertools.product(STACKS, range(2), range(4)))
-    for row, place in zip(found.ablation[::3], places[::3], strict=True):
-        assert row.value.value == pytest.approx(value_without(kind, [place], data))
-    layers = [(row.stack, row.layer) for row in found.kept_alone]
-    assert layers == list(itertools.product(STACKS, range(2)))
-    for row in found.kept_alone:
-        gone = [(row.stack, row.layer, head) for head in range(4) if head != row.head]
-        assert row.value.value == pytest.approx(value_without(kind, gone, data))
+    assert from_dict(PruneResult, to_dict(result)) == result
+    # The scores of each stack name its layers.
+    assert list(result.scores[0].layers) == list(itertools.product(STACKS, range(2)))
+    assert result.stacks[2].scores[0].names == ("cross:L0", "cross:L1")
 
 
 @pytest.mark.usefixtures("unwritten")
 def test_areas_and_gaps_are_those_of_plain_loops(files):
     """Of a method over resampled examples, of random heads over draws."""
-    found = pruned(
+    result = pruned(
         "bart", files, methods=["magnitude", "random"], repairs=["none"], step=0.25, seed=3
     )
-    assert (len(found.areas), len(found.gaps)) == (6, 12)
+    assert (len(result.areas), len(result.gaps)) == (6, 12)
     n = len(SOURCES)
     drawn = np.random.default_rng(3).integers(0, n, size=(1000, n)).tolist()
     areas: dict[tuple[str, str], Any] = {}
     resampled: dict[tuple[str, str], Any] = {}
 
-    def area(ends: Sequence[float]) -> float:
+    def area(values: Sequence[float]) -> float:
         """From the first to the last head removed: from a quarter of them to three quarters."""
-        return sum(0.25 * (a + b) / 2 for a, b in itertools.pairwise(ends)) / 0.5
+        return sum(0.25 * (a + b) / 2 for a, b in itertools.pairwise(values)) / 0.5
 
-    for stack in found.stacks:
+    for stack in result.stacks:
         magnitude, chance = stack.curves
         assert (magnitude.method, chance.method) == ("magnitude", "random")
         assert [point.fraction for point in magnitude.points] == [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -199,8 +183,12 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
         ]
 
         def of_rows(rows: Any, hits: Any = hits) -> float:
-            sums = [[sum(at[i][k] for i in rows) for k in (0, 1)] for at in hits]
-            return area([100 * hit / size for hit, size in sums])
+            values = []
+            for hits_at_point in hits:
+                correct = sum(hits_at_point[i][0] for i in rows)
+                tokens = sum(hits_at_point[i][1] for i in rows)
+                values.append(100 * correct / tokens)
+            return area(values)
 
         by_draw = [area([p.draws[i].value for p in chance.points[1:-1]]) for i in range(5)]
         areas["magnitude", stack.stack] = of_rows(range(n))
@@ -215,15 +203,15 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
         half = 2.7764 * values.std(ddof=1) / 5**0.5  # t of 4 degrees of freedom, two-sided 5%
         return pytest.approx((values.mean() - half, values.mean() + half), abs=1e-3)
 
-    for one in found.areas:
-        at = one.method, one.stack
-        assert one.inner.value == pytest.approx(areas[at], abs=1e-9)
-        assert one.inner.interval == interval(one.method, resampled[at])
-    for gap in found.gaps:
-        at = (gap.method, gap.stack)
+    for one in result.areas:
+        key = (one.method, one.stack)
+        assert one.inner.value == pytest.approx(areas[key], abs=1e-9)
+        assert one.inner.interval == interval(one.method, resampled[key])
+    for gap in result.gaps:
+        key = (gap.method, gap.stack)
         other = (gap.method, gap.other)
-        assert gap.inner.value == pytest.approx(areas[at] - areas[other], abs=1e-9)
-        assert gap.inner.interval == interval(gap.method, resampled[at] - resampled[other])
+        assert gap.inner.value == pytest.approx(areas[key] - areas[other], abs=1e-9)
+        assert gap.inner.interval == interval(gap.method, resampled[key] - resampled[other])
 
 
 @pytest.mark.usefixtures("unwritten")
@@ -238,7 +226,7 @@ def test_a_stack_alone_is_what_it_is_beside_the_others(files):
 
 @pytest.mark.usefixtures("unwritten")
 def test_roles_are_given_or_asked_for(files):
-    for choice in ({"methods": ["confidence"]}, {"keep_roles": ["positional"]}):
+    for choice in ({"methods": ["roles"]}, {"keep_roles": ["positional"]}):
         with pytest.raises(InputError, match="what the heads do, and for the task seq2seq"):
             pruned("bart", files, **choice)
     # A classification in which the first head of every layer is positional.
@@ -247,21 +235,21 @@ def test_roles_are_given_or_asked_for(files):
     heads = []
     for site, head in itertools.product(loaded.sites, range(4)):
         roles, primary = (("positional",), "positional") if head == 0 else ((), "none")
-        place = {"stack": site.stack, "layer": site.layer, "head": head}
-        labels = {"roles": roles, "primary": primary, "confidence": head / 4}
-        heads.append(dataclasses.replace(encoder.heads[head], **place, **labels))
+        address = {"stack": site.stack, "layer": site.layer, "head": head}
+        labels = {"roles": roles, "primary": primary, "confidence": head / 4, "labels": ()}
+        heads.append(dataclasses.replace(encoder.heads[head], **address, **labels))
     known = dataclasses.replace(encoder, heads=tuple(heads))
-    found = pruned(
-        "bart", files, methods=["confidence"], repairs=["none"], fractions=[0.25], roles=known
+    result = pruned(
+        "bart", files, methods=["roles"], repairs=["none"], fractions=[0.25], roles=known
     )
-    assert {head for _, _, head in found.curves[0].points[1].heads_removed} == {0}
-    assert found.curves[0].points[1].roles_left == {"positional": 0}
-    for stack in found.stacks:
-        whole, point = stack.curves[0].points
+    assert {head for _, _, head in result.curves[0].points[1].heads_removed} == {0}
+    assert result.curves[0].points[1].roles_left == {"positional": 0}
+    for stack in result.stacks:
+        unpruned, point = stack.curves[0].points
         assert point.heads_removed == ((stack.stack, 0, 0), (stack.stack, 1, 0))
-        assert (whole.roles_left, point.roles_left) == ({"positional": 2}, {"positional": 0})
-    kept = pruned("bart", files, keep_roles=["positional"], roles=known)
-    assert {head for _, _, head in kept.curves[0].points[0].heads_removed} == {1, 2, 3}
+        assert (unpruned.roles_left, point.roles_left) == ({"positional": 2}, {"positional": 0})
+    by_roles = pruned("bart", files, keep_roles=["positional"], roles=known)
+    assert {head for _, _, head in by_roles.curves[0].points[0].heads_removed} == {1, 2, 3}
 
 
 def test_the_saved_model_is_the_measured(files, tmp_path):
@@ -272,22 +260,24 @@ def test_the_saved_model_is_the_measured(files, tmp_path):
     framed_tokenizer("$A [SEP]").save_pretrained(folder)
     texts = {"task": "seq2seq", "data": data, "calibration": chosen, "dtype": "float64"}
     options = {"stack": "cross", "methods": ["fisher"], "repairs": ["scale"], "fractions": [0.5]}
-    found = headscope.prune(str(folder), **texts, **options, save=tmp_path / "small")
-    point = found.curve("fisher", "scale").points[1]
-    assert found.saved.measured == pytest.approx(point.value.value)
-    again = headscope.measure(str(tmp_path / "small"), "seq2seq", data, dtype="float64")
+    result = headscope.prune(str(folder), **texts, **options, save=tmp_path / "small")
+    point = result.curve("fisher", "scale").points[1]
+    assert result.saved.measured == pytest.approx(point.value.value)
+    again = measured(str(tmp_path / "small"), "seq2seq", data, dtype="float64")
     assert again.metrics == pytest.approx(point.metrics)
     small = headscope.load(str(tmp_path / "small"), task_head="auto", dtype="float64")
     assert sum(site.n_heads for site in small.sites) == 24 - len(point.heads_removed)
     assert headscope.validate(small).passed
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "small", dtype="float64").eval()
-    hits, tokens = (sum(counts) for counts in zip(*hits_of(theirs, data), strict=True))
-    assert point.value.value == pytest.approx(100 * hits / tokens, abs=1e-4)
+    network = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "small", dtype="float64").eval()
+    hits = hits_of(network, data)
+    correct = sum(correct_tokens for correct_tokens, _ in hits)
+    tokens = sum(n_tokens for _, n_tokens in hits)
+    assert point.value.value == pytest.approx(100 * correct / tokens, abs=1e-4)
 
 
 def test_heads_by_hand_are_named_with_their_stack(files):
-    found = pruned("bart", files, heads="cross:L0H1,encoder:L1H*,decoder:L1H2")
-    (point,) = found.curves[0].points
+    result = pruned("bart", files, heads="cross:L0H1,encoder:L1H*,decoder:L1H2")
+    (point,) = result.curves[0].points
     removed = (*(("encoder", 1, h) for h in range(4)), ("decoder", 1, 2), ("cross", 0, 1))
     assert point.heads_removed == removed
     assert point.value.value == pytest.approx(value_without("bart", removed, files["bart"][0]))
@@ -298,14 +288,14 @@ def test_slips_of_stack_and_task_are_named(tmp_path, files):
     with pytest.raises(InputError, match="has no stack 'cross'; it has encoder"):
         headscope.prune(bert, heads="L0H0", stack="cross")
     with pytest.raises(InputError, match="runs the encoder of bart only; choose the stack encoder"):
-        headscope.prune(opened("bart"), roles=False, stack="cross")
+        headscope.prune(opened("bart"), stack="cross")
     data = files["bart"][0]
     with pytest.raises(InputError, match=r"pairs of source and target: give a calibration file"):
         pruned("bart", files, calibration=None)
     with pytest.raises(InputError, match="is no encoder-decoder model"):
-        headscope.measure(bert, "seq2seq", data)
+        measured(bert, "seq2seq", data)
     (tmp_path / "one.tsv").write_text("the cat\ta dog\n")
     with pytest.raises(CorpusError, match="one example"):
         pruned("bart", {"bart": (tmp_path / "one.tsv", data)}, heads="cross:L0H0")
-    found = pruned("bart", files, calibration=data, fractions=[0.5], stack="cross")
-    assert "heads are chosen on what they are measured on" in found.warnings[0]
+    result = pruned("bart", files, calibration=data, fractions=[0.5], stack="cross")
+    assert "heads are chosen on what they are measured on" in result.warnings[0]

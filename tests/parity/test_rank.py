@@ -70,19 +70,21 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     inputs, patterns = alone(loaded)
     for site in loaded.sites:
         w = site.weights()
-        mine = [head for head in result.heads if head.layer == site.layer]
-        assert [head.head for head in mine] == [0, 1, 2, 3]
-        for head in mine:
-            q, k, v = (x[head.head].detach().numpy() for x in (w.W_Q, w.W_K, w.W_V))
+        heads = [head for head in result.heads if head.layer == site.layer]
+        assert [head.head for head in heads] == [0, 1, 2, 3]
+        for head in heads:
+            q = w.W_Q[head.head].detach().numpy()
+            k = w.W_K[head.head].detach().numpy()
+            v = w.W_V[head.head].detach().numpy()
             check(head.qk, dense(q, k), 8, rtol=32 * EPS64)
             check(head.ov, v @ w.W_O[head.head].detach().numpy(), 8, rtol=32 * EPS64)
             assert head.asymmetry == pytest.approx(dense_asymmetry(dense(q, k)), rel=1e-9)
             # Seen through a text.
             values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[site.layer]]
-            found = head.pattern_asymmetry
-            ends = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
-            assert found.value == pytest.approx(np.mean(values), rel=1e-8)
-            assert found.interval == pytest.approx(ends, rel=1e-6)
+            asymmetry = head.pattern_asymmetry
+            interval = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+            assert asymmetry.value == pytest.approx(np.mean(values), rel=1e-8)
+            assert asymmetry.interval == pytest.approx(interval, rel=1e-6)
     assert result.text["tokens"] == sum(map(len, inputs[0]))
     assert (result.text["lines"], result.text["skipped"]) == (len(LINES), 0)
     # Of projections that heads share, the full width keeps the model.
@@ -99,11 +101,11 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
 
 
 def test_a_model_without_some_heads():
-    whole = opened("bert")
-    compact = headscope.remove_heads(whole, [(0, 1), *((1, head) for head in range(4)), (2, 3)])
-    full, rest = (
-        rank(loaded, text=as_plain(LINES), control_seeds=2) for loaded in (whole, compact)
-    )
+    loaded = opened("bert")
+    layer_1 = [(1, head) for head in range(4)]
+    compact = headscope.remove_heads(loaded, [(0, 1), *layer_1, (2, 3)])
+    full = rank(loaded, text=as_plain(LINES), control_seeds=2)
+    rest = rank(compact, text=as_plain(LINES), control_seeds=2)
     assert [layer.heads for layer in rest.layers] == [(0, 2, 3), (), (0, 1, 2)]
     assert rest.layers[1].qk.singular_values == ()
     before = {(head.layer, head.head): head for head in full.heads}
@@ -116,8 +118,9 @@ def test_a_model_without_some_heads():
     for control in rest.controls.values():
         assert [g.n_heads for g in control.geometries] == [3]
     site = compact.sites[0].weights()
-    side = [w.detach().transpose(0, 1).flatten(1) for w in (site.W_Q, site.W_K)]
-    check(rest.layers[0].qk, dense(*side), 24, rtol=32 * EPS64)
+    all_queries = site.W_Q.detach().transpose(0, 1).flatten(1)
+    all_keys = site.W_K.detach().transpose(0, 1).flatten(1)
+    check(rest.layers[0].qk, dense(all_queries, all_keys), 24, rtol=32 * EPS64)
     (width,) = measured(compact, share_projections=[4]).shared.widths
     assert len(width.layer_score_errors) == 2
 

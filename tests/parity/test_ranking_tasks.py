@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from derivatives import check_derivatives
+from measuring import measured
 from scipy import stats
 from tiny_models import tiny_bert
 
@@ -299,7 +300,7 @@ def test_heads_are_chosen_removed_and_saved(case, files, model, tmp_path):
     names = ["fisher", "magnitude"]
     names += ["importance-token"] if case.metric != "kendall_tau" else ["surgeon"]
     data = files / case.file
-    few = {"data": data, "calibration": data, "task": case.task, "ablation": False, "roles": False}
+    few = {"data": data, "calibration": data, "task": case.task}
     few |= {"limit": 16, "calibration_limit": 24}
     found = headscope.prune(
         model(case), **few, methods=[*names, "random"], fractions=[0.5], repairs=["none"]
@@ -318,10 +319,10 @@ def test_heads_are_chosen_removed_and_saved(case, files, model, tmp_path):
             headscope.prune(model(case), **few, methods=["importance-token"], fractions=[0.5])
     made = tmp_path / "small"
     headscope.prune(model(case), **few, heads="L0H1,L1H2", save=made)
-    measured = headscope.measure(str(made), case.task, data, limit=16)
-    whole = headscope.measure(model(case), case.task, data, without="L0H1,L1H2", limit=16)
-    assert measured.value.value == pytest.approx(
-        whole.value.value if case.metric != "kendall_tau" else 100, abs=1e-3
+    small = measured(str(made), case.task, data, limit=16)
+    less = measured(model(case), case.task, data, without="L0H1,L1H2", limit=16)
+    assert small.value.value == pytest.approx(
+        less.value.value if case.metric != "kendall_tau" else 100, abs=1e-3
     )
 
 
@@ -347,7 +348,7 @@ def test_each_head_removed_alone(case, files, model):
 def test_plain_text_calibrates(files, model):
     """The sample stands in where no calibration file is given, as for classification."""
     case = CASES[1]
-    few = {"limit": 16, "calibration_limit": 8, "ablation": False, "roles": False}
+    few = {"limit": 16, "calibration_limit": 8}
     few |= {"methods": ["fisher"], "repairs": ["none"], "fractions": [0.5]}
     found = headscope.prune(model(case), task=case.task, data=files / case.file, **few)
     assert found.calibration.task == "fidelity"

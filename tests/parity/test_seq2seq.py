@@ -21,7 +21,9 @@ from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of
 
-PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
+PAD = SPECIAL.index("[PAD]")
+CLS = SPECIAL.index("[CLS]")
+SEP = SPECIAL.index("[SEP]")
 SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a dog", "it")
 TARGETS = ("the mat sat on the cat", "ran red", "it saw a big big house", "she", "dog", "a")
 COMMON = {"d_model": 16, "tie_word_embeddings": False, "forced_eos_token_id": None}
@@ -34,8 +36,10 @@ SMALL: dict[str, Any] = {
 
 def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
     torch.manual_seed(seed)
-    ends = {"decoder_start_token_id": CLS, "bos_token_id": CLS, "eos_token_id": SEP}
-    config = hf.BartConfig(vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **ends)
+    special_ids = {"decoder_start_token_id": CLS, "bos_token_id": CLS, "eos_token_id": SEP}
+    config = hf.BartConfig(
+        vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **special_ids
+    )
     network = hf.BartForConditionalGeneration(config)
     return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
 
@@ -51,24 +55,24 @@ def alone(loaded: LoadedModel, source: str, target: str) -> tuple[Tensor, Tensor
     vocabulary = {piece: i for i, piece in enumerate(VOCABULARY)}
     ids = [[vocabulary[word] for word in text.split()] for text in (source, target)]
     labels = [*ids[1], SEP]
-    found = loaded.network(
+    output = loaded.network(
         input_ids=torch.tensor([[*ids[0], SEP]]),
         decoder_input_ids=torch.tensor([[CLS, *ids[1]]]),
         output_hidden_states=True,
     )
-    return found.decoder_hidden_states[-1][0], found.logits[0].log_softmax(-1), labels
+    return output.decoder_hidden_states[-1][0], output.logits[0].log_softmax(-1), labels
 
 
-def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, what: str) -> list[Any]:
+def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, kind: str) -> list[Any]:
     """A loss or embedding of every example, in the order of the examples."""
-    found: list[Any] = [None] * task.n_examples
+    values: list[Any] = [None] * task.n_examples
     batches = zip(task.batches(loaded), task.loss_batches(loaded, labels=labels), strict=True)
     for padded, batch in batches:
         ones = torch.ones(loaded.n_layers, loaded.n_heads)
-        values = batch.loss(ones) if what == "loss" else batch.embed(ones)
+        values = batch.loss(ones) if kind == "loss" else batch.embed(ones)
         for i, value in zip(padded.index.tolist(), values, strict=True):
-            found[i] = value.tolist()
-    return found
+            values[i] = value.tolist()
+    return values
 
 
 def test_token_accuracy_is_the_share_of_guessed_tokens():
@@ -116,13 +120,13 @@ def test_losses_and_embeddings_are_those_of_single_pairs():
         embedding = torch.zeros(longest, states.shape[1], dtype=states.dtype)
         embedding[: len(states)] = states / len(states) ** 0.5
         embeddings.append(embedding.flatten().tolist())
-    found = in_order(task, full, labels=True, what="loss")
-    np.testing.assert_allclose(found, cross_entropies, rtol=1e-9)
-    assert max(in_order(task, full, labels=False, what="loss")) < 1e-12
-    found = in_order(task, other, labels=False, what="loss")
-    np.testing.assert_allclose(found, divergences, rtol=1e-9)
-    found = in_order(task, full, labels=False, what="embed")
-    np.testing.assert_allclose(found, embeddings, atol=1e-12)
+    values = in_order(task, full, labels=True, kind="loss")
+    np.testing.assert_allclose(values, cross_entropies, rtol=1e-9)
+    assert max(in_order(task, full, labels=False, kind="loss")) < 1e-12
+    values = in_order(task, other, labels=False, kind="loss")
+    np.testing.assert_allclose(values, divergences, rtol=1e-9)
+    values = in_order(task, full, labels=False, kind="embed")
+    np.testing.assert_allclose(values, embeddings, atol=1e-12)
 
 
 @pytest.mark.parametrize("labels", [True, False])
@@ -142,16 +146,16 @@ def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch):
         alone = loaded.network.generate(ids, num_beams=1, max_new_tokens=limit)
         assert text == loaded.tokenizer.decode(alone[0], skip_special_tokens=True).strip()
     # Targets that the model writes, and some that it does not.
-    wanted = (texts[0], f" {texts[1]} ", "the cat sat on the mat", *texts[3:5], "house")
+    expected = (texts[0], f" {texts[1]} ", "the cat sat on the mat", *texts[3:5], "house")
     monkeypatch.setattr("headscope.tasks.seq2seq.bleu_unit", lambda _: "13a")
     judged = made(loaded)
-    judged._targets = tuple(text.strip() for text in wanted)
+    judged._targets = tuple(text.strip() for text in expected)
     outputs = judged.outputs(loaded, all_metrics=True)
     metrics = judged.metrics(outputs)
     assert list(metrics) == ["token_accuracy", "exact_match", "bleu"]
     assert outputs["exact"].tolist() == [1, 1, 0, 1, 1, 0]
     assert metrics["exact_match"] == pytest.approx(100 * 4 / 6)
-    stripped = [text.strip() for text in wanted]
+    stripped = [text.strip() for text in expected]
     assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(texts, [stripped]).score)
     assert "exact" not in judged.outputs(loaded)
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
@@ -173,13 +177,13 @@ def test_a_model_that_writes_one_thing_is_degenerate():
 def test_where_targets_start_and_end(tmp_path):
     loaded = opened()
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
-    both = (loaded.network.config, loaded.network.generation_config)
-    for settings in both:
+    configs = (loaded.network.config, loaded.network.generation_config)
+    for settings in configs:
         settings.decoder_start_token_id = None
         settings.bos_token_id = 7
         settings.eos_token_id = [SEP, 9]
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (7, SEP)
-    for settings in both:
+    for settings in configs:
         settings.eos_token_id = None
     with pytest.raises(InputError, match="config of tiny has no eos_token_id"):
         ends_of(loaded)
@@ -215,7 +219,7 @@ def before(ids: list[int], *stops: int) -> list[int]:
 def written(network: Any, stop: int, limit: int = STEPS) -> list[list[int]]:
     longest = max(map(len, ROWS))
     padded = torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in ROWS])
-    options = {"ends": Ends(START, stop), "pad_id": PAD, "max_new_tokens": limit}
+    options = {"target_ends": Ends(START, stop), "pad_id": PAD, "max_new_tokens": limit}
     return decode_greedily(network, padded, (padded != PAD).long(), **options)
 
 
@@ -231,7 +235,7 @@ def test_texts_are_written_as_by_a_plain_loop():
     settings.update(length_penalty=2.0, early_stopping=True, eos_token_id=None)
     # Random models repeat themselves; what a checkpoint forbids stays forbidden.
     settings.update(bad_words_ids=[[PAD]], no_repeat_ngram_size=1, forced_eos_token_id=None)
-    kept = settings.to_dict()
+    settings_before = settings.to_dict()
     slow = [written_slowly(network, ids) for ids in ROWS]
     # Any token can be the end token: one that some source reaches late and another never does.
     stop = next(
@@ -248,7 +252,7 @@ def test_texts_are_written_as_by_a_plain_loop():
         assert written(network, stop) == expected
     with gated(loaded, torch.zeros(loaded.n_layers, loaded.n_heads)):
         assert written(network, stop) != expected
-    assert settings.to_dict() == kept
+    assert settings.to_dict() == settings_before
     # The checkpoint's own end tokens hold.
     settings.eos_token_id = [slow[0][4], slow[1][2]]
     assert written(network, SIZE - 1) == [before(ids, slow[0][4], slow[1][2]) for ids in slow]

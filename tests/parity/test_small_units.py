@@ -20,7 +20,8 @@ from headscope.core.errors import CheckpointError, InputError, UnsupportedModelE
 from headscope.models.anatomy.feed_forward import FeedForward
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
-from headscope.models.surgery.layers import Layer, removed_layers
+from headscope.models.surgery.layer_stacks import Layer
+from headscope.models.surgery.layers import removed_layers
 from headscope.models.surgery.neurons import removed_neurons
 from headscope.session.provenance import provenance
 
@@ -42,23 +43,29 @@ def load(folder: Path) -> LoadedModel:
 def states(loaded: LoadedModel) -> Tensor:
     """Return the last states of real tokens; an encoder-decoder's are those of its decoder."""
     ids, mask = loaded.pad([[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [11, 12, 13]])
-    given = (ids, mask) if loaded.start_id is None else (ids, mask, *loaded.pad([[0, 5, 6, 9]] * 2))
+    inputs = [ids, mask]
+    if loaded.start_id is not None:
+        inputs += loaded.pad([[0, 5, 6, 9]] * 2)
     with torch.no_grad():
-        return loaded.forward(*given)[given[-1].bool()]
+        return loaded.forward(*inputs)[inputs[-1].bool()]
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def close(actual: Tensor, expected: Tensor) -> None:
     size = max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * size)
 
 
 def some(items: tuple[FeedForward, ...]) -> dict[str, list[int]]:
     """Choose other neurons in each network, and none in the second."""
     chosen = {}
-    for place, item in enumerate(items):
-        if place != 1:
-            chosen[item.name] = [j for j in range(item.width) if (j + place) % 4 == 0]
+    for index, item in enumerate(items):
+        if index != 1:
+            chosen[item.name] = [j for j in range(item.width) if (j + index) % 4 == 0]
     return chosen
+
+
+def n_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 @contextmanager
@@ -89,13 +96,13 @@ def test_removed_neurons_are_zeroed_neurons(name: str) -> None:
     close(states(cut), expected)
     assert removed_neurons(cut) == {key: tuple(value) for key, value in chosen.items()}
     assert removed_neurons(loaded) == {}
-    fewer = [sum(p.numel() for p in one.model.parameters()) for one in (loaded, cut)]
-    each = {}  # Numbers that a neuron owns: all of its maps but the bias of the second
+    # A neuron owns numbers of all of its maps but the bias of the second.
+    n_removed = 0
     for item in items:
-        maps = [p.numel() for m in (*item.first, item.second) for p in m.parameters()]
+        n_numbers = sum(map(n_parameters, (*item.first, item.second)))
         bias = 0 if item.second.bias is None else item.second.bias.numel()
-        each[item.name] = (sum(maps) - bias) // item.width
-    assert fewer[0] - fewer[1] == sum(each[key] * len(gone) for key, gone in chosen.items())
+        n_removed += (n_numbers - bias) // item.width * len(chosen.get(item.name, ()))
+    assert n_parameters(loaded.model) - n_parameters(cut.model) == n_removed
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -112,10 +119,6 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
     assert item.neuron_ids[5] in removed_neurons(less)[item.name]
     with pytest.raises(InputError, match=r"has no neuron .* \(any more\)"):
         headscope.remove_neurons(less, {item.name: [item.neuron_ids[5]]})
-    headscope.save_dense(less, tmp_path / "dense")
-    dense = load(tmp_path / "dense")
-    assert {f.width for f in headscope.feed_forwards(dense)} == {item.width_before}
-    close(states(dense), states(less))
     twin = random_twin(less, seed=0)
     assert removed_neurons(twin) == removed_neurons(less)
 
@@ -123,11 +126,11 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def handing_on(own: Callable[..., Any]) -> Callable[..., Any]:
+def handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
     """A layer's forward that hands its input on, and nothing else of its own."""
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = own(x, *args, **kwargs)
+        out = original(x, *args, **kwargs)
         if isinstance(out, dict):
             return {"feature_map": x}
         return (x, *out[1:]) if isinstance(out, tuple) else x
@@ -135,16 +138,17 @@ def handing_on(own: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def without_second_term(module: nn.Module, args: Any, out: Any) -> Any:
+    """What a sum of XLM adds to the residual stream, times 0."""
+    return (0 * args[0], *out[1:]) if isinstance(out, tuple) else 0 * out
+
+
 def bypassed(family: Family, network: Any, gone: list[int]) -> None:
     """Let layers return their input, by exchanged forwards of the family's own layers."""
     if family.layout == "xlm":  # no module is a layer: its sums lose their second term
         for layer in gone:
-            for part in (network.attentions[layer], network.ffns[layer]):
-                part.register_forward_hook(
-                    lambda _, args, out: (
-                        (0 * args[0], *out[1:]) if isinstance(out, tuple) else 0 * out
-                    )
-                )
+            for module in (network.attentions[layer], network.ffns[layer]):
+                module.register_forward_hook(without_second_term)
             for norms in (network.layer_norm1, network.layer_norm2):
                 norms[layer] = nn.Identity()
         return
@@ -166,16 +170,16 @@ def test_a_removed_layer_returns_its_input(name: str, gone: list[int]) -> None:
     loaded = opened(name)
     cut = headscope.remove_layers(loaded, gone)
     windows = {site.layer: site.window for site in loaded.sites}
-    left = [layer for layer in windows if layer not in gone]
-    assert [site.layer for site in cut.sites] == left
-    assert [site.window for site in cut.sites] == [windows[layer] for layer in left]
-    assert [site.row for site in cut.sites] == list(range(len(left)))
+    remaining = [layer for layer in windows if layer not in gone]
+    assert [site.layer for site in cut.sites] == remaining
+    assert [site.window for site in cut.sites] == [windows[layer] for layer in remaining]
+    assert [site.row for site in cut.sites] == list(range(len(remaining)))
     assert removed_layers(cut) == tuple(gone)
-    assert cut.model.config.num_hidden_layers == len(left)
-    whole = states(loaded)
+    assert cut.model.config.num_hidden_layers == len(remaining)
+    before = states(loaded)
     bypassed(BY_NAME[name], loaded.model, gone)
     expected = states(loaded)
-    assert float((whole - expected).abs().max()) > 1e-3  # the layers matter
+    assert float((before - expected).abs().max()) > 1e-3  # the layers matter
     close(states(cut), expected)
 
 
@@ -200,15 +204,8 @@ def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: 
     assert [site.layer for site in twice.sites] == [1, 3][: len(twice.sites)]
     close(states(twice), states(headscope.remove_layers(loaded, [0, 2])))
     if name == "modernbert":
-        with pytest.raises(UnsupportedModelError, match="layers differ by place; save it compact"):
-            headscope.save_dense(cut, tmp_path / "dense")
         with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
             headscope.save(headscope.remove_heads(cut, [(1, 0)]), tmp_path / "s", standalone=True)
-        return
-    headscope.save_dense(less, tmp_path / "dense")
-    dense = load(tmp_path / "dense")
-    assert [site.layer for site in dense.sites] == [1]
-    close(states(dense), states(less))
 
 
 # --- layers of encoder-decoders -------------------------------------------------------------------
@@ -218,7 +215,7 @@ FOUR: list[Layer] = [("encoder", 2), ("decoder", 0), ("decoder", 2), ("encoder",
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]])
 
 
-def three_a_side(name: str) -> LoadedModel:
+def three_a_stack(name: str) -> LoadedModel:
     counts = {"t5": ("num_layers",), "umt5": ("num_layers", "encoder_layers")}
     network = BY_NAME[name].model(**dict.fromkeys(counts.get(name, ("encoder_layers",)), 3))
     return headscope.wrap(network, name=f"tiny {name}")
@@ -242,24 +239,25 @@ def seq2seq(folder: Path) -> LoadedModel:
 @pytest.mark.parametrize(
     ("name", "gone"), [("bart", TWO), ("t5", FOUR), ("umt5", TWO), ("marian", FOUR)]
 )
-def test_a_removed_layer_of_two_sides_returns_its_input(
+def test_a_removed_layer_of_two_stacks_returns_its_input(
     name: str, gone: list[Layer], tmp_path: Path
 ) -> None:
-    loaded = three_a_side(name)
+    loaded = three_a_stack(name)
     cut = headscope.remove_layers(loaded, gone)
-    left = {
-        (s.stack, s.layer)
-        for s in loaded.sites
-        if ("decoder" if s.stack == "cross" else s.stack, s.layer) not in gone
-    }
-    assert {(s.stack, s.layer) for s in cut.sites} == left
+    remaining = set()
+    for site in loaded.sites:
+        stack = "decoder" if site.stack == "cross" else site.stack
+        if (stack, site.layer) not in gone:
+            remaining.add((site.stack, site.layer))
+    assert {(site.stack, site.layer) for site in cut.sites} == remaining
     assert set(removed_layers(cut)) == set(gone)
     assert removed_layers(loaded) == ()
     before = decoded(loaded.network)
     for stack, number in gone:
         network = loaded.network
-        side = network.get_encoder() if stack == "encoder" else network.get_decoder()
-        layer = (side.block if hasattr(side, "block") else side.layers)[number]
+        module = network.get_encoder() if stack == "encoder" else network.get_decoder()
+        layers = module.block if hasattr(module, "block") else module.layers
+        layer = layers[number]
         layer.forward = handing_on(layer.forward)  # T5's first layer makes the biases of all
     expected = decoded(loaded.network)
     assert float((before - expected).abs().max()) > 1e-3  # the layers matter
@@ -269,9 +267,12 @@ def test_a_removed_layer_of_two_sides_returns_its_input(
     folder = headscope.save(cut, tmp_path / "small")
     assert json.loads((folder / "headscope.json").read_text())["opens"] == "transformers"
     config = json.loads((folder / "config.json").read_text())
-    counts = [sum(stack == side for stack, _ in gone) for side in ("encoder", "decoder")]
-    names = [("encoder_layers", "decoder_layers"), ("num_layers", "num_decoder_layers")]
-    assert [config[key] for key in names[name.endswith("t5")]] == [3 - count for count in counts]
+    n_encoder = 3 - [stack for stack, _ in gone].count("encoder")
+    n_decoder = 3 - [stack for stack, _ in gone].count("decoder")
+    names = ("encoder_layers", "decoder_layers")
+    if name.endswith("t5"):
+        names = ("num_layers", "num_decoder_layers")
+    assert [config[key] for key in names] == [n_encoder, n_decoder]
     plain = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
     assert type(plain) is type(loaded.network)
     again = seq2seq(folder)
@@ -286,7 +287,7 @@ def test_a_removed_layer_of_two_sides_returns_its_input(
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> None:
-    loaded = three_a_side(name)
+    loaded = three_a_stack(name)
     heads = [("encoder", 1, 0), ("cross", 2, 3), ("decoder", 1, 1)]
     layers: list[Layer] = [("encoder", 0), ("decoder", 0)]
     one = headscope.remove_layers(headscope.remove_heads(loaded, heads), layers)
@@ -304,12 +305,10 @@ def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> Non
     assert model["removed_neurons"] == {networks[0].name: 10}
     less = headscope.remove_layers(again, [("decoder", 1), ("encoder", 2)])
     last = seq2seq(headscope.save(less, tmp_path / "smaller"))
-    left = {(s.stack, s.layer) for s in last.sites}
-    assert left == {("encoder", 1), ("decoder", 2), ("cross", 2)}
+    remaining = {(site.stack, site.layer) for site in last.sites}
+    assert remaining == {("encoder", 1), ("decoder", 2), ("cross", 2)}
     torch.testing.assert_close(decoded(last.network), decoded(less.network))
     assert [s.head_ids for s in random_twin(last, 0).sites] == [s.head_ids for s in last.sites]
-    headscope.save_dense(less, tmp_path / "dense")
-    close(decoded(seq2seq(tmp_path / "dense").network), decoded(less.network))
     if name == "t5":  # its modules cannot run with fewer heads by themselves
         return
     script = headscope.save(less, tmp_path / "alone")
@@ -322,17 +321,17 @@ def test_layers_neurons_and_heads_in_any_order(name: str, tmp_path: Path) -> Non
 
 def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
     """Layers and heads keep their numbers where layers are missing; layer 0 reads the same."""
-    whole = headscope.load(str(tiny_bert(tmp_path / "source", layers=3)))
-    cut = headscope.remove_heads(headscope.remove_layers(whole, [1]), [(2, 3)])
+    full = headscope.load(str(tiny_bert(tmp_path / "source", layers=3)))
+    cut = headscope.remove_heads(headscope.remove_layers(full, [1]), [(2, 3)])
     again = headscope.load(str(headscope.save(cut, tmp_path / "small")))
-    options: dict[str, Any] = {"limit": 20, "validate": False}
-    found, expected = (headscope.classify(model, **options) for model in (again, whole))
-    entropy = {(head.layer, head.head): head.entropy for head in found.heads}
+    classified = headscope.classify(again, limit=20, validate=False)
+    expected = headscope.classify(full, limit=20, validate=False)
+    entropy = {(head.layer, head.head): head.entropy for head in classified.heads}
     assert set(entropy) == {*((0, h) for h in range(4)), *((2, h) for h in range(3))}
     for head in expected.heads:
         if head.layer == 0:
             assert entropy[0, head.head] == pytest.approx(head.entropy, abs=1e-5)
-    assert [head.layer_name for head in found.heads][-1] == "L2"
+    assert classified.heads[-1].layer_name == "L2"
     ranked = headscope.rank(again, fresh=False, validate=False)
     assert [(layer.layer, layer.heads) for layer in ranked.layers] == [
         (0, (0, 1, 2, 3)),
@@ -394,7 +393,7 @@ def without_layers(*gone: Any) -> Callable[[LoadedModel], LoadedModel]:
 )
 def test_what_cannot_go(name: str, do: Callable[[LoadedModel], Any], words: str) -> None:
     with pytest.raises((InputError, UnsupportedModelError), match=words):
-        do(three_a_side(name) if name == "t5" else opened(name))
+        do(three_a_stack(name) if name == "t5" else opened(name))
 
 
 @pytest.fixture(scope="module")

@@ -115,11 +115,11 @@ def test_types_of_a_single_text_reach_the_model_in_every_reading():
         unasked = loaded.run(batch.input_ids, batch.attention_mask)[1]
         states = loaded.forward(batch.input_ids, batch.attention_mask)
         inputs = loaded.tokenizer(list(TEXTS), padding=True, return_tensors="pt")
-        theirs = loaded.model(**inputs)
+        output = loaded.model(**inputs)
     torch.testing.assert_close(logits, plain, rtol=0, atol=1e-6)
     torch.testing.assert_close(unasked, plain, rtol=0, atol=1e-6)
     real = batch.attention_mask.bool()
-    torch.testing.assert_close(states[real], theirs.last_hidden_state[real], rtol=0, atol=1e-6)
+    torch.testing.assert_close(states[real], output.last_hidden_state[real], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("single", "last"), [("[CLS]:2 $A:0", 1), ("[CLS]:0 $A:0", 2)])

@@ -144,7 +144,7 @@ def test_derivatives_of_tags(tagger, tagged):
     for labels in (True, False):
         check_derivatives(task, tagger, labels=labels)
     row = next(iter(task.loss_batches(tagger)))
-    sizes = [len(task.rows[i].masked) for i in row._batch.index]
+    sizes = [len(task.rows[i].masked) for i in row.batch.index]
     found = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))
     for one, size in zip(found, sizes, strict=True):
         np.testing.assert_allclose(one[:size].exp().sum(-1), 1)

@@ -16,18 +16,18 @@ import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import Evidence, InsightThresholds, Rule
-from headscope.reports.claims.run import decide, measure_kept_roles
+from headscope.reports.claims.kept_roles import measure_kept_roles
+from headscope.reports.claims.registry import decide
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.survivors import judge_survivors
 from headscope.reports.result import Insight
 
-T = InsightThresholds()
 YES = "holds"
 NO = "does not hold"
 
 
-def parts(found: Insight) -> dict[str, str]:
-    return {part.name: part.verdict for part in found.parts}
+def parts(insight: Insight) -> dict[str, str]:
+    return {p.name: p.verdict for p in insight.parts}
 
 
 def bert(**sizes: Any) -> Any:
@@ -106,12 +106,13 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expe
     loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
     moved = headscope.symmetric(loaded, LINES, validate=False)
-    found = decide("asymmetry", Evidence(rank=ranked, symmetric=moved))
-    judged = tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
-    assert judged == expected, found.parts
+    insight = decide("asymmetry", Evidence(rank=ranked, symmetric=moved))
+    judged = tuple(parts(insight)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
+    assert judged == expected, insight.parts
     if how == "untrained and sharp":
-        noise, own = (moved.whole[name].cosine for name in ("noise", "symmetric"))
-        assert own.high < noise.low  # which is why noise alone is no control
+        with_noise = moved.whole["noise"].cosine
+        with_symmetric = moved.whole["symmetric"].cosine
+        assert with_symmetric.high < with_noise.low  # which is why noise alone is no control
 
 
 @pytest.mark.parametrize(("tied", "verdict"), [(False, YES), (True, NO)])
@@ -128,8 +129,8 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
         headscope.rank(loaded, validate=False)
     moved = headscope.symmetric(loaded, LINES[:8], validate=False)
-    found = decide("asymmetry", Evidence(symmetric=moved))
-    assert parts(found)["every head's scores are asymmetric"] == verdict
+    insight = decide("asymmetry", Evidence(symmetric=moved))
+    assert parts(insight)["every head's scores are asymmetric"] == verdict
 
 
 LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}
@@ -140,10 +141,10 @@ LITTLE = "little is lost without the others"
 @pytest.fixture(scope="module")
 def classified() -> headscope.ClassifyResult:
     """A classification that labels some heads, whatever they do."""
-    found = headscope.classify(opened(eight_heads()), limit=4, validate=False)
-    labels = [("syntactic",) if (h.layer, h.head) in LABELLED else () for h in found.heads]
-    heads = tuple(replace(h, roles=r) for h, r in zip(found.heads, labels, strict=True))
-    return replace(found, corpus=replace(found.corpus, sha256="other"), heads=heads)
+    measured = headscope.classify(opened(eight_heads()), limit=4, validate=False)
+    labels = [("syntactic",) if (h.layer, h.head) in LABELLED else () for h in measured.heads]
+    heads = tuple(replace(h, roles=r) for h, r in zip(measured.heads, labels, strict=True))
+    return replace(measured, corpus=replace(measured.corpus, sha256="other"), heads=heads)
 
 
 @torch.no_grad()
@@ -170,10 +171,10 @@ def eight_heads(*, loud: Iterable[tuple[int, int]] = (), quiet: float = 1.0) -> 
 )
 def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, classified):
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
-    kept = measure_kept_roles(loaded, classified, limit=24)
-    assert kept.sets == 28**2
-    found = decide("labelled_heads", Evidence(kept_roles=kept))
-    assert {name: parts(found)[name] for name in expected} == expected, found.parts
+    labelled = measure_kept_roles(loaded, classified, limit=24)
+    assert labelled.sets == 28**2
+    insight = decide("labelled_heads", Evidence(kept_roles=labelled))
+    assert {name: parts(insight)[name] for name in expected} == expected, insight.parts
 
 
 @torch.no_grad()
@@ -194,15 +195,15 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
         attention = layer.encoder_attn
         attention.out_proj.weight *= scale
         if alike:
-            for part in (attention.q_proj, attention.k_proj, attention.v_proj):
-                part.weight.copy_(part.weight[:4].repeat(4, 1))
-                part.bias.copy_(part.bias[:4].repeat(4))
+            for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+                linear.weight.copy_(linear.weight[:4].repeat(4, 1))
+                linear.bias.copy_(linear.bias[:4].repeat(4))
             attention.out_proj.weight.copy_(attention.out_proj.weight[:, :4].repeat(1, 4) / 4)
     return network
 
 
 @pytest.mark.parametrize(
-    ("network", "step", "expected", "last"),
+    ("make", "step", "expected", "last"),
     [
         (lambda: translator(0.0, 0.0, 0.0, 0.0, 1.0, 1.0), 0.25, YES, YES),
         (lambda: translator(0.0, 0.0, 1.0, 1.0, 0.0, 0.0), 0.25, YES, NO),
@@ -211,26 +212,30 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
     ],
     ids=["last layers", "first layers", "heads of cross-attention alike", "no attention"],
 )
-def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path):
+def test_cross_attention_is_judged_by_what_it_does(make, step, expected, last, tmp_path):
     rng = np.random.default_rng(0)
     sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(16))
-    made = network()
-    made.save_pretrained(tmp_path / "model")
+    network = make()
+    network.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
-    pairs = tiny_models.own_pairs(made, sources)
+    pairs = tiny_models.own_pairs(network, sources)
     data = tiny_models.write_pairs(tmp_path / "pairs.tsv", pairs)
     pruned = headscope.prune(
         str(tmp_path / "model"),
-        **{"task": "seq2seq", "data": data, "calibration": data, "step": step},
-        **{"methods": ["surgeon"], "repairs": ["none"]},
-        **{"validate": False, "ablation": False},
+        task="seq2seq",
+        data=data,
+        calibration=data,
+        step=step,
+        methods=["surgeon"],
+        repairs=["none"],
+        validate=False,
     )
-    found = decide(
+    insight = decide(
         "cross_attention", Evidence(prune=pruned, stacks=("encoder", "decoder", "cross"))
     )
-    assert found.verdict == expected, found.parts
-    assert set(parts(found).values()) == {expected}
-    assert judge_survivors(Rule("labelled_heads"), pruned)[0].verdict == last
+    assert insight.verdict == expected, insight.parts
+    assert set(parts(insight).values()) == {expected}
+    assert judge_survivors(pruned).outcome == last
 
 
 SHARED = "layers need fewer dimensions than the control"
@@ -242,8 +247,8 @@ def projecting(how: str) -> Any:
     """Heads of one shared subspace each turned at random, or of three dimensions each."""
     network = bert(hidden_size=64, num_hidden_layers=3, initializer_range=0.1)
     for layer in layers(network):
-        for part in (layer.self.query, layer.self.key):
-            heads = part.weight.view(4, 16, 64)
+        for linear in (layer.self.query, layer.self.key):
+            heads = linear.weight.view(4, 16, 64)
             if how == "shared":
                 for head in range(1, 4):
                     heads[head] = torch.linalg.qr(torch.randn(16, 16))[0] @ heads[0]
@@ -262,19 +267,19 @@ def projecting(how: str) -> Any:
 )
 def test_heads_share_projections_or_not(how, expected, verdict):
     ranked = headscope.rank(opened(projecting(how)), validate=False)
-    found = decide("shared_projections", Evidence(rank=ranked))
-    assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
-    assert found.verdict == verdict
+    insight = decide("shared_projections", Evidence(rank=ranked))
+    assert (parts(insight)[SHARED], parts(insight)[SINGLE]) == expected, insight.parts
+    assert insight.verdict == verdict
 
 
 STREAM = as_plain([" ".join(np.random.default_rng(i).choice(WHOLE, 12)) for i in range(60)])
 
 
 @torch.no_grad()
-def itself(network: Any, *, at: Iterable[int]) -> None:
+def itself(network: Any, *, layer_numbers: Iterable[int]) -> None:
     """Let the heads of some layers look at their own position, and pass on what they see there."""
     eye = torch.eye(32)
-    for layer in (network.encoder.layer[i].attention for i in at):
+    for layer in (network.encoder.layer[i].attention for i in layer_numbers):
         layer.self.query.weight.copy_(20 * eye)
         layer.self.key.weight.copy_(20 * eye)
         layer.self.value.weight.copy_(eye)
@@ -285,7 +290,7 @@ def itself(network: Any, *, at: Iterable[int]) -> None:
 def flat_or_sharp(how: str) -> Any:
     network = bert(num_attention_heads=4 if how == "untrained" else 1, initializer_range=0.02)
     if how == "sharp":
-        itself(network, at=(0, 1))
+        itself(network, layer_numbers=(0, 1))
         places = torch.linalg.qr(torch.randn(64, 64))[0][:, :32]
         network.embeddings.position_embeddings.weight.copy_(20 * places)
     return network
@@ -298,10 +303,10 @@ def test_patterns_are_of_low_rank_or_not(how, verdict):
     measured = headscope.spectrum(
         loaded, STREAM, length=16, sequences=10, control=True, validate=False
     )
-    found = decide("low_rank", Evidence(spectrum=measured))
-    assert found.verdict == verdict, found.parts
-    assert found.control.startswith("Random weights: mean share 0.9")
-    assert "nothing about learning" in found.control or "no sign of learning" in found.control
+    insight = decide("low_rank", Evidence(spectrum=measured))
+    assert insight.verdict == verdict, insight.parts
+    assert insight.control.startswith("Random weights: mean share 0.9")
+    assert "nothing about learning" in insight.control or "no sign of learning" in insight.control
 
 
 FALLS = "attention alone collapses"
@@ -314,12 +319,12 @@ def deep(how: str) -> Any:
     common = torch.randn(32)
     common = (common - common.mean()) / (common - common.mean()).norm()
     for layer in network.encoder.layer:
-        for part in (layer.attention.self.query, layer.attention.self.key):
-            part.weight.copy_(0.3 * torch.eye(32))
+        for linear in (layer.attention.self.query, layer.attention.self.key):
+            linear.weight.copy_(0.3 * torch.eye(32))
         layer.attention.output.dense.bias.copy_(3 * common)  # the same for all tokens
-        for part in (layer.intermediate.dense, layer.output.dense):
-            part.weight.zero_()
-            part.bias.zero_()
+        for linear in (layer.intermediate.dense, layer.output.dense):
+            linear.weight.zero_()
+            linear.bias.zero_()
         layer.intermediate.dense.weight[:2] = torch.stack([common, -common])
         layer.output.dense.weight[:, :2] = torch.stack([-common, common], 1)  # x - common common.x
         if how == "loud":
@@ -328,15 +333,15 @@ def deep(how: str) -> Any:
             layer.output.dense.bias.normal_(std=100.0)
         if how == "norm adds a constant":
             layer.attention.output.LayerNorm.bias.normal_(std=10.0)
-    at = {"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}
-    itself(network, at=at.get(how, ()))
+    looking_at_itself = {"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}
+    itself(network, layer_numbers=looking_at_itself.get(how, ()))
     if how == "levels":
         network.encoder.layer[3].attention.self.query.weight.zero_()
     return network
 
 
 @pytest.mark.parametrize(
-    ("how", "part", "expected"),
+    ("how", "part_name", "expected"),
     [
         ("collapsing", None, YES),
         ("itself", FALLS, NO),
@@ -346,11 +351,11 @@ def deep(how: str) -> Any:
         ("norm adds a constant", "LayerNorm plays no role", NO),
     ],
 )
-def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part, expected):
+def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part_name, expected):
     measured = headscope.depth(
         opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
     )
-    found = decide("collapse", Evidence(depth=measured))
-    judged = set(parts(found).values()) if part is None else {parts(found)[part]}
-    assert judged == {expected}, found.parts
-    assert found.verdict == {None: expected, FALLS: NO}.get(part, "mixed")
+    insight = decide("collapse", Evidence(depth=measured))
+    judged = set(parts(insight).values()) if part_name is None else {parts(insight)[part_name]}
+    assert judged == {expected}, insight.parts
+    assert insight.verdict == {None: expected, FALLS: NO}.get(part_name, "mixed")

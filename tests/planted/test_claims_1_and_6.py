@@ -19,8 +19,8 @@ from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.run import not_measured
 from headscope.models.run.loaded import LoadedModel
+from headscope.reports.claims.registry import decide
 from headscope.reports.claims.rule import Evidence
-from headscope.reports.claims.run import decide
 
 YES = "holds"
 NO = "does not hold"
@@ -88,8 +88,8 @@ def of_topics(n_layers: int = 2) -> BertModel:
         layer.attention.self.query.weight.zero_()
     # Heads read the topic, all of its directions alike.
     generator = torch.Generator().manual_seed(0)
-    turn = torch.linalg.qr(torch.randn(D_HEAD, D_HEAD, generator=generator))[0]
-    return read(model, torch.cat([turn, torch.zeros(D_MODEL - D_HEAD, D_HEAD)]))
+    rotation = torch.linalg.qr(torch.randn(D_HEAD, D_HEAD, generator=generator))[0]
+    return read(model, torch.cat([rotation, torch.zeros(D_MODEL - D_HEAD, D_HEAD)]))
 
 
 @torch.no_grad()
@@ -163,7 +163,7 @@ def averaging() -> BertModel:
 
 
 @pytest.mark.parametrize(
-    ("model", "verdict", "parts"),
+    ("model", "verdict", "outcomes"),
     [
         (of_topics, YES, (YES, YES, YES, YES, YES)),
         # What broke the rule that asked for width and for more than random weights:
@@ -176,14 +176,15 @@ def averaging() -> BertModel:
     ],
     ids=["topics", "W_V Gaussian", "untrained, W_Q x 200", "untrained", "narrow", "averaging"],
 )
-def test_parts_of_claim_1(tmp_path, model, verdict, parts):
-    found = headscope.flow(wrapped(model()), written(tmp_path, 100))
-    judged = decide("routing", Evidence(flow=found))
-    assert judged.verdict == verdict
-    for name, expected in zip(PARTS, parts, strict=True):
-        (part,) = (p for p in judged.parts if name in p.name and "not counted" not in p.name)
+def test_parts_of_claim_1(tmp_path, model, verdict, outcomes):
+    measured = headscope.flow(wrapped(model()), written(tmp_path, 100))
+    insight = decide("routing", Evidence(flow=measured))
+    assert insight.verdict == verdict
+    counted = [p for p in insight.parts if "not counted" not in p.name]
+    for name, expected in zip(PARTS, outcomes, strict=True):
+        [named] = [p for p in counted if name in p.name]
         if expected is not None:
-            assert (part.verdict == YES) == (expected == YES), part
+            assert (named.verdict == YES) == (expected == YES), named
 
 
 def test_a_text_that_is_too_short_is_not_measured(tmp_path):
@@ -213,7 +214,7 @@ def even() -> BertModel:
 
 
 @pytest.mark.parametrize(
-    ("model", "verdict", "parts", "small"),
+    ("model", "verdict", "outcomes", "small"),
     [
         (of_keys, YES, (YES, YES, YES), False),
         # The softmax of small scores is its own first-order form: nothing is lost without it.
@@ -224,11 +225,11 @@ def even() -> BertModel:
     ],
     ids=["keys", "keys, W_Q x 0.001", "even", "untrained", "untrained, W_Q x 200"],
 )
-def test_parts_of_claim_6(model, verdict, parts, small):
-    found = headscope.linear(wrapped(model()), mixed_lines(16), validate=False)
-    judged = decide("interference", Evidence(linear=found))
-    assert judged.verdict == verdict
-    for part, expected in zip(judged.parts, parts, strict=True):
-        assert expected in (None, part.verdict), part
-    assert (found.form("first-order").mean.error.value < 1e-3) == small
-    assert found.form("linear").mean.error.value > 0.5
+def test_parts_of_claim_6(model, verdict, outcomes, small):
+    measured = headscope.linear(wrapped(model()), mixed_lines(16), validate=False)
+    insight = decide("interference", Evidence(linear=measured))
+    assert insight.verdict == verdict
+    for judged, expected in zip(insight.parts, outcomes, strict=True):
+        assert expected in (None, judged.verdict), judged
+    assert (measured.form("first-order").mean.error.value < 1e-3) == small
+    assert measured.form("linear").mean.error.value > 0.5

@@ -26,11 +26,11 @@ BRIEF: dict[str, Any] = {"fresh": False, "control_seeds": 2}
 SPECTRA = [[2.0] * 8, [1.0, 1.0, 1.0], [4.0, 2.0, 1.0, 0.5, 0.25], [3.0]]
 
 
-def plant(folder: Path, layer: int, **parts: list[torch.Tensor]) -> Path:
+def plant(folder: Path, layer: int, **maps: list[torch.Tensor]) -> Path:
     """Overwrite q, k, v or out of one layer: a list of factors (d_model, d_head), one a head."""
     model = BertModel.from_pretrained(folder)
     attention = model.encoder.layer[layer].attention
-    for name, factors in parts.items():
+    for name, factors in maps.items():
         stacked = torch.cat([factor.T for factor in factors])  # (n_heads * d_head, d_model)
         linear = attention.get_submodule(LINEARS[name])
         linear.weight.data.copy_(stacked.T if name == "out" else stacked)
@@ -41,13 +41,12 @@ def plant(folder: Path, layer: int, **parts: list[torch.Tensor]) -> Path:
 def stored(folder: Path, layer: int) -> dict[str, np.ndarray]:
     """Weights of one layer as (n_heads, d_model, d_head), straight from the file."""
     state = load_file(folder / "model.safetensors")
-    found = {}
+    weights = {}
     for name, key in LINEARS.items():
-        at = f"encoder.layer.{layer}.attention.{key}"
-        weight = state[f"{at}.weight"].double()
+        weight = state[f"encoder.layer.{layer}.attention.{key}.weight"].double()
         weight = weight.T if name == "out" else weight  # (n_heads * d_head, d_model)
-        found[name] = weight.view(H, R, D).transpose(1, 2).numpy()
-    return found
+        weights[name] = weight.view(H, R, D).transpose(1, 2).numpy()
+    return weights
 
 
 def heads_of(result: RankResult, layer: int) -> list[HeadRank]:
@@ -58,7 +57,7 @@ def heads_of(result: RankResult, layer: int) -> list[HeadRank]:
 def folder(tmp_path_factory) -> Path:
     folder = tiny_bert(tmp_path_factory.mktemp("planted-rank"))
     planted = [planted_spectrum(D, R, sigma, seed=10 * h)[:2] for h, sigma in enumerate(SPECTRA)]
-    plant(folder, 0, q=[left for left, _ in planted], k=[right for _, right in planted])
+    plant(folder, 0, q=[queries for queries, _ in planted], k=[keys for _, keys in planted])
     A = 0.2 * gaussian(D, R)
     B = 0.2 * gaussian(D, R, seed=1)
     signs = torch.tensor([1.0, -1] * 4).double()
@@ -125,23 +124,23 @@ def test_folding_equals_a_model_folded_by_hand(biased, tmp_path):
     norms = [model.embeddings.LayerNorm, model.encoder.layer[0].output.LayerNorm]
     with torch.no_grad():
         for layer, norm in zip(model.encoder.layer, norms, strict=True):
-            own = layer.attention.self
-            for linear in (own.query, own.key, own.value):
+            attention = layer.attention.self
+            for linear in (attention.query, attention.key, attention.value):
                 linear.bias += linear.weight @ norm.bias
                 linear.weight *= norm.weight
     model.save_pretrained(tmp_path)
     for biases in (False, True):
-        ours = rank(biased, fold_layernorm=True, biases=biases, **BRIEF)
-        theirs = rank(tmp_path, biases=biases, **BRIEF)
-        assert ours.controls == theirs.controls  # they follow from the shapes
-        assert [layer.folded for layer in ours.layers] == [True, True]
-        assert [layer.folded for layer in theirs.layers] == [None, None]
-        for a, b in zip(ours.heads, theirs.heads, strict=True):
+        folded = rank(biased, fold_layernorm=True, biases=biases, **BRIEF)
+        by_hand = rank(tmp_path, biases=biases, **BRIEF)
+        assert folded.controls == by_hand.controls  # they follow from the shapes
+        assert [layer.folded for layer in folded.layers] == [True, True]
+        assert [layer.folded for layer in by_hand.layers] == [None, None]
+        for a, b in zip(folded.heads, by_hand.heads, strict=True):
             np.testing.assert_allclose(a.qk.singular_values, b.qk.singular_values, rtol=1e-5)
             np.testing.assert_allclose(a.ov.singular_values, b.ov.singular_values, rtol=1e-5)
             assert a.asymmetry == pytest.approx(b.asymmetry, rel=1e-5)
     plain = rank(biased, **BRIEF).heads[0].qk.effective_rank
-    assert plain != pytest.approx(ours.heads[0].qk.effective_rank, rel=1e-4)
+    assert plain != pytest.approx(folded.heads[0].qk.effective_rank, rel=1e-4)
 
 
 def in_dtype(source: Path, folder: Path, dtype: torch.dtype) -> Path:
@@ -160,8 +159,10 @@ def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path
     eps = torch.finfo(dtype).eps
     assert {h.qk.numerical_rank.rtol for h in result.heads} == {D * eps}
     upcast = in_dtype(small, tmp_path / "upcast", torch.float64)
-    theirs = rank(upcast, **BRIEF, dtype="float64")
-    for a, b in zip([*result.heads, *result.layers], [*theirs.heads, *theirs.layers], strict=True):
+    upcast_result = rank(upcast, **BRIEF, dtype="float64")
+    for a, b in zip(
+        [*result.heads, *result.layers], [*upcast_result.heads, *upcast_result.layers], strict=True
+    ):
         for matrix in ("qk", "ov", "w_q", "w_k"):
             ours = getattr(a, matrix)
             exact = getattr(b, matrix)
@@ -180,7 +181,9 @@ def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path
 def test_zero_weights_are_null_and_never_nan(tmp_path):
     zero = [torch.zeros(D, R)] * H
     folder = plant(tiny_bert(tmp_path), 0, q=zero, k=zero)
-    plant(folder, 1, q=[0.2 * gaussian(D, R, seed=h) * (h != 2) for h in range(H)])
+    queries = [0.2 * gaussian(D, R, seed=h) for h in range(H)]
+    queries[2] = torch.zeros(D, R)
+    plant(folder, 1, q=queries)
     result = rank(folder, share_projections=[4, 8], **BRIEF)
     for head in heads_of(result, 0):
         assert (head.qk.numerical_rank.value, head.qk.effective_rank) == (0, None)
@@ -195,26 +198,28 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path):
     """Every head of every layer uses the same eight projections, in its own mixture."""
     folder = tiny_bert(tmp_path / "shared")
     for layer in range(2):
-        P, Q, M = (gaussian(n, R, seed=10 * layer + i) for i, n in enumerate((D, D, H)))
+        P = gaussian(D, R, seed=10 * layer)
+        Q = gaussian(D, R, seed=10 * layer + 1)
+        M = gaussian(H, R, seed=10 * layer + 2)
         q = [0.3 * (P * M[h]) @ orthonormal(R, R, seed=h) for h in range(H)]
         k = [0.3 * Q @ orthonormal(R, R, seed=h) for h in range(H)]
         plant(folder, layer, q=q, k=k)
     shared = rank(folder, share_projections=[2, 4, 8, 16, 32], **BRIEF).shared
-    at = {width.width: width for width in shared.widths}
+    by_width = {width.width: width for width in shared.widths}
     assert shared.knee == 8
-    assert at[8].score_error < 1e-4
-    assert at[8].fidelity.value == pytest.approx(1, abs=1e-6)
-    assert at[8].truncated_rank < R
-    assert at[8].truncated_score_error > 0.2
-    assert at[8].truncated_fidelity.value < 1 - 1e-4
-    assert at[8].control_score_error > 0.3
+    assert by_width[8].score_error < 1e-4
+    assert by_width[8].fidelity.value == pytest.approx(1, abs=1e-6)
+    assert by_width[8].truncated_rank < R
+    assert by_width[8].truncated_score_error > 0.2
+    assert by_width[8].truncated_fidelity.value < 1 - 1e-4
+    assert by_width[8].control_score_error > 0.3
     # 2 layers of W_Q, W_K (32 x 32), b_Q (32); of two 32 x 8, 4 mixing vectors, 4 b_Q W_K^T of 32
     before = 2 * (2 * 32 * 32 + 32)
     after = 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
-    assert (at[8].parameters, at[8].parameters_saved) == (after, before - after)
-    assert at[8].share_saved == pytest.approx(1 - after / before)
-    assert at[32].fidelity.value == pytest.approx(1, abs=1e-6)
-    assert at[32].truncated_rank == R
-    assert at[32].truncated_score_error < 1e-6
-    assert at[2].fidelity.low <= at[2].fidelity.value <= at[2].fidelity.high
-    assert at[2].fidelity.value < at[8].fidelity.value
+    assert (by_width[8].parameters, by_width[8].parameters_saved) == (after, before - after)
+    assert by_width[8].share_saved == pytest.approx(1 - after / before)
+    assert by_width[32].fidelity.value == pytest.approx(1, abs=1e-6)
+    assert by_width[32].truncated_rank == R
+    assert by_width[32].truncated_score_error < 1e-6
+    assert by_width[2].fidelity.low <= by_width[2].fidelity.value <= by_width[2].fidelity.high
+    assert by_width[2].fidelity.value < by_width[8].fidelity.value

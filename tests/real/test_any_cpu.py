@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import headscope
+from headscope.reports.claims.kept_roles import measure_kept_roles
+from headscope.reports.claims.registry import claims, decide
 from headscope.reports.claims.rule import Evidence
-from headscope.reports.claims.run import JUDGES, decide, measure_kept_roles
 
 #: What is measured, each on as little as shows every kind of decision.
 MEASURED = {
@@ -41,13 +42,13 @@ def moved():
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             up = torch.randint(0, 2, parameter.shape, generator=generator) == 1
-            ends = torch.where(up, torch.inf, -torch.inf)
-            parameter.copy_(torch.nextafter(parameter, ends))
+            directions = torch.where(up, torch.inf, -torch.inf)
+            parameter.copy_(torch.nextafter(parameter, directions))
     return loaded
 
 
 @pytest.fixture(scope="module")
-def both(demo, moved):
+def results(demo, moved):
     """Results of both models by measurement, each made once."""
     return functools.cache(lambda name: (MEASURED[name](demo), MEASURED[name](moved)))
 
@@ -57,30 +58,30 @@ def said(value, path=""):
     if hasattr(value, "__dataclass_fields__"):
         value = vars(value)
     if isinstance(value, Mapping):
-        for key, part in value.items():
+        for key, field in value.items():
             if key not in _ASIDE:
-                yield from said(part, f"{path}.{key}")
+                yield from said(field, f"{path}.{key}")
     elif isinstance(value, list | tuple):
         yield f"{path}#", len(value)
-        for i, part in enumerate(value):
-            yield from said(part, f"{path}[{i}]")
+        for i, item in enumerate(value):
+            yield from said(item, f"{path}[{i}]")
     else:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         yield path, "a number" if number else value
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_nothing_that_is_said_depends_on_the_last_digit(both, name):
-    before, after = (dict(said(result)) for result in both(name))
+def test_nothing_that_is_said_depends_on_the_last_digit(results, name):
+    before, after = map(dict, map(said, results(name)))
     assert len(before) > 50
     differ = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     assert not differ
 
 
-def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, both):
+def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, results):
     chosen = []
-    for model, roles in zip((demo, moved), both("classify"), strict=True):
-        found = headscope.prune(
+    for model, roles in zip((demo, moved), results("classify"), strict=True):
+        pruned = headscope.prune(
             model,
             methods=METHODS,
             repairs=["none"],
@@ -88,31 +89,32 @@ def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, both):
             limit=4,
             calibration_limit=4,
             draws=5,
-            ablation=False,
             roles=roles,
             validate=False,
         )
-        chosen.append(
-            {(c.method, p.fraction): p.heads_removed for c in found.curves for p in c.points}
-        )
+        removed = {}
+        for curve in pruned.curves:
+            for point in curve.points:
+                removed[curve.method, point.fraction] = point.heads_removed
+        chosen.append(removed)
     assert len(chosen[0]) >= 2 * len(METHODS)
     assert chosen[0] == chosen[1]
 
 
-def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
+def test_no_verdict_depends_on_the_last_digit(demo, moved, results):
     verdicts = []
     for i, model in enumerate((demo, moved)):
-        results = {name: both(name)[i] for name in MEASURED}
-        classified = results["classify"]  # as of another text: heads are not classified again
+        sections = {name: results(name)[i] for name in MEASURED}
+        classified = sections["classify"]  # as of another text: heads are not classified again
         corpus = dataclasses.replace(classified.corpus, sha256="another")
         elsewhere = dataclasses.replace(classified, corpus=corpus)
-        kept = measure_kept_roles(model, elsewhere, draws=19, limit=8)
-        evidence = Evidence(**results, kept_roles=kept, stacks=model.stacks)
-        found = [decide(name, evidence) for name in JUDGES]
+        labelled = measure_kept_roles(model, elsewhere, draws=19, limit=8)
+        evidence = Evidence(**sections, kept_roles=labelled, stacks=model.stacks)
+        insights = [decide(name, evidence) for name in claims()]
         verdicts.append(
             [
                 (each.number, each.verdict, [(p.name, p.verdict) for p in each.parts])
-                for each in found
+                for each in insights
             ]
         )
     assert sum(verdict in ("holds", "does not hold", "mixed") for _, verdict, _ in verdicts[0]) >= 4

@@ -33,11 +33,11 @@ def test_untrained_bert_base_gives_the_reference_curve():
     loaded = headscope.wrap(BertModel(BertConfig()))
     input_ids = torch.randint(0, loaded.vocab_size, (1, 128))
     layers = take_apart(loaded).layers
-    own = own_run(loaded, layers, input_ids)
+    model_run = own_run(loaded, layers, input_ids)
     curves = {}
     with torch.no_grad():
         for variant in VARIANTS[:1] + VARIANTS[2:4]:
-            states = run_variant(layers, Router(loaded.sites), own, variant)
+            states = run_variant(layers, Router(loaded.sites), model_run, variant)
             curves[variant.name] = [float(residual_ratio(hidden).mean()) for hidden in states]
     assert curves["attention"][:4] == pytest.approx([0.612, 0.018, 0.0, 0.0], abs=0.05)
     assert max(curves["attention"][2:]) < 1e-5

@@ -27,9 +27,9 @@ def spearman(loaded, shared, rows):
 
 
 def test_it_is_proven_equal_to_its_own_attention(loaded):
-    found = validate_model(loaded)
-    assert found.passed, found.reasons
-    assert (len(found.layers), loaded.n_heads) == (12, 12)
+    certificate = validate_model(loaded)
+    assert certificate.passed, certificate.reasons
+    assert (len(certificate.layers), loaded.n_heads) == (12, 12)
 
 
 def test_sts_b_first_rows(loaded, shared):
@@ -48,8 +48,8 @@ def test_its_positional_heads(loaded, ewt, limit, request):
     """An independent script on all of EWT's test part: 0.997 and 0.964."""
     if limit is None:
         request.getfixturevalue("all_of_it")
-    found = headscope.classify(loaded, ewt, limit=limit, language="en", validate=False)
-    heads = {head.name: head.positional for head in found.heads}
+    classified = headscope.classify(loaded, ewt, limit=limit, language="en", validate=False)
+    heads = {head.name: head.positional for head in classified.heads}
     near = 0.01 if limit else 0.0006
     for name, offset, score in (("L0H11", 1, 0.997), ("L0H6", -1, 0.964)):
         assert heads[name].offset == offset
@@ -62,11 +62,13 @@ def test_a_document_as_long_as_it_reads(loaded, shared, tmp_path):
     document = " ".join(words[:300])
     path = tmp_path / "document.txt"
     path.write_text(f"{document}\n")
-    found = headscope.classify(loaded, open_text(path), language="en", validate=False)
-    assert (found.corpus.sentences, found.corpus.skipped) == (1, 0)
+    classified = headscope.classify(loaded, open_text(path), language="en", validate=False)
+    assert (classified.corpus.sentences, classified.corpus.skipped) == (1, 0)
     ids = loaded.tokenizer(document)["input_ids"]
     assert len(ids) > 300
     # Wikitext's mark for a word that was taken out is a special token of this model.
     added = loaded.tokenizer.added_tokens_decoder
-    assert found.corpus.queries == sum(id_ not in added or not added[id_].special for id_ in ids)
-    assert all(head.positional.score.value is not None for head in found.heads)
+    assert classified.corpus.queries == sum(
+        id_ not in added or not added[id_].special for id_ in ids
+    )
+    assert all(head.positional.score.value is not None for head in classified.heads)

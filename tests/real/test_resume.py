@@ -56,16 +56,16 @@ def _die_after_saves(saves):
 )
 def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_path):
     words = [command, str(tiny_bert(tmp_path / "model")), *options, "--no-validate", "-o"]
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "whole"
     killed = tmp_path / "killed"
-    assert Run(*words, whole).end().code == 0
+    assert Run(*words, uninterrupted).end().code == 0
     for saves in (1, 2):  # the second goes on, and saves more
         run = Run(*words, killed, "--resume", before=_die_after_saves(saves))
         assert run.end().code == -signal.SIGKILL, "the run ended before it could be killed"
         assert (killed / state_name(command)).exists()
     assert Run(*words, killed, "--resume").end().code == 0
-    assert content(killed) == content(whole)
-    assert state_name(command) not in content(whole)
+    assert content(killed) == content(uninterrupted)
+    assert state_name(command) not in content(uninterrupted)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_pat
 def test_spectrum_goes_on_where_it_was_interrupted(
     settings, stop_in, resumed_at, tiny, tmp_path, monkeypatch
 ):
-    whole = headscope.spectrum(tiny, **settings)
+    uninterrupted = headscope.spectrum(tiny, **settings)
 
     def interrupt(name, done, total):
         if stop_in in name:
@@ -92,11 +92,11 @@ def test_spectrum_goes_on_where_it_was_interrupted(
             headscope.spectrum(tiny, **settings, state=state, progress=interrupt)
     seen = []
     resumed = headscope.spectrum(
-        tiny, **settings, state=state, resume=True, progress=lambda *told: seen.append(told[:2])
+        tiny, **settings, state=state, resume=True, progress=lambda *event: seen.append(event[:2])
     )
     assert resumed_at[0] in seen[0][0]
     assert resumed_at[1] in (None, seen[0][1])
-    plain = [to_dict(result) for result in (resumed, whole)]
+    plain = [to_dict(result) for result in (resumed, uninterrupted)]
     for document in plain:
         document["provenance"].pop("created")
     assert plain[0] == plain[1]
@@ -134,18 +134,18 @@ def saved(tiny, tmp_path_factory):
 )
 def test_state_of_another_run_is_refused(command, change, named, saved, tiny, tmp_path):
     state = Path(shutil.copy(saved / command, tmp_path))
-    given = {"limit": 60} if command == "classify" else {"length": 32, "sequences": 8}
-    given |= {"model": tiny, "state": state, "resume": True, **change}
+    settings = {"limit": 60} if command == "classify" else {"length": 32, "sequences": 8}
+    settings |= {"model": tiny, "state": state, "resume": True, **change}
     if change.get("corpus"):
-        given["corpus"] = tmp_path / "other.conllu"
+        settings["corpus"] = tmp_path / "other.conllu"
         text = SAMPLE.read_text(encoding="utf-8").replace("ferry", "boat")
-        given["corpus"].write_text(text, encoding="utf-8")
+        settings["corpus"].write_text(text, encoding="utf-8")
     if change.get("model"):
-        given["model"] = tiny_bert(tmp_path / "model", seed=1)
-    if given.pop("damaged", False):
+        settings["model"] = tiny_bert(tmp_path / "model", seed=1)
+    if settings.pop("damaged", False):
         state.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(ResumeError, match=named):
-        getattr(headscope, command)(**given)
+        getattr(headscope, command)(**settings)
 
 
 def test_a_model_in_memory_can_be_measured_but_not_saved(tiny, tmp_path):

@@ -9,7 +9,7 @@ from scipy import stats
 
 import headscope
 from headscope.analyses.spectrum import efficient
-from headscope.analyses.spectrum.run import MINIMUM
+from headscope.analyses.spectrum.passes import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence
 from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
@@ -62,16 +62,16 @@ def test_positional_heads_are_the_exception(result):
 
 
 def test_cheap_forms_end_to_end(result):
-    found = result.efficient
-    assert found is not None
-    points = {(p.form, p.size): p for p in found.points}
+    efficient = result.efficient
+    assert efficient is not None
+    points = {(p.form, p.size): p for p in efficient.points}
     sizes = [2, 4, 8, 16, 32]
     best = [points["truncated", k] for k in sizes]
     assert [p.error.value for p in best] == sorted((p.error.value for p in best), reverse=True)
     for k in sizes:  # nothing of rank k beats the bound, and more keys keep more mass
         bound = points["bound", k].error.value
-        others = [points[form, k].error.value for form in ("truncated", "random", "pooled")]
-        assert bound < min(others)
+        errors = [points[form, k].error.value for form in ("truncated", "random", "pooled")]
+        assert bound < min(errors)
         assert (bound == 0) == (k >= 32)  # d_head
         window = points["window", k]
         more = points["window+global", k]
@@ -79,8 +79,8 @@ def test_cheap_forms_end_to_end(result):
         assert more.mass is not None
         assert window.mass < more.mass
     assert best[-1].fidelity.value > 0.97 > points["uniform", 0].fidelity.value
-    assert all(-1 <= p.fidelity.value <= 1 for p in found.points)
-    heads = [h for h in found.heads if (h.form, h.size) == ("window", 4)]
+    assert all(-1 <= p.fidelity.value <= 1 for p in efficient.points)
+    heads = [h for h in efficient.heads if (h.form, h.size) == ("window", 4)]
     assert len(heads) == 72
     assert np.mean([h.error.value for h in heads]) == pytest.approx(points["window", 4].error.value)
     # One key back suffices for the previous-token head alone.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from measuring import measured
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
@@ -17,8 +18,8 @@ def test_demo_on_sts_b(demo, shared):
     outputs = task.outputs(demo)
     assert (task.n_examples, task.skipped) == (1379, 0)
     assert task.value(outputs) == pytest.approx(82.03, abs=0.02)
-    found = task.interval(outputs)
-    assert 79.5 < found.low < 80.5 < 83.5 < found.high < 84.8
+    interval = task.interval(outputs)
+    assert 79.5 < interval.low < 80.5 < 83.5 < interval.high < 84.8
 
 
 def test_sst2(shared):
@@ -47,7 +48,7 @@ def test_arabic_names_in_latin_letters(shared):
     """Greedy decoding is known to write 22.0% of the first 600 names exactly."""
     loaded = headscope.load(str(shared / "models/ar-en-transliteration"), task_head="auto")
     pairs = shared / "data/ar-en-test.tsv"
-    found = headscope.measure(loaded, "seq2seq", read_translations(pairs).pick(range(600)))
+    found = measured(loaded, "seq2seq", read_translations(pairs).pick(range(600)))
     assert found.metrics["exact_match"] == 22.0
     assert found.metrics["token_accuracy"] == pytest.approx(80.72, abs=0.02)
     assert 50 < found.metrics["bleu_characters"] < 65
@@ -69,7 +70,7 @@ def test_arabic_names_in_latin_letters(shared):
 
 def test_cross_attention_is_the_most_fragile(shared):
     """As in Michel et al. 2019, section 4: its curve is the lowest, by more than its interval."""
-    found = headscope.prune(
+    pruned = headscope.prune(
         str(shared / "models/ar-en-transliteration"),
         task="seq2seq",
         data=shared / "data/ar-en-test.tsv",
@@ -80,11 +81,11 @@ def test_cross_attention_is_the_most_fragile(shared):
         limit=120,
         calibration_limit=96,
     )
-    areas = {area.stack: area.inner.value for area in found.areas}
+    areas = {area.stack: area.inner.value for area in pruned.areas}
     assert areas["cross"] < areas["decoder"] < areas["encoder"]
-    gaps = {(gap.stack, gap.other): gap for gap in found.gaps}
+    gaps = {(gap.stack, gap.other): gap for gap in pruned.gaps}
     assert gaps["encoder", "cross"].inner.low > 2
     assert gaps["decoder", "cross"].inner.low > 1
-    assert "BLEU is of characters" in found.warnings[0]
-    half = found.stacks[0].curves[0].points[2]
-    assert half.metrics["exact_match"] > found.stacks[2].curves[0].points[2].metrics["exact_match"]
+    assert "BLEU is of characters" in pruned.warnings[0]
+    half = pruned.stacks[0].curves[0].points[2]
+    assert half.metrics["exact_match"] > pruned.stacks[2].curves[0].points[2].metrics["exact_match"]

@@ -88,8 +88,8 @@ class Problem:
 
     def qkv(self) -> tuple[Tensor, ...]:
         w = self.weights
-        parts = ((self.x_q, w.W_Q, w.b_Q), (self.x_k, w.W_K, w.b_K), (self.x_k, w.W_V, w.b_V))
-        return tuple(torch.einsum("bnd,hde->bhne", x, W) + b[:, None] for x, W, b in parts)
+        factors = ((self.x_q, w.W_Q, w.b_Q), (self.x_k, w.W_K, w.b_K), (self.x_k, w.W_V, w.b_V))
+        return tuple(torch.einsum("bnd,hde->bhne", x, W) + b[:, None] for x, W, b in factors)
 
     def warns(self) -> AbstractContextManager[Any]:
         """A warning exactly when some row is empty: any other warning is an error here."""
@@ -128,8 +128,8 @@ def streamed(p: Problem, **options: Any) -> tuple[Tensor, Tensor]:
     """Run the streaming form to the end: (out, pattern put together by the visitor)."""
     pattern = torch.full(p.allowed.shape, math.nan, dtype=p.x_q.dtype)
 
-    def visit(rows: slice, heads: slice, part: Tensor, z: Tensor) -> None:
-        pattern[rows, heads] = part
+    def visit(rows: slice, heads: slice, chunk: Tensor, z: Tensor) -> None:
+        pattern[rows, heads] = chunk
 
     z = stream_attention(*p.qkv(), visit=visit, **options)
     return project_out(z, p.weights), pattern
@@ -173,11 +173,11 @@ def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(p, chunk_entr
     _, pattern, z = by_definition(p)
     seen = torch.zeros(p.allowed.shape[:2], dtype=torch.int)
 
-    def visit(rows: slice, heads: slice, part: Tensor, z_part: Tensor) -> None:
+    def visit(rows: slice, heads: slice, chunk: Tensor, z_chunk: Tensor) -> None:
         seen[rows, heads] += 1
-        assert part.numel() <= chunk_entries or part.shape[:2] == (1, 1)
-        np.testing.assert_allclose(part, pattern[rows, heads], **CLOSE)
-        np.testing.assert_allclose(z_part, z[rows, heads], **CLOSE)  # the gate comes later
+        assert chunk.numel() <= chunk_entries or chunk.shape[:2] == (1, 1)
+        np.testing.assert_allclose(chunk, pattern[rows, heads], **CLOSE)
+        np.testing.assert_allclose(z_chunk, z[rows, heads], **CLOSE)  # the gate comes later
 
     with p.warns():
         stream_attention(

@@ -50,9 +50,9 @@ def test_a_bias_is_added_to_the_numbers_of_a_mask():
     mask = torch.tensor([[0.0, -1.5, -torch.inf], [2.0, torch.finfo(torch.float32).min, 0.25]])
     bias = torch.tensor([[0.5, 3.0, 1.0], [-1.0, 4.0, 0.0]])
     expected = torch.softmax(mask + bias, dim=-1)
-    found = masked_softmax(torch.zeros(2, 3), with_bias(mask, bias))
-    torch.testing.assert_close(found, expected)
-    assert bool((found[0, 2] == 0) & (found[1, 1] == 0))
+    pattern = masked_softmax(torch.zeros(2, 3), with_bias(mask, bias))
+    torch.testing.assert_close(pattern, expected)
+    assert bool((pattern[0, 2] == 0) & (pattern[1, 1] == 0))
 
 
 def test_an_interval_over_sequences_and_draws_allows_for_both():
@@ -194,8 +194,8 @@ def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():
     ids = torch.arange(12).view(2, 6)
     mask = torch.ones_like(ids)
     types = (torch.arange(6) >= 3).long().expand(2, 6)
-    for given, name in zip((ids, mask, types), INPUTS, strict=True):
-        np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], given)
+    for tensor, name in zip((ids, mask, types), INPUTS, strict=True):
+        np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], tensor)
     assert not graph.feed(ids, mask)["token_type_ids"].any()
 
 
@@ -209,5 +209,5 @@ def test_the_gates_made_permanent_are_those_of_the_heads_that_are_left():
     with gated(full, gates) as run, torch.no_grad():
         expected = run(ids, torch.ones_like(ids))[0]
     with torch.no_grad():
-        found = compact.run(ids, torch.ones_like(ids))[0]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        output = compact.run(ids, torch.ones_like(ids))[0]
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)

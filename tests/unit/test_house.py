@@ -38,7 +38,7 @@ def test_no_module_imports_another_in_a_circle():
 ROOMS = ("analyses", "artefacts", "data", "models", "pruning", "removal", "reports")
 ROOMS += ("session", "tasks")
 SHOWN = {"__init__.py", "view.py", "arrows.py", "card.py", "options.py", "markdown.py"}
-SHOWN |= {"compare_view.py", "list.py", "stack_words.py"}
+SHOWN |= {"compare_page.py", "compare_view.py", "diff_view.py", "list.py", "stack_words.py"}
 
 
 def strings(tree):
@@ -54,6 +54,7 @@ def strings(tree):
 def test_library_messages_name_parameters_and_no_flags():
     flag = re.compile(r"(?<![\w-])(--[a-z]|-o\b)")
     library = [path for path in TEXTS if path.parts[0] in ROOMS and path.name not in SHOWN]
+    library = [path for path in library if "steps" not in path.parts]  # what explain shows
     assert len(library) > 100
     for path in library:
         for text in strings(ast.parse(TEXTS[path])) if flag.search(TEXTS[path]) else ():

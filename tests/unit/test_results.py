@@ -9,19 +9,19 @@ from result_files import changed, write
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.heads import Head, head_name, parse_head, place_name
 from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.reading import read_results, results_of
-from headscope.reports.registry import SECTIONS, section_of
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_result_comes_back_from_json_as_it_was(name, documents):
     """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
     document = documents[name]
-    kind = section_of(name).kind
+    kind = COMMANDS[name].result
     result = from_dict(kind, document)
     again = json.loads(to_json(result))
     assert json.dumps(again, sort_keys=True) == json.dumps(document, sort_keys=True)
@@ -50,7 +50,7 @@ def test_names_of_heads_and_places_and_pairs_of_name_and_value():
             parse_head(text)
     places = ((3, 5), ("cross", 3, 5), [], [1], ["a", 1, 2, 3])
     names = ["L3H5", "cross:L3H5", "[]", "[1]", "['a', 1, 2, 3]"]
-    assert [place_name(place) for place in places] == names
+    assert [place_name(path) for path in places] == names
     pairs = parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"])
     assert pairs == {"most": "0.7", "low_rank": "1=2"}
     with pytest.raises(InputError) as error:
@@ -59,11 +59,11 @@ def test_names_of_heads_and_places_and_pairs_of_name_and_value():
 
 
 def test_a_folder_of_single_results(folder, documents, tmp_path):
-    found = read_results(folder)
-    assert tuple(found.sections) == SECTIONS
+    results = read_results(folder)
+    assert tuple(results.sections) == SECTIONS
     for name in SECTIONS:
-        assert json.loads(json.dumps(to_dict(found.sections[name]))) == documents[name]
-        assert getattr(found, name) is found.sections[name]
+        assert json.loads(json.dumps(to_dict(results.sections[name]))) == documents[name]
+        assert getattr(results, name) is results.sections[name]
         path = shutil.copy(folder / f"{name}.json", tmp_path / "some-file.txt")
         assert tuple(read_results(Path(path)).sections) == (name,), "a file says what it is"
     (tmp_path / "some-file.txt").unlink()
@@ -73,10 +73,10 @@ def test_a_folder_of_single_results(folder, documents, tmp_path):
 
 
 def test_a_report_comes_before_the_files_beside_it(documents, tmp_path):
-    mine = changed(documents["rank"], "settings", "share", to="sigma")
+    changed_rank = changed(documents["rank"], "settings", "share", to="sigma")
     write(tmp_path / "rank.json", documents["rank"])
     write(tmp_path / "depth.json", documents["depth"])
-    report = {"schema": 2, "provenance": {}, "settings": {}, "rank": mine, "classify": None}
+    report = {"schema": 2, "provenance": {}, "settings": {}, "rank": changed_rank, "classify": None}
     write(tmp_path / "report.json", {**report, "insights": None})
     found = read_results(tmp_path)
     assert tuple(found.sections) == ("rank", "depth")
@@ -108,7 +108,7 @@ def test_files_that_are_no_results(data, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("path", "value", "words"),
     [
         (("heads",), {}, "heads is not a list"),
         (("heads", 2, "layer"), "0", r"heads\[2\].layer is no int"),
@@ -119,9 +119,9 @@ def test_files_that_are_no_results(data, words, tmp_path):
         (("schema",), 3, "has schema 3; this headscope reads 2"),  # and lacks a field besides
     ],
 )
-def test_damaged_fields_are_named(place, value, words, documents):
-    data = changed(documents["classify"], *place, to=value)
-    if place == ("schema",):
+def test_damaged_fields_are_named(path, value, words, documents):
+    data = changed(documents["classify"], *path, to=value)
+    if path == ("schema",):
         del data["corpus"]
     with pytest.raises(InputError, match=words):
         results_of(data, "x.json")

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.live.answers import LONGEST, RANDOM, Answers
+from headscope.live.answers import LONGEST, Answers
+from headscope.live.random_sets import RANDOM
 from headscope.session.opening import open_for_tasks
 
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
@@ -44,11 +45,10 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
 
     tokenizer = AutoTokenizer.from_pretrained(demo.folder)
     off = [(2, head) for head in range(8)] + [(0, 5), (5, 11)]
-    found = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
-    said = found["answers"][0]
-    shown = found["texts"][0]
-    assert said["name"] == "similarity of the two sentences"
-    for removed, which in (([], "full"), (off, "off")):
+    answered = answers([A, B], [f"L{layer}H{head}" for layer, head in off])
+    similarity = answered["answers"][0]
+    assert similarity["name"] == "similarity of the two sentences"
+    for removed, key in (([], "full"), (off, "off")):
         model = AutoModel.from_pretrained(demo.folder, attn_implementation="eager")
         for layer, head in removed:
             weight = model.encoder.layer[layer].attention.output.dense.weight
@@ -58,27 +58,31 @@ def test_similarity_and_patterns_are_those_of_transformers_without_the_heads(ans
                 model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
                 for text in (A, B)
             ]
-        embedded = [run.last_hidden_state[0].mean(0) for run in runs]
-        similarity = float(F.cosine_similarity(*embedded, dim=0))
-        assert float(said[which]) == pytest.approx(similarity, abs=6e-4)
-    low, high = map(float, said["random"].split(" to "))
+        embeddings = [run.last_hidden_state[0].mean(0) for run in runs]
+        expected = float(F.cosine_similarity(*embeddings, dim=0))
+        assert float(similarity[key]) == pytest.approx(expected, abs=6e-4)
+    low, high = map(float, similarity["random"].split(" to "))
     assert low < high
     # The patterns shown are those with the heads off.
+    shown = answered["texts"][0]
     n = len(shown["tokens"])
     assert len(shown["patterns"]) == 72
-    for name in ("L0H0", "L3H7", "L5H11"):
-        layer, head = map(int, name[1:].split("H"))
-        ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
-        own = 100 * runs[0].attentions[layer][0, head].numpy()
-        assert np.abs(ours.reshape(n, n) - own).max() <= 0.51
+    for layer, head in ((0, 0), (3, 7), (5, 11)):
+        percent = 100 * runs[0].attentions[layer][0, head].numpy()
+        shown_percent = decoded(shown["patterns"][f"L{layer}H{head}"], (n, n))
+        assert np.abs(shown_percent - percent).max() <= 0.51
+
+
+def decoded(pattern: str, shape: tuple[int, int]) -> np.ndarray:
+    """Read a pattern in per cent as the page does."""
+    return np.frombuffer(base64.b64decode(pattern), dtype=np.uint8).reshape(shape)
 
 
 def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
-    said = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))(
-        ["Paris is the [MASK] of France.", "Nobody knew."], ["L0H0"]
-    )
-    assert [len(text["tokens"]) for text in said["texts"]] == [9, 5]
-    assert all(0 < float(answer["full"]) < 1 for answer in said["answers"])
+    ask = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))
+    answered = ask(["Paris is the [MASK] of France.", "Nobody knew."], ["L0H0"])
+    assert [len(text["tokens"]) for text in answered["texts"]] == [9, 5]
+    assert all(0 < float(answer["full"]) < 1 for answer in answered["answers"])
 
 
 def classifier(folder, **config):
@@ -101,9 +105,10 @@ def test_independent_labels_have_a_probability_each(tmp_path):
     labels = {"num_labels": 3, "id2label": names, "label2id": ids}
     problem = {"problem_type": "multi_label_classification"}
     ask, logits = classifier(tmp_path / "m", **labels, **problem)
-    said = {answer["name"]: float(answer["full"]) for answer in ask(["the cat sat"], [])["answers"]}
+    answered = ask(["the cat sat"], [])["answers"]
+    shares = {answer["name"]: float(answer["full"]) for answer in answered}
     expected = logits("the cat sat").sigmoid().tolist()
-    assert said == pytest.approx(dict(zip(ids, expected, strict=True)), abs=6e-4)
+    assert shares == pytest.approx(dict(zip(ids, expected, strict=True)), abs=6e-4)
 
 
 def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
@@ -122,13 +127,19 @@ def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(an
     off_by_layer = (gates == 0).sum(2).tolist()
     assert off_by_layer == [[0] * 6] + [[2, 0, 0, 0, 0, 1]] * (1 + RANDOM)
     assert len({tuple(one.flatten().tolist()) for one in gates}) == 2 + RANDOM  # all different
-    more = answers._gates(["L0H0", "L0H1", "L0H2", "L5H3"])
-    nested = [(a <= b).all() for a, b in zip(more[2:, 0], gates[2:, 0], strict=True)]
+    one_more = answers._gates(["L0H0", "L0H1", "L0H2", "L5H3"])
+    nested = [
+        (larger <= smaller).all()
+        for larger, smaller in zip(one_more[2:, 0], gates[2:, 0], strict=True)
+    ]
     assert sum(nested) < RANDOM / 2  # another size draws other heads
-    said = answers([A], [])  # with every head on nothing is random
-    assert (said["off"], [item["random"] for item in said["answers"]]) == (0, [""])
-    assert said["answers"][0]["off"] == "1.000"
-    assert (said["sets"], said["note"]) == (0, "")
+
+
+def test_with_every_head_on_nothing_is_random(answers):
+    answered = answers([A], [])
+    (answer,) = answered["answers"]
+    assert (answered["off"], answered["sets"], answered["note"]) == (0, 0, "")
+    assert (answer["off"], answer["random"]) == ("1.000", "")
 
 
 def test_one_head_is_compared_with_all_others_of_its_layer(answers):
@@ -142,9 +153,9 @@ def test_one_head_is_compared_with_all_others_of_its_layer(answers):
 @pytest.mark.parametrize("heads", [range(12), range(11)])
 def test_no_random_sets_are_shown_where_there_are_hardly_others(answers, heads):
     """A whole layer has no other set, most of one nearly the same heads."""
-    said = answers([A], [f"L2H{head}" for head in heads])
-    assert (said["sets"], said["answers"][0]["random"]) == (0, "")
-    assert said["note"].startswith("No random sets to compare with")
+    answered = answers([A], [f"L2H{head}" for head in heads])
+    assert (answered["sets"], answered["answers"][0]["random"]) == (0, "")
+    assert answered["note"].startswith("No random sets to compare with")
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +167,14 @@ def without_heads(folder, removed):
     """Remove heads of an encoder-decoder by zeros in the output projections."""
     from transformers import AutoModelForSeq2SeqLM
 
-    options = {"attn_implementation": "eager", "dtype": torch.float32}
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    )
+    model = model.eval()
     for stack, layer, head in removed:
-        side = model.model.encoder if stack == "encoder" else model.model.decoder
+        coder = model.model.encoder if stack == "encoder" else model.model.decoder
         module = "encoder_attn" if stack == "cross" else "self_attn"
-        out = getattr(side.layers[layer], module).out_proj
+        out = getattr(coder.layers[layer], module).out_proj
         out.weight.data[:, 4 * head : 4 * (head + 1)] = 0
     return model
 
@@ -175,41 +188,50 @@ def test_an_encoder_decoder_writes_and_attends_as_transformers_does_without_the_
     folder = shared / "models/ar-en-transliteration"
     text = "\u0645\u062d\u0645\u062f"
     off = [("cross", 5, head) for head in range(8)] + [("decoder", 0, 3), ("encoder", 2, 1)]
-    names = [f"{'' if s == 'encoder' else s + ':'}L{layer}H{head}" for s, layer, head in off]
-    said = transliteration([text, text + text], names)
-    written, likely = (answer for answer in said["answers"] if answer["name"].startswith("first"))
-    assert len(transliteration.heads) == said["heads"] == 3 * 48
+    names = []
+    for stack, layer, head in off:
+        prefix = "" if stack == "encoder" else f"{stack}:"
+        names.append(f"{prefix}L{layer}H{head}")
+    answered = transliteration([text, text + text], names)
+    assert len(transliteration.heads) == answered["heads"] == 3 * 48
+
+    # What the two models write, and how likely each finds what the full one wrote
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(text, return_tensors="pt")
-    own = {"num_beams": 1, "do_sample": False, "max_new_tokens": 60}
     models = {"full": without_heads(folder, []), "off": without_heads(folder, off)}
-    ids = {which: model.generate(**inputs, **own)[0] for which, model in models.items()}
-    for which, model in models.items():
-        assert written[which] == tokenizer.decode(ids[which], skip_special_tokens=True)
-        whole = ids["full"]
-        logs = model(**inputs, decoder_input_ids=whole[None, :-1]).logits[0].log_softmax(-1)
-        logs = logs.gather(1, whole[1:, None])
-        assert float(likely[which]) == pytest.approx(float(logs.mean().exp()), abs=6e-4)
+    ids = {}
+    for key, model in models.items():
+        ids[key] = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=60)[0]
+    by_name = {answer["name"]: answer for answer in answered["answers"]}
+    written = by_name["first: written"]
+    likely = by_name["first: the whole model's text, probability of a token"]
+    for key, model in models.items():
+        assert written[key] == tokenizer.decode(ids[key], skip_special_tokens=True)
+        full = ids["full"]
+        log_shares = model(**inputs, decoder_input_ids=full[None, :-1]).logits[0].log_softmax(-1)
+        of_tokens = log_shares.gather(1, full[1:, None])
+        assert float(likely[key]) == pytest.approx(float(of_tokens.mean().exp()), abs=6e-4)
     assert written["full"] != written["off"]
+
     # Patterns of the decoder are those of what the model without the heads wrote.
-    out = models["off"](**inputs, decoder_input_ids=ids["off"][None, :-1], output_attentions=True)
-    shown = said["texts"][0]
-    source = len(shown["tokens"])
-    target = len(shown["target"]["tokens"])
-    for name, theirs, shape in (
-        ("L3H1", out.encoder_attentions[3][0, 1], (source, source)),
-        ("decoder:L1H4", out.decoder_attentions[1][0, 4], (target, target)),
-        ("cross:L4H7", out.cross_attentions[4][0, 7], (target, source)),
+    run = models["off"](**inputs, decoder_input_ids=ids["off"][None, :-1], output_attentions=True)
+    shown = answered["texts"][0]
+    n_source = len(shown["tokens"])
+    n_target = len(shown["target"]["tokens"])
+    for name, expected, shape in (
+        ("L3H1", run.encoder_attentions[3][0, 1], (n_source, n_source)),
+        ("decoder:L1H4", run.decoder_attentions[1][0, 4], (n_target, n_target)),
+        ("cross:L4H7", run.cross_attentions[4][0, 7], (n_target, n_source)),
     ):
-        ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
-        assert np.abs(ours.reshape(shape) - 100 * theirs.numpy()).max() <= 0.51
+        percent = decoded(shown["patterns"][name], shape)
+        assert np.abs(percent - 100 * expected.numpy()).max() <= 0.51
 
 
 def test_an_encoder_decoder_that_writes_nothing_is_asked_for_its_encoders_embeddings():
     bart = headscope.wrap(tiny("bart", vocab_size=len(VOCABULARY)), tiny_tokenizer(38))
-    said = Answers(bart)(["the cat sat", "a dog ran"], ["L0H0"])
-    assert said["answers"][0]["name"] == "similarity of the two sentences"
-    assert len(said["texts"]) == 2
+    answered = Answers(bart)(["the cat sat", "a dog ran"], ["L0H0"])
+    assert answered["answers"][0]["name"] == "similarity of the two sentences"
+    assert len(answered["texts"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +261,7 @@ def test_only_who_knows_the_token_and_only_the_page_is_answered(answers, path, h
     assert response.status_code == code
 
 
-def asked(*texts, off=()):
+def request(*texts, off=()):
     return json.dumps({"texts": texts, "off": off}).encode()
 
 
@@ -250,14 +272,14 @@ def asked(*texts, off=()):
         (b"\xff\xfe", 400, "A request is"),
         (b"[" * 5000, 400, "A request is"),
         (b'{"texts": "abc", "off": []}', 400, "A request is"),
-        (asked("a", "b", "c"), 400, "A request is"),
-        (asked("a", off=[None]), 400, "A request is"),
+        (request("a", "b", "c"), 400, "A request is"),
+        (request("a", off=[None]), 400, "A request is"),
         (b"x" * 1_000_000, 413, "more text"),
         # What is wrong with a text is no error in the browser's console.
-        (asked(" "), 200, "at least one word"),
-        (asked(A, "\ud800"), 200, "half of a character"),
-        (asked("word " * 200), 200, f"more than the {LONGEST} tokens"),
-        (asked(A, off=["<img src=x onerror=alert(1)>"]), 200, "has no head"),
+        (request(" "), 200, "at least one word"),
+        (request(A, "\ud800"), 200, "half of a character"),
+        (request("word " * 200), 200, f"more than the {LONGEST} tokens"),
+        (request(A, off=["<img src=x onerror=alert(1)>"]), 200, "has no head"),
     ],
 )
 def test_wrong_requests_get_one_sentence(answers, body, code, says):
@@ -271,27 +293,28 @@ def test_wrong_requests_get_one_sentence(answers, body, code, says):
 def test_a_request_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(server, "SLOWEST", 0.05)
     app = server.application("<p>page</p>", lambda texts, off: {}, token=TOKEN, port=PORT)
+    headers = [(name.encode(), value.encode()) for name, value in GOOD.items()]
     scope = {
-        **{"type": "http", "method": "POST", "path": "/answer", "query_string": b""},
-        "headers": [
-            *((name.encode(), value.encode()) for name, value in GOOD.items()),
-            (b"host", f"127.0.0.1:{PORT}".encode()),
-        ],
+        "type": "http",
+        "method": "POST",
+        "path": "/answer",
+        "query_string": b"",
+        "headers": [*headers, (b"host", f"127.0.0.1:{PORT}".encode())],
     }
-    told = []
-    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+    to_receive = [{"type": "http.request", "body": b"{", "more_body": True}]
+    sent = []
 
     async def receive():
-        if not parts:
+        if not to_receive:
             await asyncio.sleep(60)
-        return parts.pop()
+        return to_receive.pop()
 
     async def send(message):
-        told.append(message)
+        sent.append(message)
 
     asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
-    assert told[0]["status"] == 408
-    assert json.loads(told[1]["body"])["error"].endswith(".")
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"].endswith(".")
 
 
 def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
@@ -309,15 +332,15 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
     worker = server.Worker(slow)
 
     async def many():
-        asked = [worker.answer(["a"], [])]
+        answers = [worker.answer(["a"], [])]
         while not now[0]:  # the first one is taken off the queue
             await asyncio.sleep(0.01)
-        asked += [worker.answer(["a"], []) for _ in range(server.WAITING)]
+        answers += [worker.answer(["a"], []) for _ in range(server.WAITING)]
         with pytest.raises(server.queue.Full):
             worker.answer(["a"], [])
-        asked[1].cancel()  # its browser was closed
+        answers[1].cancel()  # its browser was closed
         going.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*answers, return_exceptions=True)
 
     results = asyncio.run(many())
     assert most[0] == 1

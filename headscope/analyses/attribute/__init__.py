@@ -30,10 +30,10 @@ KINDS = ("cosine", "class", "token", "target")
 class AttributeOptions(RunOptions):
     """Find the heads that made one output: each head's part of it, and what removing it changes.
 
-    The output is the cosine of two texts, the logit of a class, of the token at a mask, or, for an
-    encoder-decoder, the mean logit of its target's tokens. The parts of heads, feed-forward
-    networks, embeddings and biases add up to it exactly; a sum that is not the output ends with
-    exit code 3.
+    The output is the cosine of two texts (or the difference of two cosines), the logit of a class,
+    of the token at a mask, or, for an encoder-decoder, the mean logit of its target's tokens. The
+    parts of heads, feed-forward networks, embeddings and biases add up to it exactly; a sum that is
+    not the output ends with exit code 3.
 
     Examples
     --------
@@ -46,9 +46,9 @@ class AttributeOptions(RunOptions):
     examples: ClassVar[tuple[str, ...]] = (
         'headscope attribute demo "A man plays a guitar." "Someone plays music."',
         'headscope attribute demo "A man plays." "Music is made." --tokens',
-        'headscope attribute demo "A man plays." "Music." --against Rain --curves',
+        'headscope attribute demo "A man plays." "Music." --against Rain',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
-        'headscope attribute ./my-classifier "A dull film." --flip',
+        'headscope attribute ./my-classifier "A dull film."',
         'headscope attribute ./my-translator "Guten Tag." --target "Good day."',
     )
 
@@ -99,14 +99,10 @@ class AttributeOptions(RunOptions):
     against: Annotated[
         str | None,
         Usual(
-            help="A third text: also search the heads whose removal reverses which text is nearer "
-            "to the first.",
+            help="A third text: the output is the cosine with the second minus that with this one.",
             metavar="TEXT",
         ),
     ] = None
-    flip: Annotated[
-        bool, Usual(help="Also search the heads whose removal changes the prediction.")
-    ] = False
     tokens: Annotated[
         bool, Usual(help="Also split every part by the token that it was read from.")
     ] = False
@@ -142,14 +138,6 @@ class AttributeOptions(RunOptions):
             "target a table of pairs. Default: the built-in sample, or the data's own pairs."
         ),
     ] = None
-    most: Annotated[int, Option(help="Most heads that a searched set may have.", at_least=1)] = 8
-    resamples: Annotated[
-        int,
-        Option(
-            help="Draws of the removal by resampling: z of other texts' positions; 0: none.",
-            at_least=0,
-        ),
-    ] = 8
     curves: Annotated[
         bool,
         Option(
@@ -157,9 +145,6 @@ class AttributeOptions(RunOptions):
             "--data."
         ),
     ] = False
-    rankings: Annotated[
-        int, Option(help="Random rankings of the heads beside those that are judged.", at_least=19)
-    ] = 19
     circuit: Annotated[
         str | None,
         Option(
@@ -173,34 +158,36 @@ class AttributeOptions(RunOptions):
 
     def check(self) -> None:
         """Refuse options that do not fit together."""
-        single = ("first", "target", "at", "against", "flip", "tokens")
-        used = [name for name in single if getattr(self, name)]
-        if self.data is not None and used:
-            name = used[0]
-            raise InputError(f"data holds many examples and {name} is for one; give one of them.")
+        if self.data is not None:
+            for name in ("first", "target", "at", "against", "tokens"):
+                if getattr(self, name):
+                    raise InputError(
+                        f"data holds many examples and {name} is for one; give one of them."
+                    )
         if self.data is None and self.limit is not None:
             raise InputError("limit counts examples of data; give data, or leave limit out.")
         if self.against is not None and self.second is None:
             raise InputError("against compares a third text with the second; give two texts.")
         if self.first is None and (self.target is not None or self.at is not None):
             raise InputError("target is what is written for a text; give that text too.")
-        if 0 < self.resamples < 8:
-            raise InputError("fewer than 8 resamples say little; give 8 or more, or 0 for none.")
         for name in ("first", "second", "target", "against"):
             text = getattr(self, name)
             if text is not None and not text.strip():
                 raise InputError("A text is empty; give at least one word.")
 
     @property
-    def judges(self) -> bool:
-        """Whether rankings are judged."""
+    def judges_rankings(self) -> bool:
+        """Whether rankings of the heads are judged."""
         return self.curves or self.circuit is not None or self.data is not None
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: the sum, the removals, the curves, the search and random weights."""
-        searched = self.against is not None or bool(self.flip)
-        wanted = {"rankings judged": self.judges, "search": searched, "control": self.control}
-        return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))
+        """Name the steps: the sum, the removals, the rankings and random weights."""
+        names = ["parts", "heads removed"]
+        if self.judges_rankings:
+            names.append("rankings judged")
+        if self.control:
+            names.append("control")
+        return tuple(names)
 
 
 attribute = entry(AttributeOptions, AttributeResult, "headscope.analyses.attribute.run")

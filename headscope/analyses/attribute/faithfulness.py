@@ -13,40 +13,50 @@ Rankings come from one half of the examples, and the other half judges them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from scipy.integrate import trapezoid
 
-from headscope.analyses.attribute.measure import Example
-from headscope.analyses.attribute.removal import Heads, Replacement, Versions
+from headscope.analyses.attribute.calibration import Replacement
+from headscope.analyses.attribute.outputs import Example
+from headscope.analyses.attribute.removal import HeadSet, Versions
 from headscope.analyses.attribute.result import Faithfulness, RankingCurve
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.core.rounding import ROUNDING, tied
-from headscope.data.token_rows import halve, sentences_of
+from headscope.data.halves import halve
+from headscope.data.token_rows import sentences_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
-from headscope.stats.metrics import Outputs
+from headscope.stats.metrics import Metric, Outputs
 from headscope.stats.paired_change import interval_of
 
+RANDOM_RANKINGS = 19
 #: Shares of the heads that are kept, rounded up to whole heads; none and all besides.
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
+
 Order = tuple[int, ...]  # Indices of all heads, those that are kept longest first
+
+
+class _Ranking(NamedTuple):
+    """The two orders in which the heads of a ranking are kept."""
+
+    signed: Order  # The largest effects first
+    absolute: Order  # The largest sizes of effects first
 
 
 def judge_rankings(
     loaded: LoadedModel,
     examples: Sequence[Example],
-    heads: Heads,
+    heads: HeadSet,
     effects: Mapping[str, Array],
     means: Replacement,
     progress: Progress,
     *,
-    n_random: int,
     circuit: Sequence[int],
     seed: int,
 ) -> Faithfulness | None:
@@ -55,75 +65,149 @@ def judge_rankings(
     ``circuit`` holds the indices of heads that are known to make the output. Returns None where all
     heads at their mean leave the outputs as they are.
     """
-    texts = [[text for row in example.rows for text in sentences_of(row)] for example in examples]
-    ranked, judged = map(list, halve(texts, seed))
-    if same := not (ranked and judged):
-        ranked = judged = list(range(len(examples)))
+    # Which examples rank the heads, and which judge the rankings
+    ranking_examples, judging_examples = _halves(examples, seed)
+    same = ranking_examples == judging_examples
+
+    # The change from all heads at their mean to the whole model
     versions = [Versions(loaded, example) for example in examples]
-    ends = np.array([of.measure([(), heads], means) for of in versions])
-    change = ends[:, 0] - ends[:, 1]
-    if not np.abs(change[judged]).sum() > ROUNDING * np.abs(ends[judged]).sum():
+    whole_outputs = np.array([version.output for version in versions])
+    ablated_outputs = np.array([version.outputs([heads], means)[0] for version in versions])
+    change = whole_outputs - ablated_outputs
+    sizes = (
+        np.abs(whole_outputs[judging_examples]).sum()
+        + np.abs(ablated_outputs[judging_examples]).sum()
+    )
+    if not np.abs(change[judging_examples]).sum() > ROUNDING * sizes:
         return None
     # Heads may raise one output and lower another: each counts in the direction of its change.
-    direction = np.sign(change)[:, None]
-    scores = {name: tied((direction * of)[ranked].mean(0)) for name, of in effects.items()}
-    orders = {name: (_descending(of), _descending(np.abs(of))) for name, of in scores.items()}
+    direction = np.sign(change)
+
+    # Rankings
+    scores = {
+        name: tied((direction[:, None] * effect)[ranking_examples].mean(0))
+        for name, effect in effects.items()
+    }
+    rankings = {
+        name: _Ranking(_descending(score), _descending(np.abs(score)))
+        for name, score in scores.items()
+    }
     rng = np.random.default_rng(abs(seed))
-    n = len(heads)
-    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(n_random)]
+    random_orders = [tuple(rng.permutation(len(heads)).tolist()) for _ in range(RANDOM_RANKINGS)]
+    random_rankings = [_Ranking(order, order) for order in random_orders]
 
-    head_counts = sorted({math.ceil(share * n) for share in SHARES} - {n})
-    every = [*random, *chain(*orders.values())]
-    removed = list(dict.fromkeys(frozenset(order[k:]) for order in every for k in head_counts))
-    sets = [[heads[i] for i in sorted(of)] for of in removed]
-    back = np.empty((len(judged), len(sets)))
-    for row, i in enumerate(judged):
-        back[row] = direction[i] * (versions[i].measure(sets, means) - ends[i, 1])
-        progress("rankings judged", row + 1, len(judged))
-    of_set = dict(zip(removed, back.T, strict=True))
-    total = np.abs(change[judged])
+    # What the first heads of each bring back
+    kept_counts = sorted({math.ceil(share * len(heads)) for share in SHARES} - {len(heads)})
+    removed_sets = _removed_sets([*random_rankings, *rankings.values()], kept_counts)
+    head_sets = [[heads[j] for j in sorted(removed)] for removed in removed_sets]
+    brought_back = np.empty((len(judging_examples), len(removed_sets)))
+    for row, i in enumerate(judging_examples):
+        outputs = versions[i].outputs(head_sets, means)
+        brought_back[row] = direction[i] * (outputs - ablated_outputs[i])
+        progress("rankings judged", row + 1, len(judging_examples))
 
-    shares = np.array([0, *head_counts, n]) / n
-    ones = np.ones((1, len(judged)))
-
-    def measured(
-        order: Order, area: Callable[[Array, Outputs, Array], Array]
-    ) -> tuple[tuple[float, ...], Estimate]:
-        """Return the faithfulness of an order, and its area with an interval over examples."""
-        inner = [of_set[frozenset(order[k:])] for k in head_counts]
-        outputs = {"change": total, "back": np.stack([0 * total, *inner, total], 1)}
-        curve = tuple(_faithfulness(outputs, ones)[0].tolist())
-        return curve, interval_of(partial(area, shares), outputs, seed=seed)
-
-    def curve_of(name: str, signed: Order, absolute: Order) -> RankingCurve:
-        (first, cpr) = measured(signed, _under)
-        (second, cmd) = measured(absolute, _gap)
-        return RankingCurve(name, first, second, cpr, cmd)
-
-    others = tuple(curve_of("random", order, order) for order in random)
-    curves = []
-    for name, both in orders.items():
-        curve = curve_of(name, *both)
-        better = (float(of.cpr) >= float(curve.cpr) for of in others)
-        nearer = (float(of.cmd) <= float(curve.cmd) for of in others)
-        p = [(1 + sum(as_good)) / (1 + n_random) for as_good in (better, nearer)]
-        roc = _roc(np.abs(scores[name]), circuit) if circuit else None
-        curves.append(replace(curve, cpr_p=p[0], cmd_p=p[1], roc=roc))
-    return Faithfulness(
-        kept=(0, *head_counts, n),
-        ranked=len(ranked),
-        judged=len(judged),
-        same=same,
-        output=float(ends[judged, 0].mean()),
-        ablated=float(ends[judged, 1].mean()),
-        rankings=tuple(curves),
-        random=others,
+    # Their curves and areas
+    curves = _Curves(
+        kept_counts=kept_counts,
+        n_heads=len(heads),
+        total=np.abs(change[judging_examples]),
+        brought_back=dict(zip(removed_sets, brought_back.T, strict=True)),
+        seed=seed,
     )
+    random_curves = tuple(curves.of_ranking("random", ranking) for ranking in random_rankings)
+    judged_curves = []
+    for name, ranking in rankings.items():
+        roc = _roc(np.abs(scores[name]), circuit) if circuit else None
+        curve = replace(curves.of_ranking(name, ranking), roc=roc)
+        judged_curves.append(_against_random(curve, random_curves))
+    return Faithfulness(
+        kept=(0, *kept_counts, len(heads)),
+        ranked=len(ranking_examples),
+        judged=len(judging_examples),
+        same=same,
+        output=float(whole_outputs[judging_examples].mean()),
+        ablated=float(ablated_outputs[judging_examples].mean()),
+        rankings=tuple(judged_curves),
+        random=random_curves,
+    )
+
+
+def _halves(examples: Sequence[Example], seed: int) -> tuple[list[int], list[int]]:
+    """Split examples in two that share no sentence: indices of those that rank, and that judge.
+
+    A single example, or examples that all share sentences, do both.
+    """
+    sentences: list[list[Hashable]] = []
+    for example in examples:
+        in_example: list[Hashable] = []
+        for row in example.rows:
+            in_example += sentences_of(row)
+        sentences.append(in_example)
+    ranking, judging = halve(sentences, seed)
+    if len(ranking) and len(judging):
+        return list(ranking), list(judging)
+    all_examples = list(range(len(examples)))
+    return all_examples, all_examples
 
 
 def _descending(scores: Array) -> Order:
     """Return the indices of heads, the largest score first; of equal ones the lowest index."""
     return tuple(np.argsort(-scores, kind="stable").tolist())
+
+
+def _removed_sets(rankings: Sequence[_Ranking], kept_counts: Sequence[int]) -> list[frozenset[int]]:
+    """List the different sets of heads that go where the first heads of rankings stay."""
+    removed: dict[frozenset[int], None] = {}
+    for ranking in rankings:
+        for order in ranking:
+            removed.update((frozenset(order[k:]), None) for k in kept_counts)
+    return list(removed)
+
+
+def _roc(scores: Array, circuit: Sequence[int]) -> float | None:
+    """Return the chance that a head of the circuit has a larger score than another, ties half."""
+    members = np.isin(np.arange(len(scores)), circuit)
+    pairs = scores[members][:, None] - scores[~members]
+    return float((np.sign(pairs).mean() + 1) / 2) if pairs.size else None
+
+
+def _against_random(curve: RankingCurve, random: Sequence[RankingCurve]) -> RankingCurve:
+    """Add how often random rankings are at least as good."""
+    better = sum(float(other.cpr) >= float(curve.cpr) for other in random)
+    nearer = sum(float(other.cmd) <= float(curve.cmd) for other in random)
+    draws = len(random)
+    return replace(curve, cpr_p=(1 + better) / (1 + draws), cmd_p=(1 + nearer) / (1 + draws))
+
+
+# --- curves and areas -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """What keeping the first heads of a ranking brings back, example by example."""
+
+    kept_counts: Sequence[int]  # Heads that are kept, without none and all
+    n_heads: int
+    total: Array  # (examples,): the size of the change from all heads at their mean to the model
+    #: (examples,): how much of it comes back, by the set of heads that go
+    brought_back: Mapping[frozenset[int], Array]
+    seed: int  # Of the bootstrap over examples
+
+    def of_ranking(self, name: str, ranking: _Ranking) -> RankingCurve:
+        """Return the curves of a ranking's two orders, and an area of each."""
+        shares = np.array([0, *self.kept_counts, self.n_heads]) / self.n_heads
+        signed, cpr = self._measured(ranking.signed, partial(_area_under, shares))
+        absolute, cmd = self._measured(ranking.absolute, partial(_area_to_one, shares))
+        return RankingCurve(name, signed, absolute, cpr, cmd)
+
+    def _measured(self, order: Order, area: Metric) -> tuple[tuple[float, ...], Estimate]:
+        """Return the faithfulness of an order, and its area with an interval over examples."""
+        between = [self.brought_back[frozenset(order[k:])] for k in self.kept_counts]
+        nothing = np.zeros_like(self.total)
+        outputs = {"change": self.total, "back": np.stack([nothing, *between, self.total], 1)}
+        once_each = np.ones((1, len(self.total)))
+        curve = tuple(_faithfulness(outputs, once_each)[0].tolist())
+        return curve, interval_of(area, outputs, seed=self.seed)
 
 
 def _faithfulness(outputs: Outputs, counts: Array) -> Array:
@@ -132,16 +216,12 @@ def _faithfulness(outputs: Outputs, counts: Array) -> Array:
     return np.asarray((counts @ outputs["back"]) / change[:, None])
 
 
-def _under(shares: Array, outputs: Outputs, counts: Array) -> Array:
+def _area_under(shares: Array, outputs: Outputs, counts: Array) -> Array:
+    """Return CPR, (resamples,)."""
     return np.asarray(trapezoid(_faithfulness(outputs, counts), shares, axis=1))
 
 
-def _gap(shares: Array, outputs: Outputs, counts: Array) -> Array:
-    return np.asarray(trapezoid(np.abs(1 - _faithfulness(outputs, counts)), shares, axis=1))
-
-
-def _roc(scores: Array, circuit: Sequence[int]) -> float | None:
-    """Return the chance that a head of the circuit has a larger score than another, ties half."""
-    members = np.isin(np.arange(len(scores)), circuit)
-    pairs = scores[members][:, None] - scores[~members]
-    return float((np.sign(pairs).mean() + 1) / 2) if pairs.size else None
+def _area_to_one(shares: Array, outputs: Outputs, counts: Array) -> Array:
+    """Return CMD, (resamples,)."""
+    gap = np.abs(1 - _faithfulness(outputs, counts))
+    return np.asarray(trapezoid(gap, shares, axis=1))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INDEPENDENT = "independent labels"
 NUMBERS = "numbers"
 #: Numbers of a head, as its fields are called.
-EFFECTS = ("direct", "first_order", "removed", "removed_mean", "resampled", "removed_size")
+EFFECTS = ("direct", "first_order", "removed", "removed_mean", "removed_size")
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,6 @@ class AttributedHead(Head):
     #: How a cosine changes at first order as its write fades: both embeddings become shorter or
     #: longer too, which the exact sum leaves out. Unknown for logits.
     first_order: Annotated[JointEstimate, Compare("direct part, lengths counted")] = JOINTLY_UNKNOWN
-    #: The same as ``removed`` where z comes from random positions of calibration text, ordinary and
-    #: special apart: at least 8 draws, over all examples.
-    resampled: Annotated[JointEstimate, Compare("effect of removal, resampled")] = JOINTLY_UNKNOWN
     #: Mean of \|effect\| of ``removed``: a head may matter in either direction.
     removed_size: Annotated[JointEstimate, Compare("size of the effect of removal")] = (
         JOINTLY_UNKNOWN
@@ -99,7 +96,8 @@ class HeadGroup:
 class AttributedToken:
     """What one token contributes: what heads read from it, and what is added at its position."""
 
-    #: 0 for the first text, 1 for the second; for a target 0 the source, 1 what the decoder reads
+    #: 0 for the first text, 1 for the second; for a target 0 the source, 1 what the decoder reads.
+    #: 2 for the third text of a difference of two cosines.
     text: int
     position: int
     token: str
@@ -116,13 +114,15 @@ class AttributedToken:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """What each pair of tokens contributes to a cosine.
+    """What each pair of tokens contributes to a cosine, or to a difference of two.
 
     For a target: what cross-attention read from a source token for the logit of a target's token,
     as a part of the mean.
     """
 
-    rows: tuple[str, ...]  # Tokens of the first text, and of the second; of target, and source.
+    rows: tuple[str, ...]  # Tokens of the first text; of the target
+    #: Tokens of the second text, and then of a third, whose values count negatively in the output;
+    #: of the source
     columns: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
     #: The rest of the output: terms in which b_O, shifts or constants take part, and for a
@@ -144,39 +144,6 @@ class AttributeControl:
 
 
 @dataclass(frozen=True)
-class OtherSearch:
-    """The same greedy search on another example."""
-
-    margin: float  # With all heads
-    heads: int | None  # Heads that had to go; None where as many as allowed did not reverse it
-
-
-@dataclass(frozen=True)
-class Reversal:
-    """A set of heads whose removal reverses a comparison, or changes a prediction."""
-
-    question: str  # ``nearer`` or ``predicted``
-    swapped: bool  # Whether the third text is the nearer one, and it is this that is reversed
-    #: In the order in which the greedy search chose them; where they reverse it, all are needed.
-    heads: tuple[str, ...]
-    margins: tuple[float, ...]  # With all heads, and after each choice of the greedy search
-    found: bool  # Whether the margin without them is below zero
-    most: int  # Largest size of the set that is searched
-    #: Random sets of as many heads in the same layers that reverse it too, among ``draws`` sets
-    #: that differ: fewer than asked for where the layers have no more.
-    random_reversed: int
-    draws: int
-    #: The same search on triples, or texts, of the calibration text whose margin is within 20%.
-    others: tuple[OtherSearch, ...]
-    margin: float | None = None  # Without the heads
-    put_back: tuple[float, ...] = ()  # The margin where each of them is put back alone
-    chosen: tuple[str, ...] = ()  # By the greedy search, before those not needed were put back
-    #: The margin where the heads leave their mean, and in each draw where they are resampled.
-    margin_mean: float | None = None
-    margins_resampled: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class RankingCurve:
     """What the first heads of a ranking do alone, all others at their mean.
 
@@ -184,7 +151,7 @@ class RankingCurve:
     that comes back (Mueller et al. 2025, arXiv:2504.13151), each example's in its own direction.
     """
 
-    ranking: str  # ``direct``, ``first_order``, ``removed``, ``removed_mean``, ``resampled``
+    ranking: str  # ``direct``, ``first_order``, ``removed``, ``removed_mean``; or ``random``
     #: Faithfulness with so many heads as ``Faithfulness.kept`` says: the largest effects first,
     #: and the largest |effects| first; the same for a random ranking.
     signed: tuple[float, ...]
@@ -220,7 +187,8 @@ class AttributeResult(Measured):
     """Which parts of the model made an output, and what removing each head changes."""
 
     kind: Annotated[str, Setting("output")]  # ``cosine``, ``class``, ``token`` or ``target``
-    #: Of the one example, the third text last, or source and target; empty with data
+    #: Of the one example, or source and target; empty with data. With a third text the output is
+    #: the cosine of the first with the second, minus that of the first with the third.
     texts: tuple[str, ...]
     label: str  # The class, or the token; empty for a cosine, and where examples have their own
     examples: Annotated[int, Setting()]
@@ -247,7 +215,6 @@ class AttributeResult(Measured):
     calibration: dict[str, Any]
     tokens: tuple[AttributedToken, ...] = ()  # Of one example, where asked for
     pairs: TokenPairs | None = None  # Of one pair, where asked for
-    reversal: Reversal | None = None  # Where it was asked for
     control: AttributeControl | None = None  # Random weights, where asked for
     #: Where it was asked for; None also where all heads together change nothing.
     faithfulness: Annotated[Faithfulness | None, Compare()] = None
@@ -257,7 +224,12 @@ class AttributeResult(Measured):
 
     def part(self, kind: str) -> Estimate:
         """Return what all parts of one kind contribute."""
-        return next(part.direct for part in self.parts if part.kind == kind)
+        return next(term.direct for term in self.parts if term.kind == kind)
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the output is the cosine with the second text minus that with a third."""
+        return self.kind == "cosine" and len(self.texts) == 3
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
@@ -275,57 +247,51 @@ class AttributeResult(Measured):
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
         import pandas as pd
 
-        columns = ["ranking", "order", "kept", "faithfulness"]
-        faithfulness = self.faithfulness
-        rows = (
-            []
-            if faithfulness is None
-            else [
-                (curve.ranking, order, heads, share)
-                for curve in (*faithfulness.rankings, *faithfulness.random)
-                for order in ("signed", "absolute")
-                for heads, share in zip(faithfulness.kept, getattr(curve, order), strict=True)
-            ]
-        )
-        return pd.DataFrame(rows, columns=columns)
+        rows: list[tuple[str, str, int, float]] = []
+        if self.faithfulness is not None:
+            for curve in (*self.faithfulness.rankings, *self.faithfulness.random):
+                for order, shares in (("signed", curve.signed), ("absolute", curve.absolute)):
+                    for kept_heads, share in zip(self.faithfulness.kept, shares, strict=True):
+                        rows.append((curve.ranking, order, kept_heads, share))
+        return pd.DataFrame(rows, columns=["ranking", "order", "kept", "faithfulness"])
 
     def parts_frame(self) -> pandas.DataFrame:
         """One row per kind of part and layer, of the model and of the controls (pandas)."""
         import pandas as pd
 
-        sums = {"model": (self.output, self.parts)}
-        for name, control in (("other texts", self.shuffled), ("random weights", self.control)):
-            if control is not None:
-                sums[name] = (control.output, control.parts)
-        rows = [
-            (name, part, "", value)
-            for name, (output, parts) in sums.items()
-            for part, value in [("output", output), *((p.kind, p.direct) for p in parts)]
-        ]
+        rows: list[tuple[str, str, str, Estimate]] = []
+
+        def add_sum(name: str, attributed: AttributeResult | AttributeControl) -> None:
+            rows.append((name, "output", "", attributed.output))
+            rows.extend((name, term.kind, "", term.direct) for term in attributed.parts)
+
+        add_sum("model", self)
+        add_sum("other texts", self.shuffled)
+        if self.control is not None:
+            add_sum("random weights", self.control)
         for layer in self.layers:
             rows.append(("model", "heads", layer.name, layer.heads))
             rows.append(("model", "feed-forward", layer.name, layer.feed_forward))
         return pd.DataFrame(
-            {"of": of, "part": part, "layer": layer, **estimated_columns("direct", value)}
-            for of, part, layer, value in rows
+            {"of": name, "part": kind, "layer": layer, **estimated_columns("direct", value)}
+            for name, kind, layer, value in rows
         )
 
     def tokens_frame(self) -> pandas.DataFrame:
         """One row per token (pandas); none unless tokens were asked for."""
         import pandas as pd
 
-        columns = ("text", "position", "token", "special", "heads", "feed_forward", "embeddings")
-        return pd.DataFrame([vars(token) for token in self.tokens], columns=list(columns))
+        columns = ["text", "position", "token", "special", "heads", "feed_forward", "embeddings"]
+        return pd.DataFrame([vars(token) for token in self.tokens], columns=columns)
 
     def pairs_frame(self) -> pandas.DataFrame:
         """One row per token of the first and token of the second text (pandas)."""
         import pandas as pd
 
-        pairs = self.pairs or TokenPairs((), (), (), 0.0)
-        rows = [
-            (i, row, j, column, pairs.values[i][j])
-            for i, row in enumerate(pairs.rows)
-            for j, column in enumerate(pairs.columns)
-        ]
+        rows: list[tuple[int, str, int, str, float]] = []
+        if self.pairs is not None:
+            for i, first in enumerate(self.pairs.rows):
+                for j, second in enumerate(self.pairs.columns):
+                    rows.append((i, first, j, second, self.pairs.values[i][j]))
         columns = ["first_pos", "first", "second_pos", "second", "contribution"]
         return pd.DataFrame(rows, columns=columns)

@@ -15,8 +15,8 @@ from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair
 from headscope.data.cross_pairs import check_characters, collate_labelled, encode_labelled
 from headscope.data.frequencies import Frequencies
-from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, with_swapped_sources
+from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import Raw, own_batches
 

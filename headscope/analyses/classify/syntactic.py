@@ -31,13 +31,8 @@ from headscope.analyses.classify.rows import (
 from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.rounding import tied
-from headscope.data.batches import (
-    Batch,
-    CrossWords,
-    EdgeTrials,
-    OffsetName,
-    RelationName,
-)
+from headscope.data.batches import Batch, CrossWords
+from headscope.data.edge_trials import EdgeTrials, OffsetName, RelationName
 
 WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
 _BY_OFFSET = ("offset_trials", "both_offset")

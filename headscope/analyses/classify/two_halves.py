@@ -17,7 +17,7 @@ from headscope.analyses.classify.syntactic import WORDLESS, Syntactic
 from headscope.core.accumulator import Array
 from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batches import TREE_WAYS
+from headscope.data.edge_trials import TREE_WAYS
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 

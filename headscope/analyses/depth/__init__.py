@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
-from headscope.session.options import DTYPES, MODEL, RunOptions, Text
+from headscope.session.options import DTYPES, MODEL, Held, RunOptions, Text
 
 __all__ = ["DepthOptions", "DepthResult", "depth"]
 
@@ -38,7 +38,7 @@ class DepthOptions(RunOptions):
     ('post', 7)
     """
 
-    held: ClassVar[tuple[float, float]] = (0.6, 180.0)
+    held: ClassVar[Held] = Held(0.6, 180.0)
     flags: ClassVar[type | None] = DepthFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",

@@ -62,7 +62,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.depth.result import DepthCurves, Protection, Trend
+from headscope.analyses.depth.result import Curve, DepthCurves, Protection, Trend
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
@@ -98,7 +98,7 @@ VARIANTS = (
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
 )
-_INDEX = {variant.name: i for i, variant in enumerate(VARIANTS)}
+_SHOWN = [variant.name for variant in VARIANTS[:-1]]
 
 
 class Comparison(NamedTuple):
@@ -118,9 +118,6 @@ COMPARISONS = (
     Comparison("ffn", "added", "attention+ffn", "attention"),
     Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
-#: By name, in the order of :func:`_trends`.
-TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain", "step_change")
-
 
 # --- layers without some of their parts -----------------------------------------------------------
 
@@ -145,13 +142,17 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
         arguments = {**read.given, state: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
-    places = [layers[0].enters, *(layer.leaves for layer in layers)]
+    between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
     eager = use_implementation(loaded.model, "eager")
     seeing = watch_inputs(loaded.sites, see)
-    with capture(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # all in float64
+    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes():
         loaded.forward(input_ids, torch.ones_like(input_ids))
-    states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
+    first_state, _ = seen[layers[0].enters]
+    states = [first_state]
+    for layer in layers:
+        _, left_behind = seen[layer.leaves]
+        states.append(left_behind)
     return OwnRun(states, inputs)
 
 
@@ -164,8 +165,8 @@ def run_variant(
 ) -> Iterator[Tensor]:
     """Yield the embeddings of a run, and then the state after each layer: n_layers + 1 tensors.
 
-    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention: it is the
-    same for all variants with a norm before it, and for all without.
+    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention, by whether
+    it has a norm before it: it is the same for all variants that do, and for all that do not.
     """
 
     def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
@@ -180,13 +181,14 @@ def run_variant(
         (site,) = layer.sites
         (attention,) = layer.attention
         network = layer.network
-        known = {} if i else shared
-        kind = variant.layernorm and attention.before is not None
-        if kind in known:
+        is_normed = variant.layernorm and attention.before is not None
+        if i == 0 and is_normed in shared:
+            attended = shared[is_normed]
             router.skip([(site.stack, site.layer)])
         else:
-            known[kind] = attend(site, normed(attention.before, x), run.inputs[site.row], router)
-        attended = known[kind]
+            attended = attend(site, normed(attention.before, x), run.inputs[site.row], router)
+        if i == 0:
+            shared[is_normed] = attended
         x = normed(attention.after, x + attended if variant.skip else attended)
         if variant.ffn:
             hidden = normed(network.before, x)
@@ -214,18 +216,24 @@ def measure_ratios(
     """
     router = Router(loaded.sites, others=loaded.others)
     gap = 0.0
-    ratios: list[list[Array]] = []
+    ratios: list[list[Array]] = []  # By variant and point
     shared: dict[bool, Tensor] = {}
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            ratios.append([])
+            by_point: list[Array] = []
             for point, hidden in enumerate(run_variant(layers, router, run, variant, shared)):
-                ratios[-1].append(numpy(residual_ratio(hidden)))
+                by_point.append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
-                    exact = widest(run.states[point])
-                    largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
-                    gap = max(gap, float(largest) if largest.isfinite() else math.inf)
+                    gap = max(gap, _relative_gap(hidden, run.states[point]))
+            ratios.append(by_point)
     return np.array(ratios), gap
+
+
+def _relative_gap(hidden: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of two states, relative to the largest entry above 1."""
+    exact = widest(expected)
+    difference = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
+    return float(difference) if difference.isfinite() else math.inf
 
 
 # --- the residual ---------------------------------------------------------------------------------
@@ -253,55 +261,84 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
     rows differ only by the rounding of the dtype.
     """
-    full = ratios[_INDEX["full"]]
+    by_name = {variant.name: ratios[i] for i, variant in enumerate(VARIANTS)}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        shares = np.stack(
-            [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
-        )
-        trends, counted = _trends(ratios, floor)
-        always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
-        values = np.concatenate([ratios, shares, trends])
-        counts = np.concatenate([always, counted])
-        n = counts.sum(axis=-1)
-        mean = np.where(counts, values, 0.0).sum(axis=-1) / n
-        squares = np.where(counts, values - mean[..., None], 0.0) ** 2
-        std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
-        half = t_half_width(std / np.sqrt(n), n)
-    tables = (mean, std, mean - half, mean + half)
-    means, stds, lows, highs = ([tuple(map(finite, row)) for row in table] for table in tables)
-    *names, bare = (variant.name for variant in VARIANTS)
-    shown = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+        ratio_means = {name: _over_windows(values) for name, values in by_name.items()}
+        protected = []
+        for pair in COMPARISONS:
+            shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
+            means = _over_windows(shares)
+            protected.append(Protection(*pair, means.mean, means.std, means.low, means.high))
+        trends = {}
+        for name, (values, counted) in _trends(by_name, floor).items():
+            means = _over_windows(values, counted)
+            trends[name] = Trend(means.mean, means.low, means.high, means.windows)
+        collapsed = {name: collapsed_after(by_name[name].mean(axis=-1)) for name in _SHOWN}
+    bare = ratio_means["attention-without-layernorm"]
     return DepthCurves(
-        variants=dict(zip(names, means, strict=False)),
-        std=dict(zip(names, stds, strict=False)),
-        attention_without_layernorm=means[_INDEX[bare]],
-        attention_without_layernorm_std=stds[_INDEX[bare]],
-        protected=tuple(
-            Protection(*comparison, means[i], stds[i], lows[i], highs[i])
-            for i, comparison in zip(shown, COMPARISONS, strict=True)
-        ),
-        collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
-        trends={
-            name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
-            for i, name in enumerate(TRENDS, shown.stop)
-        },
+        variants={name: ratio_means[name].mean for name in _SHOWN},
+        std={name: ratio_means[name].std for name in _SHOWN},
+        attention_without_layernorm=bare.mean,
+        attention_without_layernorm_std=bare.std,
+        protected=tuple(protected),
+        collapsed_after=collapsed,
+        trends=trends,
     )
 
 
-def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
-    """Return trends (len(TRENDS), n_layers + 1, windows), and which of them count."""
-    names = ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
-    alone, skip, ffn, bare = (ratios[_INDEX[name]] for name in names)
+class _Means(NamedTuple):
+    """A mean over windows with its spread, by point; None where there is none."""
+
+    mean: Curve
+    std: Curve
+    low: Curve
+    high: Curve
+    windows: tuple[int, ...]  # That count at each point
+
+
+def _over_windows(values: Array, counted: Array | None = None) -> _Means:
+    """Average (n_layers + 1, windows) over the windows, or over those that count."""
+    if counted is None:
+        counted = np.ones(values.shape, dtype=bool)
+    n = counted.sum(axis=-1)
+    mean = np.where(counted, values, 0.0).sum(axis=-1) / n
+    squares = np.where(counted, values - mean[..., None], 0.0) ** 2
+    std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
+    half_width = t_half_width(std / np.sqrt(n), n)
+    return _Means(
+        mean=tuple(map(finite, mean)),
+        std=tuple(map(finite, std)),
+        low=tuple(map(finite, mean - half_width)),
+        high=tuple(map(finite, mean + half_width)),
+        windows=tuple(n.tolist()),
+    )
+
+
+def _trends(ratios: dict[str, Array], floor: float) -> dict[str, tuple[Array, Array]]:
+    """Return every trend (n_layers + 1, windows), and where it counts: True or False.
+
+    ``ratios`` are those of every variant, by its name.
+    """
+    alone = ratios["attention"]
+    with_ffn = ratios["attention+ffn"]
+    without_layernorm = ratios["attention-without-layernorm"]
+    always = np.ones(alone.shape, dtype=bool)
+
+    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
+    gain = np.log(np.maximum(with_ffn, least) / np.maximum(alone, least))
+    gain_counts = np.maximum(alone, with_ffn) > floor
+
     step = np.full_like(alone, np.nan)
     step[2:] = np.diff(alone[1:] / alone[:-1], axis=0)
-    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
-    gain = np.log(np.maximum(ffn, least) / np.maximum(alone, least))
-    trends = np.stack([alone / alone[:1], skip / alone[:1], (alone - bare) / alone[:1], gain, step])
-    counted = np.ones(trends.shape, dtype=bool)
-    counted[3] = np.maximum(alone, ffn) > floor
-    counted[4, :2] = False
-    counted[4, 2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
-    return trends, counted
+    step_counts = np.zeros(alone.shape, dtype=bool)
+    step_counts[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
+    return {
+        "attention_of_start": (alone / alone[:1], always),
+        "skip_of_start": (ratios["attention+skip"] / alone[:1], always),
+        "layernorm_change": ((alone - without_layernorm) / alone[:1], always),
+        "ffn_gain": (gain, gain_counts),
+        "step_change": (step, step_counts),
+    }
 
 
 def collapsed_after(ratios: Array) -> int | None:

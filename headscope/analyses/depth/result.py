@@ -63,9 +63,12 @@ class DepthCurves:
 
     def ratios(self) -> dict[str, tuple[Curve, Curve]]:
         """Return mean and standard deviation of every variant, that without LayerNorm last."""
-        bare = (self.attention_without_layernorm, self.attention_without_layernorm_std)
-        of_names = {name: (mean, self.std[name]) for name, mean in self.variants.items()}
-        return {**of_names, "attention-without-layernorm": bare}
+        ratios = {name: (mean, self.std[name]) for name, mean in self.variants.items()}
+        ratios["attention-without-layernorm"] = (
+            self.attention_without_layernorm,
+            self.attention_without_layernorm_std,
+        )
+        return ratios
 
     def protection(self, part: str, way: str) -> Protection:
         """Return what a part protects, removed or added."""
@@ -108,26 +111,28 @@ class DepthResult(Measured, DepthCurves):
         """One row per model, variant and point (pandas)."""
         import pandas as pd
 
-        rows = [
-            (weights, name, point, mean, std)
-            for weights, curves in self._models()
-            for name, (means, stds) in curves.ratios().items()
-            for point, (mean, std) in enumerate(zip(means, stds, strict=True))
-        ]
+        rows: list[tuple[str, str, int, float | None, float | None]] = []
+        for weights, curves in self._models().items():
+            for name, (means, stds) in curves.ratios().items():
+                for point, (mean, std) in enumerate(zip(means, stds, strict=True)):
+                    rows.append((weights, name, point, mean, std))
         return pd.DataFrame(rows, columns=["weights", "variant", "layers", "ratio", "std"])
 
     def protected_frame(self) -> pandas.DataFrame:
         """One row per model, part, way and point (pandas)."""
         import pandas as pd
 
-        rows = [
-            (weights, p.part, p.way, point, *numbers)
-            for weights, curves in self._models()
-            for p in curves.protected
-            for point, numbers in enumerate(zip(p.mean, p.std, p.low, p.high, strict=True))
-        ]
+        rows: list[tuple[str | int | float | None, ...]] = []
+        for weights, curves in self._models().items():
+            for p in curves.protected:
+                for point, numbers in enumerate(zip(p.mean, p.std, p.low, p.high, strict=True)):
+                    rows.append((weights, p.part, p.way, point, *numbers))
         columns = ["weights", "part", "way", "layers", "share", "std", "low", "high"]
         return pd.DataFrame(rows, columns=columns)
 
-    def _models(self) -> list[tuple[str, DepthCurves]]:
-        return [("model", self), *([("control", self.control)] if self.control else [])]
+    def _models(self) -> dict[str, DepthCurves]:
+        """Return the curves of the model, and of random weights where they were measured."""
+        models: dict[str, DepthCurves] = {"model": self}
+        if self.control is not None:
+            models["control"] = self.control
+        return models

@@ -34,28 +34,29 @@ from headscope.session.validate import require_valid
 
 def run(model: Model, options: DepthOptions) -> DepthResult:
     """Measure how fast tokens become the same with depth, and what prevents it."""
-    dtype = options.dtype
-    seed = options.seed
-    length = options.length
-    progress = options.tell
+    # Open the model and the text, and prove that our attention is the model's
     source = as_plain(options.text).first(options.limit)
-    opened = open_model(model, dtype=dtype or widest_dtype(options.device), **options.loading)
-    loaded = cast(opened, dtype) if dtype else opened
+    dtype = options.dtype or widest_dtype(options.device)
+    opened = open_model(model, dtype=dtype, **options.loading)
+    loaded = cast(opened, options.dtype) if options.dtype else opened
     need_tokenizer(loaded, "depth")
-    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
-    length = min(LENGTH, loaded.max_length) if length is None else length
+    if loaded.encoder_decoder:
+        loaded = loaded.only("encoder")
+    length = options.length
+    if length is None:
+        length = min(LENGTH, loaded.max_length)
     windows = pack(source, loaded, length)
     validation = require_valid(loaded, options.validate)
+
+    # The model
     anatomy = take_apart(loaded)
-    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
-    by_default = WINDOWS if parameters <= LARGE else WINDOWS // 2
-    chosen = windows.spread(options.sequences or by_default)
+    chosen = windows.spread(options.sequences or _windows_by_default(loaded))
     floor = float(10 * torch.finfo(DTYPES[loaded.dtype]).eps)
-    curves, gap = _measure(loaded, windows, chosen, floor, progress, "model")
+    curves, gap = _measure(loaded, windows, chosen, floor, options.tell, "model")
     result = DepthResult(
         **vars(curves),
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=source),
+        provenance=provenance(loaded, command=options.command, seed=options.seed, data=source),
         validation=validation,
         decomposition=Decomposition(gap, TOLERANCES[loaded.dtype]["hidden"]),
         layer_norm=anatomy.norm_placement,
@@ -68,12 +69,20 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     )
     if not options.control:
         return result
+
+    # Random weights
     # Two models in float64 at a time would be the most memory that depth takes.
-    own = isinstance(model, str | Path) or loaded.network is not opened.network
-    twin = random_twin(loaded, seed, instead=own)
+    is_ours = isinstance(model, str | Path) or loaded.network is not opened.network
+    twin = random_twin(loaded, options.seed, instead=is_ours)
     del loaded, anatomy
-    random, _ = _measure(twin, windows, chosen, floor, progress, "control")
-    return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
+    random, _ = _measure(twin, windows, chosen, floor, options.tell, "control")
+    return dataclasses.replace(result, control=DepthControl(**vars(random), seed=options.seed))
+
+
+def _windows_by_default(loaded: LoadedModel) -> int:
+    """Return how many windows are measured: fewer of a large model."""
+    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
+    return WINDOWS if parameters <= LARGE else WINDOWS // 2
 
 
 def _measure(

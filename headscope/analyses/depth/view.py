@@ -70,14 +70,14 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
         on=b.TERMINAL,
     )
     yield _ratios(result, log)
-    for way, title in WAYS.items():
-        parts = [p.part for p in result.protected if p.way == way]
-        yield _table(
-            f"Share of the full model's ratio {title}, +-95%",
-            result,
-            {f"{PARTS[part][1]:>15}": functools.partial(_share, part, way) for part in parts},
-            first=1,
-        )
+    for way, lost_or_kept in WAYS.items():
+        cells: dict[str, Callable[[DepthCurves, int], str]] = {}
+        for protection in result.protected:
+            if protection.way == way:
+                _, column, _ = PARTS[protection.part]
+                cells[f"{column:>15}"] = functools.partial(_share, protection.part, way)
+        title = f"Share of the full model's ratio {lost_or_kept}, +-95%"
+        yield _table(title, result, cells, first=1)
     yield _protected(result)
     yield next_step(result, "what do heads pass on?", "flow {}")
 
@@ -88,17 +88,25 @@ def _table(
     cells: Mapping[str, Callable[[DepthCurves, int], str]],
     first: int = 0,
 ) -> b.Table:
-    """Make a table with a row per point, and one for the last point of random weights."""
-    points = [*enumerate(_points(result))][first:]
-    places: list[tuple[str, DepthCurves, int]] = [(name, result, point) for point, name in points]
+    """Make a table with a row per point, and one for the last point of random weights.
+
+    ``cells`` writes a cell of each column from the curves and a point; ``first`` is the first of
+    the points.
+    """
+
+    def row(name: str, curves: DepthCurves, point: int) -> tuple[str, ...]:
+        return (name, *(cell(curves, point) for cell in cells.values()))
+
+    points = _points(result)
+    rows = [row(points[point], result, point) for point in range(first, len(points))]
     if result.control is not None:
-        places.append(("random weights", result.control, -1))
-    rows = [(name, *(cell(at, point) for cell in cells.values())) for name, at, point in places]
+        rows.append(row("random weights", result.control, -1))
     columns: list[b.Column] = [(name, i, str) for i, name in enumerate(("after layer", *cells))]
     return b.Table(columns, rows, title)
 
 
 def _points(result: DepthResult) -> list[str]:
+    """Name the embeddings and the layers."""
     layers = result.layers or layer_numbers(result.provenance["model"])
     return ["embed.", *(f"L{layer}" for layer in layers)]
 
@@ -106,12 +114,13 @@ def _points(result: DepthResult) -> list[str]:
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:
     """Write a ratio and its spread; one too small for three digits stands without."""
     text = ratio_text(curves.variants[name][point])
-    spread = None if "e" in text else curves.std[name][point]
+    has_exponent = "e" in text
+    spread = None if has_exponent else curves.std[name][point]
     return plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
 
 
-def _share(part: str, way: str, curves: DepthCurves, point: int) -> str:
-    p = curves.protection(part, way)
+def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
+    p = curves.protection(layer_part, way)
     share = Estimate(p.mean[point], p.low[point], p.high[point])
     if share.value is None:
         return "-"
@@ -153,14 +162,14 @@ def _protected(result: DepthResult) -> b.Panels:
     panels: list[b.Chart] = []
     for way, title in WAYS.items():
         series = []
-        for i, (part, (name, _, colour)) in enumerate(PARTS.items()):
-            p = result.protection(part, way)
+        for i, (layer_part, (name, _, colour)) in enumerate(PARTS.items()):
+            p = result.protection(layer_part, way)
             x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
             y = [Estimate(*row) for row in zip(p.mean, p.low, p.high, strict=True)]
             series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
             if result.control is not None:
-                random = "random weights" if part == "skip" else ""
-                mean = result.control.protection(part, way).mean
+                random = "random weights" if layer_part == "skip" else ""
+                mean = result.control.protection(layer_part, way).mean
                 series.append(b.Series(random, x, mean, "line", colour, "", "--"))
         panels.append(
             b.Chart(
@@ -190,16 +199,16 @@ def collapse_sentence(result: DepthResult) -> str:
     n = len(alone) - 1
     after = result.collapsed_after["attention"]
     layers = f"{n} {plural(n, 'layer')}"
-    ends = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {layers}"
+    from_to = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {layers}"
     if after is None:
-        text = f"Attention alone does not make all tokens the same within {layers}: {ends}"
+        text = f"Attention alone does not make all tokens the same within {layers}: {from_to}"
     else:
         rounding = ""
         if alone[-1] is not None and alone[-1] < result.floor:
             rounding = f", no more than {result.provenance['dtype']}'s rounding"
         text = (
             f"Attention alone collapses: after {after} {plural(after, 'layer')} the tokens differ "
-            f"by less than 1% of what they did at first ({ends}{rounding})"
+            f"by less than 1% of what they did at first ({from_to}{rounding})"
         )
     return f"{text}. The full model still has {ratio_text(full[-1])}."
 
@@ -225,15 +234,19 @@ def protection_sentence(result: DepthResult) -> str:
             gained.append(f"{name} {-mean:.0%}")
         else:
             same.append(name)
-    overflow = result.variants["full-without-layernorm"][-1] is None
-    parts = [
-        f"removing {joined(lost)}" if lost else "",
-        f"without {joined(gained)} more is left" if gained else "",
-        f"removing {joined(same, 'or')} makes no clear difference" if same else "",
-        f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
-    ]
-    text = "; ".join(filter(None, parts))
-    return f"{text[:1].upper()}{text[1:]} (each removed alone)." if text else ""
+    clauses = []
+    if lost:
+        clauses.append(f"removing {joined(lost)}")
+    if gained:
+        clauses.append(f"without {joined(gained)} more is left")
+    if same:
+        clauses.append(f"removing {joined(same, 'or')} makes no clear difference")
+    if result.variants["full-without-layernorm"][-1] is None:
+        clauses.append(f"without LayerNorm the states overflow {result.provenance['dtype']}")
+    if not clauses:
+        return ""
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]} (each removed alone)."
 
 
 def control_sentence(result: DepthResult) -> str:
@@ -267,8 +280,7 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
-        what = f"residual after the last layer, {VARIANTS[name][0]}"
-        yield KeyNumber(what, text, control, ratio)
+        yield KeyNumber(f"residual after the last layer, {VARIANTS[name][0]}", text, control, ratio)
 
 
 def _files(result: DepthResult, *, log: bool = False) -> Mapping[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -25,16 +25,17 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
     """Lay out the sentence; the page's script draws the arrows of the head that is chosen."""
     height = _TOP + _ROW * len(names)
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
-    data = {  # what the script draws with; weights in percent
+    data = {  # what the script draws with
         "head": result.name,
         "command": f"headscope explain {model} {shlex.quote(visible(result.sentence))} --head",
         "tokens": names,
         "special": result.special,
-        "patterns": {
-            name: [round(100 * weight) for row in pattern for weight in row]
-            for name, pattern in result.patterns.items()
-        },
-        **{"row": _ROW, "top": _TOP, "left": _LEFT, "right": _RIGHT, "least": _LEAST},
+        "patterns": {name: _percent(pattern) for name, pattern in result.patterns.items()},
+        "row": _ROW,
+        "top": _TOP,
+        "left": _LEFT,
+        "right": _RIGHT,
+        "least": _LEAST,
     }
     return Markup(
         '<figure class="arrows"><div class="tools">'
@@ -62,6 +63,14 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         least=_LEAST,
         data=page_json(data),
     )
+
+
+def _percent(pattern: Sequence[Sequence[float]]) -> list[int]:
+    """Return the weights of a pattern in percent, row by row."""
+    weights: list[int] = []
+    for row in pattern:
+        weights += [round(100 * weight) for weight in row]
+    return weights
 
 
 def _options(result: ExplainResult) -> Iterator[Markup]:

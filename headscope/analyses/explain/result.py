@@ -145,12 +145,12 @@ class ExplainResult(Measured):
             "other_direction": steps["mask"].matrix("other direction"),
             "sequence_scale": scores.matrix("sequence scale"),
         }
-        rows = [
-            {"query_pos": i, "query": query, "key_pos": j, "key": key}
-            | {name: matrix.values[i][j] for name, matrix in columns.items()}
-            for i, query in enumerate(self.tokens)
-            for j, key in enumerate(self.tokens)
-        ]
+        rows = []
+        for i, query in enumerate(self.tokens):
+            for j, key in enumerate(self.tokens):
+                row = {"query_pos": i, "query": query, "key_pos": j, "key": key}
+                row |= {name: matrix.values[i][j] for name, matrix in columns.items()}
+                rows.append(row)
         return pd.DataFrame(rows)
 
     def heads_frame(self) -> pandas.DataFrame:

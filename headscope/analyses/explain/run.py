@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from headscope.analyses.explain import ExplainOptions
 from headscope.analyses.explain.measure import (
-    Trace,
     compute,
+    compute_after,
     entropy,
     even_entropy,
     links,
     rounded,
-    steps,
 )
-from headscope.analyses.explain.result import ExplainedHead, ExplainResult
+from headscope.analyses.explain.result import ExplainedHead, ExplainResult, ExplainStep
+from headscope.analyses.explain.steps.step import Trace
+from headscope.analyses.explain.steps.table import measure_steps
 from headscope.core.errors import (
     InputError,
     MaskedRowWarning,
@@ -28,12 +29,14 @@ from headscope.core.errors import (
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
-from headscope.data.pieces import readable_pieces, tokenise
+from headscope.data.pieces import tokenise
+from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
 from headscope.models.certificate.evidence import allowed_keys
+from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe
+from headscope.models.run.probes import Probe
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences
@@ -46,61 +49,41 @@ PADS = 2  # Positions of padding that the step on masks puts behind the sentence
 
 def run(model: Model, options: ExplainOptions) -> ExplainResult:
     """Follow one sentence through one head and its layer, with the model's own numbers."""
-    layer, head = options.layer_and_head
-    loaded = full_model = open_model(model, **options.loading)
-    need_tokenizer(loaded, "explain")
+    # Open the model and read the sentence.
+    full_model = open_model(model, **options.loading)
+    need_tokenizer(full_model, "explain")
+    loaded = full_model
     if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
-    text = options.sentence
-    if text is None:  # the first that a report's page shows
-        handy = handy_sentences(loaded, 1)
-        if not handy or len(handy[0][1]) > LONGEST:
-            raise UnsupportedModelError(
-                f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
-                f"{loaded.name}, so explain has none of its own to show; give it one."
-            )
-        text = handy[0][0]
+    text = _own_sentence(loaded) if options.sentence is None else options.sentence
     sentence = read_sentence(loaded, text, "explain")
+
+    # Prove that our attention equals the model's, and that there is such a head.
     validation = require_valid(loaded, options.validate)
+    layer, head = options.layer_and_head
     by_layer = {site.layer: site for site in loaded.sites if site.n_heads}
-    if not by_layer:
-        raise UnsupportedModelError(
-            f"{loaded.name} has no attention head that headscope recognises, so there is none to "
-            "explain."
-        )
-    if layer is not None:
-        numbers = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
-        if not parse_heads(f"L{layer}H{'*' if head is None else head}", numbers):
-            raise InputError(
-                f"Every head of layer {layer} was removed from {loaded.name}; take another."
-            )
+    _check_head(loaded, by_layer, layer, head)
+
+    # Run the sentence, choose a head if none is named, and measure the steps.
     site = next(iter(by_layer.values())) if layer is None else by_layer[layer]
-    ids = sentence.ids
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", MaskedRowWarning)  # rows of padding are never read
-        run = run_sentence(loaded, site, ids, 0)
-        heads = tuple(_every_head(loaded, run, sentence))
-        asked = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
-        chosen = max(asked, key=lambda item: item.link)
+        sentence_run = run_sentence(loaded, site, sentence.ids, 0)
+        heads = tuple(_measure_heads(loaded, sentence_run, sentence))
+        candidates = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
+        chosen = max(candidates, key=lambda candidate: candidate.link)
         if chosen.layer != site.layer:
             site = by_layer[chosen.layer]
-            run = run_sentence(loaded, site, ids, 0)
-        pads = min(PADS, loaded.max_length - len(ids))
-        padded = run_sentence(loaded, site, ids, pads) if pads > 0 else None
-        index = site.head_ids.index(chosen.head)
-        ours = compute(run)
-        trace = Trace(sentence.tokens, run, padded, index, TOLERANCES[loaded.dtype], ours)
-        made = tuple(steps(trace))
-    for step in made:
-        for check in step.checks:
-            if not check.max_abs <= check.tolerance:
-                raise ValidationFailedError(
-                    f"Step {step.number} of explain ({check.what}) differs from what "
-                    f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
-                    f"{check.tolerance:.1e}, so nothing is explained."
-                )
-    after = run.after
-    positions = "rotated" if ours.rotated else ""
+            sentence_run = run_sentence(loaded, site, sentence.ids, 0)
+        trace = _trace(loaded, sentence_run, sentence, site.head_ids.index(chosen.head))
+        steps = measure_steps(trace)
+    _check_steps(loaded, steps)
+
+    # The result.
+    after = sentence_run.after
+    layer_norm = ""
+    if after is not None:
+        layer_norm = "pre" if after.norm_first else "post"
     return ExplainResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=0),
@@ -116,20 +99,27 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
         d_model=trace.x.shape[-1],
         d_head=site.d_head,
         causal=site.causal,
-        positions="bias" if ours.bias is not None else positions,
-        layer_norm="" if after is None else "pre" if after.norm_first else "post",
-        steps=made,
+        positions=trace.ours.positions,
+        layer_norm=layer_norm,
+        steps=steps,
         heads=heads,
-        patterns={
-            head_name(s.layer, number, s.stack): tuple(
-                tuple(round(w, 2) for w in row) for row in pattern.tolist()
-            )
-            for s in loaded.sites
-            if s.row in run.patterns
-            for number, pattern in zip(s.head_ids, run.patterns[s.row], strict=True)
-        },
+        patterns=_rounded_patterns(loaded, sentence_run),
         left_out=tuple(_left_out(full_model, trace)),
     )
+
+
+# --- the sentence ---------------------------------------------------------------------------------
+
+
+def _own_sentence(loaded: LoadedModel) -> str:
+    """Return the first sentence of the built-in sample that a report's page would show."""
+    handy = handy_sentences(loaded, 1)
+    if not handy or len(handy[0][1]) > LONGEST:
+        raise UnsupportedModelError(
+            f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
+            f"{loaded.name}, so explain has none of its own to show; give it one."
+        )
+    return handy[0][0]
 
 
 @dataclass(frozen=True)
@@ -170,23 +160,104 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
     return ReadSentence(sentence, ids, readable_pieces(loaded.tokenizer, ids), special)
 
 
-def _every_head(
+# --- the head -------------------------------------------------------------------------------------
+
+
+def _check_head(
+    loaded: LoadedModel,
+    by_layer: Mapping[int, AttentionSite],
+    layer: int | None,
+    head: int | None,
+) -> None:
+    """Refuse a head that is not there, and a model or a layer without any."""
+    if not by_layer:
+        raise UnsupportedModelError(
+            f"{loaded.name} has no attention head that headscope recognises, so there is none to "
+            "explain."
+        )
+    if layer is None:
+        return
+    heads_of_sites = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
+    name = f"L{layer}H*" if head is None else f"L{layer}H{head}"
+    if not parse_heads(name, heads_of_sites):
+        raise InputError(
+            f"Every head of layer {layer} was removed from {loaded.name}; take another."
+        )
+
+
+def _measure_heads(
     loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence
 ) -> Iterator[ExplainedHead]:
+    """Yield what every head of the model does with the sentence."""
     words = ~torch.tensor(sentence.special)
     probe = Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
         if site.row not in run.patterns:
             continue
-        pattern = run.patterns[site.row].cpu()
+        patterns = run.patterns[site.row].cpu()
         even = rounded(even_entropy(allowed_keys(site, probe)[0]))
-        linked = links(pattern, words).tolist()
-        for head, rows, link in zip(site.head_ids, pattern, linked, strict=True):
-            bits = rounded(entropy(rows).mean())
-            yield ExplainedHead(site.layer, head, bits, even, rounded(link), stack=site.stack)
+        head_links = links(patterns, words).tolist()
+        for head, pattern, link in zip(site.head_ids, patterns, head_links, strict=True):
+            yield ExplainedHead(
+                site.layer,
+                head,
+                entropy=rounded(entropy(pattern).mean()),
+                even=even,
+                link=rounded(link),
+                stack=site.stack,
+            )
+
+
+def _rounded_patterns(
+    loaded: LoadedModel, run: SentenceRun
+) -> dict[str, tuple[tuple[float, ...], ...]]:
+    """Return the pattern of every head by its name, rounded to two digits."""
+    patterns = {}
+    for site in loaded.sites:
+        if site.row not in run.patterns:
+            continue
+        for head, pattern in zip(site.head_ids, run.patterns[site.row], strict=True):
+            rows = [tuple(round(weight, 2) for weight in row) for row in pattern.tolist()]
+            patterns[head_name(site.layer, head, site.stack)] = tuple(rows)
+    return patterns
+
+
+# --- the steps ------------------------------------------------------------------------------------
+
+
+def _trace(loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence, index: int) -> Trace:
+    """Compute the layer, and run the sentence with padding where the model has room for it.
+
+    ``index`` is the head's, among those that its layer has now.
+    """
+    pads = min(PADS, loaded.max_length - len(sentence.ids))
+    padded = run_sentence(loaded, run.site, sentence.ids, pads) if pads > 0 else None
+    ours = compute(run)
+    return Trace(
+        tokens=sentence.tokens,
+        run=run,
+        padded=padded,
+        head=index,
+        tolerance=TOLERANCES[loaded.dtype],
+        ours=ours,
+        after=None if run.after is None else compute_after(run.after, ours.out),
+    )
+
+
+def _check_steps(loaded: LoadedModel, steps: Sequence[ExplainStep]) -> None:
+    """Refuse to explain what differs from what the model computes itself."""
+    for step in steps:
+        for check in step.checks:
+            if not check.max_abs <= check.tolerance:
+                raise ValidationFailedError(
+                    f"Step {step.number} of explain ({check.what}) differs from what "
+                    f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
+                    f"{check.tolerance:.1e}, so nothing is explained."
+                )
 
 
 def _left_out(model: LoadedModel, trace: Trace) -> Iterator[str]:
+    """Say what this model does not allow, a sentence each."""
     if model.encoder_decoder:
         yield (
             "Only the encoder is explained: the decoder and its cross-attention read a second text."

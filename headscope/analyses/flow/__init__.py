@@ -9,7 +9,7 @@ from headscope.analyses.flow.result import FlowResult
 from headscope.core.errors import UnusedOptionError
 from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
-from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
+from headscope.session.options import AnyCorpus, CorpusFlags, Held, RunOptions
 
 __all__ = ["FlowOptions", "FlowResult", "flow"]
 
@@ -31,7 +31,7 @@ class FlowOptions(RunOptions):
     (72, 32)
     """
 
-    held: ClassVar[tuple[float, float]] = (1.8, 150.0)
+    held: ClassVar[Held] = Held(1.8, 150.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope flow demo",
         "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
@@ -73,8 +73,10 @@ class FlowOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: two passes of the model, and two of its random twin."""
-        models = ("model", "control") if self.control else ("model",)
-        return tuple(f"{model}, {name}" for model in models for name in ("choosing", "measuring"))
+        steps = ["model, choosing", "model, measuring"]
+        if self.control:
+            steps += ["control, choosing", "control, measuring"]
+        return tuple(steps)
 
 
 flow = entry(FlowOptions, FlowResult, "headscope.analyses.flow.run")

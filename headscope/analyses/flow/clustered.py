@@ -25,19 +25,21 @@ class Clustered:
     units: Array
 
     @classmethod
-    def ratio(cls, part: Array, total: Array) -> Clustered:
-        """Make sum(part) / sum(total) over sentences, both (sentences, n) or broadcast to it.
+    def ratio(cls, numerator: Array, denominator: Array) -> Clustered:
+        """Make sum(numerator) / sum(denominator) over sentences.
 
-        Cochran 1977, Sampling Techniques, section 6.4.
+        Both are (sentences, n) or broadcast to it (Cochran 1977, Sampling Techniques, section 6.4).
         """
-        part, total = np.broadcast_arrays(
-            np.asarray(part, dtype=float), np.asarray(total, dtype=float)
+        numerator, denominator = np.broadcast_arrays(
+            np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
         )
-        value = ratio(part.sum(0), total.sum(0))
+        total = denominator.sum(0)
+        value = ratio(numerator.sum(0), total)
         with np.errstate(invalid="ignore", divide="ignore"):
-            influence = (part - value * total) / (total.sum(0) / max(1, len(total)))
-        units = effective_units(total.sum(0), np.square(total).sum(0))
-        enough = np.count_nonzero(total, axis=0) >= FEWEST_UNITS
+            mean_denominator = total / max(1, len(denominator))
+            influence = (numerator - value * denominator) / mean_denominator
+        units = effective_units(total, np.square(denominator).sum(0))
+        enough = np.count_nonzero(denominator, axis=0) >= FEWEST_UNITS
         return cls(value, influence, np.where(enough, units, 0.0))
 
     @classmethod
@@ -74,7 +76,7 @@ class Clustered:
         sentences = len(self.influence)
         if sentences == 0:
             return np.full(len(self.value), np.inf)
-        units = np.maximum(self.units, 1.5)  # Fewer have no interval, and divide by no zero here
+        units = np.maximum(self.units, 1.5)  # fewer have no interval, but must not divide by zero
         error = self.influence.std(axis=0) / np.sqrt(sentences) * np.sqrt(units / (units - 1))
         return np.where(self.units > 0, t_half_width(error, units, fewest=1), np.inf)
 

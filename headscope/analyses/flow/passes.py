@@ -12,17 +12,13 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.flow.clustered import Clustered
-from headscope.analyses.flow.recovery import (
-    ERRORS,
-    FOLDS,
+from headscope.analyses.flow.read_words import (
     LayerChunk,
-    LayerMaps,
     LayerSpaces,
-    LayerSums,
     WordPositions,
-    explained,
     word_positions,
 )
+from headscope.analyses.flow.recovery import ERRORS, FOLDS, LayerMaps, LayerSums, explained
 from headscope.attention import CHUNK_ENTRIES
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
@@ -31,7 +27,7 @@ from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence, encode_words, placed
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs
@@ -49,11 +45,11 @@ class Reader:
     n_sentences: int  # of both halves, those that cannot be read included
     spread: bool  # evenly over the corpus; else the first ones
     progress: Progress
-    #: Sentences of the second half that stand in the first; those that cannot be read.
-    repeated: int = 0
-    skipped: int = 0
+    repeated: int = 0  # Sentences of the second half that stand in the first
+    skipped: int = 0  # Sentences that cannot be read
     left_out: int = 0  # Words without a piece
-    _first: dict[tuple[str, ...], int] = field(default_factory=dict)
+    #: The sentences of the first half, numbered in the order of the corpus
+    _first_half: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
     def causal(self) -> bool:
@@ -62,40 +58,52 @@ class Reader:
 
     def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
-        self.repeated = self.skipped = self.left_out = 0
+        self.repeated = 0
+        self.skipped = 0
+        self.left_out = 0
         encoded = encode_words(self.loaded, placed(self._chosen()))
-        return counted_batches(self._of_half(half, item) for item in encoded)
+        return counted_batches(self._of_half(half, sentence) for sentence in encoded)
 
     def _chosen(self) -> Iterator[Sentence]:
         """Yield the sentences that are read, in the order of the corpus."""
         n = self.n_sentences
-        total = self.corpus.n_sentences if self.spread else self.n_sentences
-        places = {i * total // n for i in range(n)}
-        return (s for i, s in enumerate(itertools.islice(self.corpus, total)) if i in places)
+        total = self.corpus.n_sentences if self.spread else n
+        chosen = {i * total // n for i in range(n)}
+        for i, sentence in enumerate(itertools.islice(self.corpus, total)):
+            if i in chosen:
+                yield sentence
 
     def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
         """Deal sentences of the first half to the folds of a cross-validation.
 
         In the order of the corpus; a sentence that is repeated stays in one fold.
         """
-        return torch.tensor([self._first[_words(item)] % FOLDS for item in batch])
+        numbers = [self._first_half[_lower_words(sentence)] for sentence in batch]
+        return torch.tensor([number % FOLDS for number in numbers])
 
-    def _of_half(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
-        self.skipped += item is None
-        self.left_out += 0 if item is None else item.left_out
-        if item is None or item.half != half:
+    def _of_half(self, half: int, sentence: EncodedSentence | None) -> EncodedSentence | None:
+        """Return a sentence of this half that is to be measured, and count what is left out.
+
+        None for a sentence that cannot be read, or that the other half has.
+        """
+        if sentence is None:
+            self.skipped += 1
             return None
-        words = _words(item)
+        self.left_out += sentence.left_out
+        if sentence.half != half:
+            return None
+        words = _lower_words(sentence)
         if half == 0:
-            self._first.setdefault(words, len(self._first))
-        elif words in self._first:
+            self._first_half.setdefault(words, len(self._first_half))
+        elif words in self._first_half:
             self.repeated += 1
             return None
-        return item
+        return sentence
 
 
-def _words(item: EncodedSentence) -> tuple[str, ...]:
-    return tuple(word.lower() for word in item.sentence.words)
+def _lower_words(sentence: EncodedSentence) -> tuple[str, ...]:
+    """Return a sentence's words as repetitions are found by, in lower case."""
+    return tuple(word.lower() for word in sentence.sentence.words)
 
 
 @dataclass(frozen=True)
@@ -117,9 +125,10 @@ Visit = Callable[[Batch, Activations, slice, Tensor], None]
 class _Observer(SiteObserver):
     """Shows each chunk of a pass to a function, with the states that its layer read."""
 
-    def __init__(self, visit: Visit, first: Array) -> None:
+    def __init__(self, visit: Visit, first_heads: Array) -> None:
+        """Make one; ``first_heads`` numbers the first head of each layer among those of all."""
         self._visit = visit
-        self._first = first
+        self._first_heads = first_heads
         self.batch: Batch
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
@@ -128,33 +137,40 @@ class _Observer(SiteObserver):
 
     def observe(self, site: Activations) -> None:
         """Show one chunk."""
-        start = int(self._first[site.row])
-        heads = slice(start + site.heads.start, start + site.heads.stop)
+        first = int(self._first_heads[site.row])
+        heads = slice(first + site.heads.start, first + site.heads.stop)
         self._visit(self.batch, site, heads, self._x)
 
 
 def _read(
     reader: Reader, loaded: LoadedModel, half: int, seed: int, name: str, visit: Visit
 ) -> Iterator[Batch]:
-    """Run a model over one half; yield every batch when all layers have been visited."""
-    random = np.random.default_rng([seed % 2**63, half])
-    first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
-    observer = _Observer(visit, first)
-    # What is made of a chunk, in float64, is several times as large as its patterns.
-    few = CHUNK_ENTRIES // 4
-    router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=few)
+    """Run a model over one half; yield every batch when all layers have been visited.
 
+    ``name`` is what progress calls the model.
+    """
+    step = f"{name}, choosing" if half == 0 else f"{name}, measuring"
+    random = np.random.default_rng([seed % 2**63, half])
+    head_counts = [site.n_heads for site in loaded.sites]
+    n_heads = sum(head_counts)
+    observer = _Observer(visit, first_heads=np.cumsum([0, *head_counts]))
+    router = Router(
+        loaded.sites,
+        [observer],
+        others=loaded.others,
+        # What is made of a chunk, in float64, is several times as large as its patterns.
+        chunk_entries=CHUNK_ENTRIES // 4,
+    )
     with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
-        for seen, sentences in reader.batches(half):
+        for n_seen, sentences in reader.batches(half):
             words = word_positions(sentences, random, causal=reader.causal, device=loaded.device)
-            errors = torch.zeros(len(sentences), *ERRORS, int(first[-1]), dtype=torch.float64)
+            errors = torch.zeros(len(sentences), *ERRORS, n_heads, dtype=torch.float64)
             observer.batch = Batch(sentences, words, errors)
-            ids, mask = loaded.pad([item.ids.tolist() for item in sentences])
+            ids, mask = loaded.pad([sentence.ids.tolist() for sentence in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
             give_back()  # what lies between blocks in use grows with every batch
-            what = f"{name}, {'measuring' if half else 'choosing'}"
-            reader.progress(what, seen, reader.n_sentences)
+            reader.progress(step, n_seen, reader.n_sentences)
 
 
 @dataclass(frozen=True)
@@ -169,19 +185,20 @@ class Sums:
 
 def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     """Run a model over both halves: fit the maps on the first, judge them on the second."""
+    # The first half: sums of products
     layers: list[LayerSums] = []
     for site in loaded.sites:  # each layer has different random directions
         layer_seed = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
         layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
-    def fit(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+    def add(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
         layer = layers[site.row]
         folds = reader.folds(batch.sentences[site.rows])
         layer.update(LayerChunk(site, x, batch.words, layer.spaces), folds)
 
     tokens = 0
     fitted_on = 0
-    for batch in _read(reader, loaded, 0, seed, name, fit):
+    for batch in _read(reader, loaded, 0, seed, name, add):
         tokens += int(batch.words.content.sum())
         fitted_on += len(batch.sentences)
     if not fitted_on:
@@ -190,17 +207,23 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
             "one, from the first on) could be read: each is longer than the model's limit, or the "
             "tokenizer makes no piece of its words."
         )
+
+    # The maps; the sums of a layer are dropped as soon as its maps are fitted
     maps: list[LayerMaps] = []
-    while layers:  # the sums of a layer are dropped as soon as its maps are fitted
+    while layers:
         maps.append(layers.pop(0).solve())
         give_back()
 
+    # The second half: their errors
     def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
-        chunk = LayerChunk(site, x, batch.words, maps[site.row].spaces)
-        batch.errors[site.rows, ..., heads] = maps[site.row].errors(chunk).cpu()
+        layer = maps[site.row]
+        chunk = LayerChunk(site, x, batch.words, layer.spaces)
+        batch.errors[site.rows, ..., heads] = layer.errors(chunk).cpu()
 
-    errors = [torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))]
-    errors += [batch.errors for batch in _read(reader, loaded, 1, seed, name, judge)]
+    n_heads = sum(site.n_heads for site in loaded.sites)
+    nothing = torch.zeros(0, *ERRORS, n_heads)  # there may be no second half
+    judged_batches = _read(reader, loaded, 1, seed, name, judge)
+    errors = [nothing, *(batch.errors for batch in judged_batches)]
     maps.clear()
     give_back()
     judged = torch.cat(errors).numpy()

@@ -29,7 +29,6 @@ each row. So no target of d_model dimensions is ever written out, query by query
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,15 +36,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from headscope.analyses.flow.clustered import Clustered
+from headscope.analyses.flow.read_words import LayerChunk, LayerSpaces
 from headscope.core.accumulator import Array
-from headscope.core.activations import Activations
-from headscope.core.rounding import VARIANCE, first_largest
-from headscope.core.widest import exact
-from headscope.data.pieces import EncodedSentence
-from headscope.stats.spectra import column_basis
+from headscope.core.rounding import VARIANCE
 
 #: Each R^2 by its predictor (z, or a G instead) and its target (the mixture, the top word's
 #: state, and of the top word and of another one what lies in the space that the predictor reads).
@@ -63,120 +58,10 @@ ERRORS = (3, 4, 2)
 FOLDS = 5
 #: In units of the mean variance of the predictors.
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
-SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 #: Errors that differ by less than this share of what there is to explain are equal: the larger
 #: penalty is taken.
 _EQUAL = 1e-9
 _TINY = torch.finfo(torch.float64).tiny
-
-
-@dataclass(frozen=True)
-class LayerSpaces:
-    """The subspaces that W_V of one layer's heads read, and random ones of that size."""
-
-    G: Tensor  # (n_heads, d_in, d_v). Random directions.
-    U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
-    #: (n_heads, d_v, d_v). G times this is V: orthonormal columns that span those of G.
-    to_V: Tensor
-    sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
-
-    @classmethod
-    def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
-        """Take them from a layer's W_V (n_heads, d_in, d_v) on the CPU; ``seed`` is of G."""
-        generator = torch.Generator().manual_seed(seed)
-        d_in, d_v = W_V.shape[1:]
-        sketch = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
-        G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
-        U = column_basis(W_V)[0] if len(W_V) else W_V.double()
-        U = F.pad(U, [0, d_v - U.shape[-1]])  # heads that are wider than the states
-        squares, vectors = torch.linalg.eigh(G.mT @ G)
-        inside = squares > VARIANCE * squares[..., -1:]
-        to_V = vectors * (inside * squares.clamp(min=_TINY).rsqrt())[..., None, :]
-        return cls(G, U, to_V, torch.linalg.qr(sketch)[0])
-
-
-@dataclass(frozen=True)
-class WordPositions:
-    """Where the words of a padded batch of sentences stand."""
-
-    content: Tensor  # (batch, pos), bool: positions of words
-    #: (batch, pos): for each position of a word another position of a word that it may see, drawn
-    #: at random (the same may be drawn).
-    other: Tensor
-
-
-def word_positions(
-    sentences: Sequence[EncodedSentence],
-    random: np.random.Generator,
-    *,
-    causal: bool = False,
-    device: torch.device | str = "cpu",
-) -> WordPositions:
-    """Find the words of a batch, and draw another word for each of their positions."""
-    content = []
-    others = []
-    for sentence in sentences:
-        is_word = sentence.word_of >= 0
-        positions = np.flatnonzero(is_word)
-        visible = np.full(len(positions), len(positions))
-        if causal:
-            visible = np.arange(1, len(positions) + 1)
-        other = np.zeros(len(sentence), dtype=np.int64)
-        other[positions] = positions[(random.random(len(positions)) * visible).astype(np.int64)]
-        content.append(torch.from_numpy(is_word))
-        others.append(torch.from_numpy(other))
-    return WordPositions(
-        content=pad_sequence(content, batch_first=True).to(device),
-        other=pad_sequence(others, batch_first=True).to(device),
-    )
-
-
-class LayerChunk:
-    """What the words of a chunk of one layer read and pass on, in float64.
-
-    Heads come first: ``tokens`` are the positions of all of the chunk's sentences in one axis.
-    """
-
-    def __init__(
-        self, site: Activations, x: Tensor, words: WordPositions, spaces: LayerSpaces
-    ) -> None:
-        self.rows = site.rows
-        self.heads = site.heads
-        content = words.content[site.rows]
-        top = first_largest(site.pattern.masked_fill(~content[:, None, None, :], -1.0))[1]
-        states = exact(x[site.rows])
-        self.sizes = states.shape[:2]  # rows, pos
-        self.x = states.flatten(0, 1)  # (tokens, d_in)
-        self.gram = states @ states.mT  # (rows, pos, pos): products of the states of a sentence
-        self.words = content.to(states.device).to(states).flatten()  # (tokens,): 1 at words, else 0
-        #: (heads, rows, pos, pos): M of the targets, the last of which is that of every head.
-        self.pattern = exact(site.pattern).transpose(0, 1).contiguous()
-        self.top, self.other = (
-            F.one_hot(index.to(states.device), self.sizes[1]).to(states)
-            for index in (top.transpose(0, 1), words.other[site.rows])
-        )
-        G, U, to_V = (part[site.heads].to(states) for part in (spaces.G, spaces.U, spaces.to_V))
-        through_U, through_G = (torch.einsum("ti,hid->htd", self.x, part) for part in (U, G))
-        #: (2, heads, tokens, d_v): the states in U, in V.
-        self.in_spaces = torch.stack([through_U, through_G @ to_V])
-        z = exact(site.z).transpose(0, 1).flatten(1, 2)
-        #: (2, heads, tokens, d_v): z, a G.
-        self.predictors = torch.stack([z, self.mixed(self.pattern, through_G)])
-
-    def mixed(self, M: Tensor, states: Tensor) -> Tensor:
-        """Mix states (..., tokens, width) of each sentence by M."""
-        by_sentence = states.reshape(*states.shape[:-2], *self.sizes, states.shape[-1])
-        return (M @ by_sentence).flatten(-3, -2)
-
-    @property
-    def wide(self) -> tuple[Tensor, Tensor]:
-        """M of the two targets of d_in dimensions, (heads, rows, pos, pos)."""
-        return self.pattern, self.top
-
-    @property
-    def narrow(self) -> tuple[Tensor, Tensor]:
-        """The two targets of d_v dimensions, (2, heads, tokens, d_v)."""
-        return self.mixed(self.top, self.in_spaces), self.mixed(self.other, self.in_spaces)
 
 
 class LayerSums:
@@ -190,71 +75,85 @@ class LayerSums:
     def __init__(self, spaces: LayerSpaces) -> None:
         n_heads, d_in, d_v = spaces.G.shape
         self.spaces = spaces
-        widths = (*[spaces.sketch.shape[1]] * 2, d_v, d_v)
-        ends = np.cumsum([1 + d_v, *widths]).tolist()
-        self._columns = [slice(*pair) for pair in pairwise(ends)]  # of each target
-        shape = FOLDS, 2, n_heads
-        self._folds = torch.zeros(*shape, 1 + d_v, ends[-1], dtype=torch.float64)
-        self._squares = torch.zeros(*shape, len(widths), dtype=torch.float64)
+        d_sketch = spaces.sketch.shape[1]
+        widths = (d_sketch, d_sketch, d_v, d_v)
+        starts = np.cumsum([1 + d_v, *widths]).tolist()
+        self._columns = [slice(*ends) for ends in pairwise(starts)]  # of each target
+        #: (folds, predictors, n_heads, 1 + d_v, columns): products of (1, predictor) with the rest
+        self._folds = torch.zeros(FOLDS, 2, n_heads, 1 + d_v, starts[-1], dtype=torch.float64)
+        #: (folds, predictors, n_heads, targets): squares of the targets, wide ones by the sketch
+        self._squares = torch.zeros(FOLDS, 2, n_heads, len(widths), dtype=torch.float64)
+        #: (targets, predictors, n_heads, 1 + d_v, d_in): full products with the two wide targets
         self._wide = torch.zeros(2, 2, n_heads, 1 + d_v, d_in, dtype=torch.float64)
 
     def update(self, chunk: LayerChunk, folds: Tensor) -> None:
         """Add the words of a chunk; ``folds`` (rows,) are those of its sentences."""
         x = chunk.x
         words = chunk.words[:, None]
-        sketched = x @ self.spaces.sketch.to(x)
-        seen = (chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide)
         predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * words
-        columns = [predictors, *(target * words for target in (*seen, *chunk.narrow))]
-        squares = torch.stack([target.square().sum(-1) for target in columns[1:]], -1)
+        # Products of each fold, of targets of d_in dimensions through the sketch
+        sketched = x @ self.spaces.sketch.to(x)
+        targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide_mixtures]
+        targets = [target * words for target in (*targets, *chunk.narrow_targets)]
+        squares = torch.stack([target.square().sum(-1) for target in targets], -1)
         for fold in set(folds.tolist()):
-            of_fold = (folds == fold).repeat_interleave(chunk.sizes[1]).nonzero()[:, 0].to(x.device)
-            every = torch.cat([part[:, :, of_fold] for part in columns], -1)
-            products = every[..., : predictors.shape[-1]].mT @ every
+            in_fold = (folds == fold).repeat_interleave(chunk.sizes[1]).nonzero()[:, 0].to(x.device)
+            columns = torch.cat([table[:, :, in_fold] for table in (predictors, *targets)], -1)
+            products = columns[..., : predictors.shape[-1]].mT @ columns
             self._folds[fold, :, chunk.heads] += products.cpu()
-            self._squares[fold, :, chunk.heads] += squares[:, :, of_fold].sum(2).cpu()
-        for sums, M in zip(self._wide, chunk.wide, strict=True):
+            self._squares[fold, :, chunk.heads] += squares[:, :, in_fold].sum(2).cpu()
+        # Full products, summed by key
+        for sums, M in zip(self._wide, chunk.wide_mixtures, strict=True):
             by_key = chunk.mixed(M.mT, predictors)
             sums[:, chunk.heads] += torch.einsum("khtp,ti->khpi", by_key, x).cpu()
 
     def solve(self) -> LayerMaps:
         """Fit a map to each target, with the penalty that has the least cross-validation error."""
-        total = self._folds.sum(0)
         d_v = self._folds.shape[-2] - 1
-        ridge = Ridge(total)
-        rest = Ridge(total - self._folds)
-        # Of the fold that is left out, around the means of the others and by their eigenvectors.
-        test = rest.vectors.mT @ _centred(self._folds, rest.mean)
-        predictors = test[..., 1 : 1 + d_v] @ rest.vectors
-        joint = rest.vectors.mT @ rest.joint
-        sums = self._folds[..., 0, :]
-        around = sums[..., :1] * rest.mean.square() - 2 * rest.mean * sums
-        shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
-        penalties = []
+        ridge = Ridge(self._folds.sum(0))
+        penalties = self._best_penalties()
         means = []
         weights = []
         for i, columns in enumerate(self._columns):
-            fitted = joint[..., columns]
-            target = test[..., columns]
-            size = self._squares[..., i] + around[..., columns].sum(-1)
-            linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
-            gram = fitted @ fitted.mT * predictors
-            square = torch.einsum("pfkhi,fkhij,pfkhj->pfkh", shrunk, gram, shrunk)
-            errors = (size - 2 * linear + square).sum(1)  # (penalties, 2, n_heads)
-            equal = errors <= errors.amin(0) + _EQUAL * size.sum(0)
-            last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
-            penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
             mean = ridge.mean[..., columns]
             covariance = ridge.joint[..., columns]
-            if i < len(self._wide):  # all of its dimensions
+            if i < len(self._wide):  # all of its dimensions, not those of the sketch
                 mean, products = torch.split(self._wide[i] / ridge.n, [1, d_v], -2)
                 covariance = products - ridge.mean[..., 1 : 1 + d_v, None] * mean
                 mean = mean[..., 0, :]
-            by_vector = ridge.vectors * ridge.shrunk(penalty)[..., None, :]
-            penalties.append(penalty)
+            by_vector = ridge.vectors * ridge.shrunk(penalties[i])[..., None, :]
             means.append(mean)
             weights.append(by_vector @ ridge.vectors.mT @ covariance)
         return LayerMaps(self.spaces, ridge.mean[..., 1 : 1 + d_v], means, weights, penalties)
+
+    def _best_penalties(self) -> list[Tensor]:
+        """Choose a penalty for each target, (2, n_heads), by cross-validation over the folds.
+
+        A fold's error is computed from its sums: of the map that the other folds give, in the
+        coordinates of their eigenvectors and around their means.
+        """
+        d_v = self._folds.shape[-2] - 1
+        rest = Ridge(self._folds.sum(0) - self._folds)  # without each fold
+        test = rest.vectors.mT @ _centred(self._folds, rest.mean)  # of that fold
+        test_predictors = test[..., 1 : 1 + d_v] @ rest.vectors
+        joint = rest.vectors.mT @ rest.joint
+        sums = self._folds[..., 0, :]
+        around_mean = sums[..., :1] * rest.mean.square() - 2 * rest.mean * sums
+        shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
+        penalties = []
+        for i, columns in enumerate(self._columns):
+            # |t - p B|^2 = |t|^2 - 2 t (p B)^T + |p B|^2, summed over the words of the fold
+            fitted = joint[..., columns]
+            size = self._squares[..., i] + around_mean[..., columns].sum(-1)
+            product = (shrunk * (fitted * test[..., columns]).sum(-1)).sum(-1)
+            gram = fitted @ fitted.mT * test_predictors
+            square = torch.einsum("pfkhi,fkhij,pfkhj->pfkh", shrunk, gram, shrunk)
+            errors = (size - 2 * product + square).sum(1)  # (penalties, 2, n_heads)
+            equal = errors <= errors.amin(0) + _EQUAL * size.sum(0)
+            from_last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
+            index = len(PENALTIES) - 1 - from_last
+            penalties.append(torch.tensor(PENALTIES, dtype=torch.float64)[index])
+        return penalties
 
 
 class Ridge:
@@ -282,7 +181,8 @@ class Ridge:
         The penalty is in units of the mean variance of the predictors.
         """
         ridge = (self.values.mean(-1) * penalty)[..., None]
-        return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
+        inverse = 1 / (self.values + ridge).clamp(min=_TINY)
+        return torch.where(self.values > 0, inverse, 0.0)
 
 
 def _centred(sums: Tensor, mean: Tensor) -> Tensor:
@@ -290,8 +190,9 @@ def _centred(sums: Tensor, mean: Tensor) -> Tensor:
 
     Shapes: ``mean`` (..., columns); returns (..., d, columns).
     """
-    right = sums - sums[..., :1] * mean[..., None, :]
-    return right[..., 1:, :] - mean[..., 1 : sums.shape[-2], None] * right[..., :1, :]
+    columns_centred = sums - sums[..., :1] * mean[..., None, :]
+    predictor_mean = mean[..., 1 : sums.shape[-2], None]
+    return columns_centred[..., 1:, :] - predictor_mean * columns_centred[..., :1, :]
 
 
 @dataclass(frozen=True)
@@ -310,27 +211,41 @@ class LayerMaps:
         The three are of the maps' errors, of the distances from their means, and of the targets.
         """
         x = chunk.x
-        heads = chunk.heads
-        results = []
-        predictor = chunk.predictors - self.mean[:, heads, None].to(x)
-        means, weights = (
-            [part[:, heads].to(x) for part in parts] for parts in (self.means, self.weights)
-        )
-        for mean, weight, M in zip(means, weights, chunk.wide, strict=False):
-            square = ((M @ chunk.gram) * M).sum(-1).flatten(1).expand(2, -1, -1)
-            with_mean = chunk.mixed(M, torch.einsum("ti,khi->kht", x, mean)[..., None])[..., 0]
-            distance = square - 2 * with_mean + mean.square().sum(-1, keepdim=True)
-            # The centred target times the rows of the weight.
-            target = chunk.mixed(M, torch.einsum("ti,khdi->khtd", x, weight))
-            target = target - (weight @ mean[..., None]).mT
-            change = (predictor @ (weight @ weight.mT) - 2 * target) * predictor
-            results.append(torch.stack([distance + change.sum(-1), distance, square]))
-        for mean, weight, target in zip(means[2:], weights[2:], chunk.narrow, strict=True):
+        means = [mean[:, chunk.heads].to(x) for mean in self.means]
+        weights = [weight[:, chunk.heads].to(x) for weight in self.weights]
+        predictor = chunk.predictors - self.mean[:, chunk.heads, None].to(x)
+        # Three squares of each target, (3, 2, heads, tokens)
+        by_target = [
+            _squares_of_wide(chunk, M, predictor, mean, weight)
+            for M, mean, weight in zip(chunk.wide_mixtures, means, weights, strict=False)
+        ]
+        for target, mean, weight in zip(chunk.narrow_targets, means[2:], weights[2:], strict=True):
             centred = target - mean[..., None, :]
-            parts = (centred - predictor @ weight, centred, target)
-            results.append(torch.stack([part.square().sum(-1) for part in parts]))
-        squares = torch.stack(results, 1) * chunk.words  # (3, targets, 2, heads, tokens)
-        return squares.view(*squares.shape[:-1], *chunk.sizes).sum(-1).movedim(-1, 0)
+            error = centred - predictor @ weight
+            squares = [table.square().sum(-1) for table in (error, centred, target)]
+            by_target.append(torch.stack(squares))
+        squares_of_words = torch.stack(by_target, 1) * chunk.words  # (3, targets, 2, heads, tokens)
+        by_sentence = squares_of_words.view(*squares_of_words.shape[:-1], *chunk.sizes).sum(-1)
+        return by_sentence.movedim(-1, 0)
+
+
+def _squares_of_wide(
+    chunk: LayerChunk, M: Tensor, predictor: Tensor, mean: Tensor, weight: Tensor
+) -> Tensor:
+    """Return the three squares of a target of d_in dimensions, which is never written out.
+
+    ``M`` (heads, rows, pos, pos) mixes the states, ``predictor`` (2, heads, tokens, d_v) is
+    centred, ``mean`` (2, heads, d_in) and ``weight`` (2, heads, d_v, d_in) are the map's. Returns
+    (3, 2, heads, tokens): of the error, of the distance from the mean, and of the target.
+    """
+    square = ((M @ chunk.gram) * M).sum(-1).flatten(1).expand(2, -1, -1)
+    with_mean = chunk.mixed(M, torch.einsum("ti,khi->kht", chunk.x, mean)[..., None])[..., 0]
+    distance = square - 2 * with_mean + mean.square().sum(-1, keepdim=True)
+    # The centred target times the rows of the weight
+    target = chunk.mixed(M, torch.einsum("ti,khdi->khtd", chunk.x, weight))
+    target = target - (weight @ mean[..., None]).mT
+    change = (predictor @ (weight @ weight.mT) - 2 * target) * predictor
+    return torch.stack([distance + change.sum(-1), distance, square])
 
 
 def explained(errors: Array) -> dict[str, Clustered]:
@@ -343,5 +258,6 @@ def explained(errors: Array) -> dict[str, Clustered]:
     for name, (predictor, target) in TARGETS.items():
         error, distance, square = np.moveaxis(errors[:, :, target, predictor], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
-        r2[name] = Clustered.ratio(error * varies, distance * varies).rest()
+        unexplained = Clustered.ratio(np.where(varies, error, 0), np.where(varies, distance, 0))
+        r2[name] = unexplained.rest()
     return r2

@@ -25,6 +25,7 @@ from headscope.analyses.flow.result import (
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import as_corpus
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
@@ -53,6 +54,7 @@ R2 = Mapping[str, Clustered]  # By target, of every head.
 def run(model: Model, options: FlowOptions) -> FlowResult:
     """Say how much of what heads read they pass on."""
     seed = options.seed
+    # Open the model and the corpus, and prove that our attention is the model's
     corpus = as_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
@@ -62,9 +64,12 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    total = corpus.n_sentences
-    count = min(total, total if options.full else options.limit or SENTENCES)
-    reader = Reader(loaded, corpus, count, options.limit is None, options.tell)
+
+    # The model: maps, and the spectra of its heads
+    n_sentences = corpus.n_sentences
+    if not options.full:
+        n_sentences = min(n_sentences, options.limit or SENTENCES)
+    reader = Reader(loaded, corpus, n_sentences, options.limit is None, options.tell)
     sums = measure(reader, loaded, seed, "model")
     sentences = FlowSentences(
         name=corpus.name,
@@ -76,29 +81,36 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         tokens=sums.tokens,
         words_left_out=reader.left_out,
     )
-    # Each width of the values is compared with random factors of that width.
-    shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
-    likes = [layer_factors(site.weights()).first(1) for site in shapes.values()]
-    seeds = range(seed, seed + options.control_seeds)
-    spectra = {"gaussian": _controls(_spectra(random_factors(f, s)) for f in likes for s in seeds)}
-    of_heads = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
+    widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
+    layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
+    spectra = {"gaussian": _gaussian_controls(loaded, range(seed, seed + options.control_seeds))}
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
+
+    # Random weights
     random = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
         random = measure(reader, twin, seed, "control")
-        of_twin = (_spectra(layer_factors(site.weights())) for site in twin.sites if site.n_heads)
-        spectra["fresh"] = _controls(of_twin)
-    n_sentences = 2 * sentences.chosen_on
-    width = max(shapes, default=0)
-    missing = not_measured(sums.tokens, n_sentences, width, random.r2 if random else None)
-    r2 = {name: mine.unknown() if name in missing else mine for name, mine in sums.r2.items()}
+        twin_factors = (layer_factors(site.weights()) for site in twin.sites if site.n_heads)
+        spectra["fresh"] = _controls(map(_spectra, twin_factors))
+
+    # The result, without what the text is too short for
+    missing = not_measured(
+        tokens=sums.tokens,
+        sentences=2 * sentences.chosen_on,
+        width=max(widths, default=0),
+        random=None if random is None else random.r2,
+    )
+    r2 = {
+        target: of_heads.unknown() if target in missing else of_heads
+        for target, of_heads in sums.r2.items()
+    }
     return FlowResult(
         schema=SCHEMA,
         provenance=origin,
         validation=validation,
         sentences=sentences,
-        heads=_heads(loaded.sites, of_heads, r2),
+        heads=_heads(loaded.sites, layer_spectra, r2),
         spectra=spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
@@ -123,10 +135,12 @@ def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> 
             f"each of the {width} numbers that they read; give about {enough:,} sentences"
         )
         return dict.fromkeys(TARGETS, reason)
+    if random is None:
+        return {}
     return {
         target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
         "follow what they were fitted on; give more sentences"
-        for target, r2 in (vars(_mean_recovery(random)) if random else {}).items()
+        for target, r2 in vars(_mean_recovery(random)).items()
         if r2.high is not None and r2.high < COLLAPSED
     }
 
@@ -149,34 +163,40 @@ def _spectra(factors: Factors) -> Spectra:
     }
 
 
+def _gaussian_controls(loaded: LoadedModel, seeds: Iterable[int]) -> tuple[ValueControl, ...]:
+    """Average the spectra of random factors of each width of values that the model has."""
+    site_of_width = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
+    layers = []
+    for site in site_of_width.values():
+        one_head = layer_factors(site.weights()).first(1)
+        layers += [_spectra(random_factors(one_head, seed)) for seed in seeds]
+    return _controls(layers)
+
+
 def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
     """Average the heads of random layers, for every width of their values."""
-    by_width: dict[int, list[Spectra]] = {}
+    w_v: dict[int, list[MatrixRank]] = {}
+    ov: dict[int, list[MatrixRank]] = {}
     for spectra in layers:
-        by_width.setdefault(len(spectra["w_v"][0].singular_values), []).append(spectra)
-    return tuple(
-        ValueControl(
-            d_v, *(average([rank for layer in every for rank in layer[k]]) for k in ("w_v", "ov"))
-        )
-        for d_v, every in by_width.items()
-    )
+        d_v = len(spectra["w_v"][0].singular_values)
+        w_v.setdefault(d_v, []).extend(spectra["w_v"])
+        ov.setdefault(d_v, []).extend(spectra["ov"])
+    return tuple(ValueControl(d_v, average(w_v[d_v]), average(ov[d_v])) for d_v in w_v)
 
 
 # --- heads ----------------------------------------------------------------------------------------
 
 
 def _heads(
-    sites: Sequence[AttentionSite], spectra_of_layers: Sequence[Spectra], r2: R2
+    sites: Sequence[AttentionSite], layer_spectra: Sequence[Spectra], r2: R2
 ) -> tuple[HeadFlow, ...]:
     """Make the result row of every head, in the order of layer and head."""
-    estimates = [of_heads.estimates() for of_heads in r2.values()]
-    recoveries = (
-        Recovery(**dict(zip(r2, numbers, strict=True))) for numbers in zip(*estimates, strict=True)
-    )
-    rows = []
-    for site, spectra in zip(sites, spectra_of_layers, strict=True):
+    estimates = {target: of_heads.estimates() for target, of_heads in r2.items()}
+    rows: list[HeadFlow] = []
+    for site, spectra in zip(sites, layer_spectra, strict=True):
         for i, head in enumerate(site.head_ids):
             w_v = spectra["w_v"][i]
+            number = len(rows)  # of this head among all
             row = HeadFlow(
                 layer=site.layer,
                 head=head,
@@ -184,7 +204,9 @@ def _heads(
                 d_head=len(w_v.singular_values),
                 w_v=w_v,
                 ov=spectra["ov"][i],
-                recovery=next(recoveries),
+                recovery=Recovery(
+                    **{target: of_heads[number] for target, of_heads in estimates.items()}
+                ),
             )
             rows.append(row)
     return tuple(rows)
@@ -198,12 +220,12 @@ def _mean_recovery(r2: R2) -> Recovery:
     return Recovery(**{name: of_heads.mean().estimate() for name, of_heads in r2.items()})
 
 
-def _gap(mine: Clustered, random: Clustered) -> Estimate:
+def _gap(of_z: Clustered, random: Clustered) -> Estimate:
     """Return what z recovers minus what random directions or weights do, mean over heads.
 
     Every head has its own random directions, so the spread over heads counts as well.
     """
-    gap = mine - random
+    gap = of_z - random
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
@@ -212,5 +234,5 @@ def _gap(mine: Clustered, random: Clustered) -> Estimate:
 
 def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
     """Compare the means of the model's heads with random weights, sentence by sentence."""
-    gain = {target: _gap(r2[target].mean(), other) for target, other in random.r2.items()}
+    gain = {target: _gap(r2[target].mean(), of_random) for target, of_random in random.r2.items()}
     return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from statistics import fmean
@@ -10,8 +10,7 @@ from statistics import fmean
 from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name
-from headscope.show.cells import plus_minus as plus
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plus_minus
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
@@ -55,13 +54,14 @@ def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -
     if estimate is None or estimate.value is None:
         return "-"
     text = f"{estimate.value:z.0%}" if share else f"{estimate.value:z.{digits}f}"
-    return plus(text, estimate.half_width, ".1%" if share else f".{digits}f")
+    return plus_minus(text, estimate.half_width, ".1%" if share else f".{digits}f")
 
 
 percent = partial(number, share=True)
 
 
 def _r2(recovery: Recovery, target: str) -> float | None:
+    """Return the R^2 of a target, None where it was not measured."""
     value: float | None = getattr(recovery, target).value
     return value
 
@@ -79,30 +79,36 @@ def _width_of(result: FlowResult, control: str, matrix: str = "w_v") -> float | 
 def _sentences(result: FlowResult) -> str:
     """Say what was read, and that nothing is measured where it was chosen."""
     read = result.sentences
-    left = [f"{read.repeated} repeated"] * bool(read.repeated)
-    left += [f"{read.skipped} that cannot be read"] * bool(read.skipped)
+    left_out = []
+    if read.repeated:
+        left_out.append(f"{read.repeated} repeated")
+    if read.skipped:
+        left_out.append(f"{read.skipped} that cannot be read")
     if read.words_left_out:
-        left.append(f"{read.words_left_out:,} words without a piece")
-    return (
+        left_out.append(f"{read.words_left_out:,} words without a piece")
+    text = (
         f"{visible(read.name)}: fitted on {read.chosen_on:,} sentences, measured on "
-        f"{read.measured_on:,} others{f' ({joined(left)} left out)' if left else ''}"
+        f"{read.measured_on:,} others"
     )
+    if left_out:
+        text += f" ({joined(left_out)} left out)"
+    return text
 
 
 def _width(result: FlowResult) -> str:
     """Say how much of its width W_V uses, and the controls."""
-    wide = [value for head in result.heads if (value := head.wide()) is not None]
-    if not wide:
+    widths = [width for head in result.heads if (width := head.wide()) is not None]
+    if not widths:
         return "Every W_V is zero."
-    controls = [
-        f"{name} {value:.2f}"
-        for control, name in (("gaussian", "Gaussian entries"), ("fresh", "untrained"))
-        if (value := _width_of(result, control)) is not None
-    ]
+    n_wide = sum(width > _WIDE for width in widths)
+    controls = []
+    for control, name in (("gaussian", "Gaussian entries"), ("fresh", "untrained")):
+        width = _width_of(result, control)
+        if width is not None:
+            controls.append(f"{name} {width:.2f}")
     return (
-        f"W_V uses {fmean(wide):.0%} of its width (effective rank over d_head, mean of heads; "
-        f"above {_WIDE:.0%} in {sum(value > _WIDE for value in wide)} of {len(wide)}; "
-        f"{', '.join(controls)})."
+        f"W_V uses {fmean(widths):.0%} of its width (effective rank over d_head, mean of heads; "
+        f"above {_WIDE:.0%} in {n_wide} of {len(widths)}; {', '.join(controls)})."
     )
 
 
@@ -131,6 +137,7 @@ def _recovered(result: FlowResult) -> str:
 
 
 def _random_weights(result: FlowResult, target: str) -> str:
+    """Say what random weights give, behind a comma; nothing where they were not measured."""
     if result.control is None:
         return ""
     return f", random weights {percent(getattr(result.control.recovery, target))}"
@@ -141,19 +148,17 @@ def _random_weights(result: FlowResult, target: str) -> str:
 
 def _layers(result: FlowResult) -> b.Table:
     """Make a table with a row per layer, then random weights and the other controls."""
-
-    def row(heads: Iterable[HeadFlow]) -> list[float | None]:
-        heads = list(heads)
+    by_layer: dict[str, list[HeadFlow]] = {}
+    for head in result.heads:
+        by_layer.setdefault(head.layer_name, []).append(head)
+    rows: list[tuple[str | float | None, ...]] = []
+    for name, heads in by_layer.items():
         r2 = [mean_of(_r2(head.recovery, target) for head in heads) for target in _COLUMNS]
-        return [mean_of(head.wide() for head in heads), *r2]
-
-    names = dict.fromkeys(head.layer_name for head in result.heads)
-    rows = [(name, *row(h for h in result.heads if h.layer_name == name)) for name in names]
+        rows.append((name, mean_of(head.wide() for head in heads), *r2))
     if result.control is not None:
         r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
         rows.append(("random weights", _width_of(result, "fresh"), *r2))
-    chance = (_width_of(result, "gaussian"), *[None] * len(_COLUMNS))
-    rows.append(("chance", *chance))
+    rows.append(("chance", _width_of(result, "gaussian"), *[None for _ in _COLUMNS]))
     titles = ("W_V width", *_COLUMNS.values())
     numbers: list[b.Column] = [(title, i, 2) for i, title in enumerate(titles, start=1)]
     return b.Table([("layer", 0, str), *numbers], rows)
@@ -161,11 +166,12 @@ def _layers(result: FlowResult) -> b.Table:
 
 def _figure(result: FlowResult) -> b.Chart:
     """Draw what z holds by layer: a dot for each head, lines of means, dashed ones of a control."""
-    lines = []
     by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
     layers = [heads[0].layer for heads in by_layer]
+    middle = (len(TARGETS) - 1) / 2
+    lines = []
     for i, (target, (name, colour, _)) in enumerate(TARGETS.items()):
-        x = [head.layer + 0.1 * (i - (len(TARGETS) - 1) / 2) for head in result.heads]
+        x = [head.layer + 0.1 * (i - middle) for head in result.heads]
         values = [_r2(head.recovery, target) for head in result.heads]
         lines.append(b.Series("", x, values, "points", colour, "."))
         means = [mean_of(_r2(head.recovery, target) for head in heads) for heads in by_layer]
@@ -202,11 +208,12 @@ def _cards(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
-    w_v, ov = (
-        f"{decimal(head.wide(matrix), 2)} ({decimal(_width_of(result, 'gaussian', matrix), 2)})"
-        for matrix in ("w_v", "ov")
-    )
-    yield "Width of W_V, W_V W_O", f"{w_v}, {ov} of d_head (Gaussian)"
+    """Yield what a head's card says, with the controls."""
+    widths = []
+    for matrix in ("w_v", "ov"):
+        of_random = _width_of(result, "gaussian", matrix)
+        widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(of_random, 2)})")
+    yield "Width of W_V, W_V W_O", f"{', '.join(widths)} of d_head (Gaussian)"
     r2 = head.recovery
     yield (
         "Recovered of what it reads",
@@ -222,14 +229,14 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
-    for name, what, control, random in (
+    for name, target, control, random in (
         ("whole", "what a head reads", "random directions", "directions"),
         ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
     ):
         mean: Estimate = getattr(result.recovery, name)
         chance = percent(getattr(result.recovery, random))
         yield KeyNumber(
-            f"share of {what} that z recovers, mean of heads",
+            f"share of {target} that z recovers, mean of heads",
             percent(mean),
             f"{control} {chance}{_random_weights(result, name)}",
             mean,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.linear.result import LinearResult
 from headscope.core.options import Usual
 from headscope.session.entry import entry
-from headscope.session.options import EffectOptions
+from headscope.session.options import EffectOptions, Held
 
 __all__ = ["LinearOptions", "LinearResult", "linear"]
 
@@ -27,20 +27,19 @@ class LinearOptions(EffectOptions):
     True
     """
 
-    held: ClassVar[tuple[float, float]] = (0.6, 450.0)
+    held: ClassVar[Held] = Held(0.6, 450.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope linear demo --task similarity --data stsb-test.csv",
     )
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 32, "alone": True}
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 32}
 
-    alone: Annotated[bool, Usual(help="Also make each head alone linear: a pass a head.")] = False
     control: Annotated[bool, Usual(help="Also measure a model with random weights.")] = True
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: all heads in every form, then each head alone."""
-        return ("all heads", "linear, head by head") if self.alone else ("all heads",)
+        """Name the step: all heads in every form."""
+        return ("all heads",)
 
 
 linear = entry(LinearOptions, LinearResult, "headscope.analyses.linear.run")

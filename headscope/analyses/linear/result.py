@@ -55,8 +55,6 @@ class HeadLinear(Head):
     coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
     stored: StoredKeys  # Values read back by its keys
-    #: The model with this head alone linear, at its best scale; None where it was not run.
-    alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
     def error(self, form: str) -> LinearError:
         """Return the errors of one form."""
@@ -158,13 +156,15 @@ class LinearResult(Measured):
         for head in self.heads:
             names = ("layer", "head", "stack", "coherence", "coherence_centred", "entropy")
             row = columns(head, *names)
-            for e in head.errors:
-                row |= {f"{e.form}_error": e.error.value, f"{e.form}_scale": e.scale}
-                row |= estimated_columns(f"{e.form}_scaled", e.scaled)
-            row |= {"stored_linear": head.stored.linear.value}
-            row |= {"stored_softmax": head.stored.softmax.value}
+            for linear_error in head.errors:
+                form = linear_error.form
+                row[f"{form}_error"] = linear_error.error.value
+                row[f"{form}_scale"] = linear_error.scale
+                row |= estimated_columns(f"{form}_scaled", linear_error.scaled)
+            row["stored_linear"] = head.stored.linear.value
+            row["stored_softmax"] = head.stored.softmax.value
             row |= estimated_columns("stored_difference", head.stored.difference)
-            rows.append(row | columns(head, "alone"))
+            rows.append(row)
         return head_frame(rows)
 
     def forms_frame(self) -> pandas.DataFrame:
@@ -187,14 +187,15 @@ class LinearResult(Measured):
         """One row per correlation, of the model and of random weights (pandas)."""
         import pandas as pd
 
-        every = [("model", row) for row in self.correlations]
-        every += [("random", row) for row in self.control.correlations] if self.control else []
+        correlations = [("model", correlation) for correlation in self.correlations]
+        if self.control is not None:
+            correlations += [("random", correlation) for correlation in self.control.correlations]
         return pd.DataFrame(
             {
                 "weights": weights,
-                **vars(row),
-                **estimated_columns("pearson", row.pearson),
-                **estimated_columns("spearman", row.spearman),
+                **vars(correlation),
+                **estimated_columns("pearson", correlation.pearson),
+                **estimated_columns("spearman", correlation.spearman),
             }
-            for weights, row in every
+            for weights, correlation in correlations
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headscope.analyses.linear.result import HeadCorrelation, LinearResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
-from headscope.show.estimates import cosine_text, ranged, run_lines
+from headscope.show.estimates import ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
@@ -89,16 +89,24 @@ def _forms(result: LinearResult) -> b.Table:
 
 
 def _correlations(result: LinearResult) -> b.Table:
-    every = [("", row) for row in result.correlations]
+    correlations = [("", correlation) for correlation in result.correlations]
     if result.control is not None:
-        every += [("random: ", row) for row in result.control.correlations[:3]]
-    rows = []
-    for weights, row in every:
-        number = NUMBERS[row.number].replace("without the keys' mean", "centred")
-        constant = f" | {row.given}" if row.given else ""
-        error = f"{row.form}, {'as it is' if row.fit == 'error' else row.fit}"
-        values = (row.spearman, row.pearson.value, row.p)
-        rows.append((f"{weights}{number}{constant}", error, *values))
+        of_random = result.control.correlations[:3]
+        correlations += [("random: ", correlation) for correlation in of_random]
+    rows: list[tuple[object, ...]] = []
+    for weights, correlation in correlations:
+        number = NUMBERS[correlation.number].replace("without the keys' mean", "centred")
+        constant = f" | {correlation.given}" if correlation.given else ""
+        fit = "as it is" if correlation.fit == "error" else correlation.fit
+        rows.append(
+            (
+                f"{weights}{number}{constant}",
+                f"{correlation.form}, {fit}",
+                correlation.spearman,
+                correlation.pearson.value,
+                correlation.p,
+            )
+        )
     columns: list[b.Column] = [
         ("within layers", 0, str),
         ("with error of", 1, str),
@@ -173,15 +181,23 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
 def correlation_sentence(result: LinearResult) -> str:
     """Say whether key coherence predicts the error within layers, with the controls."""
     first = result.correlations[0]
-    side = "cannot be told to lose more"
-    if first.spearman.interval is not None:
-        low, high = first.spearman.interval
-        side = "lose more" if low > 0 else "lose less" if high < 0 else "do not clearly lose more"
-    text = f"Heads whose keys are more alike {side} than others of their layer: "
-    text += correlation_text(first)
+    text = (
+        f"Heads whose keys are more alike {_what_heads_lose(first)} than others of their layer: "
+        f"{correlation_text(first)}"
+    )
     if result.control is not None:
         text += f"; with random weights {correlation_text(result.control.correlations[0])}"
     return f"{text}."
+
+
+def _what_heads_lose(correlation: HeadCorrelation) -> str:
+    """Say on which side of 0 a correlation with the error lies."""
+    if correlation.spearman.interval is None:
+        return "cannot be told to lose more"
+    low, high = correlation.spearman.interval
+    if low > 0:
+        return "lose more"
+    return "lose less" if high < 0 else "do not clearly lose more"
 
 
 def correlation_text(row: HeadCorrelation) -> str:
@@ -200,8 +216,6 @@ def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
             f"error {ranged(error.scaled, 2)} without the softmax at its best scale (even "
             f"attention {ranged(head.error('even').scaled, 2)}, constant output 1)"
         )
-        if head.alone is not None:
-            text += f"; alone so, cosine {cosine_text(head.alone)}"
         keys = (
             f"mean |cosine| {ranged(head.coherence, 2)}, {ranged(head.coherence_centred, 2)} "
             f"without their mean (random directions {decimal(result.random_coherence, 2)})"
@@ -227,9 +241,13 @@ def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
     control = "-"
     if result.control is not None:
         control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
-    what = "key coherence and error without softmax, Spearman within layers"
     spearman = result.correlations[0].spearman
-    yield KeyNumber(what, ranged(spearman, 2), control, spearman)
+    yield KeyNumber(
+        "key coherence and error without softmax, Spearman within layers",
+        ranged(spearman, 2),
+        control,
+        spearman,
+    )
 
 
 VIEW = view(

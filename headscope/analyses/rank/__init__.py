@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.rank.result import RankResult
 from headscope.core.options import Option, Usual, numbers
 from headscope.session.entry import entry
-from headscope.session.options import POOLING, STACK, RunOptions, Text
+from headscope.session.options import POOLING, STACK, Held, RunOptions, Text
 
 __all__ = ["RankOptions", "RankResult", "rank"]
 
@@ -28,7 +28,7 @@ class RankOptions(RunOptions):
     (True, True)
     """
 
-    held: ClassVar[tuple[float, float]] = (0.65, 80.0)
+    held: ClassVar[Held] = Held(0.65, 80.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",
@@ -104,8 +104,12 @@ class RankOptions(RunOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: the weights, and what depends on a text."""
-        wanted = {"text": self.text is not None, "shared projections": bool(self.share_projections)}
-        return ("model", *(name for name, asked in wanted.items() if asked))
+        steps = ["model"]
+        if self.text is not None:
+            steps.append("text")
+        if self.share_projections:
+            steps.append("shared projections")
+        return tuple(steps)
 
 
 rank = entry(RankOptions, RankResult, "headscope.analyses.rank.run")

@@ -14,7 +14,7 @@ Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "Summariz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -29,9 +29,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import SiteObserver
 from headscope.stats.estimate import Estimate
-from headscope.stats.spectra import (
-    Factors,
-)
+from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
@@ -64,11 +62,13 @@ class PatternAsymmetry(Accumulator, SiteObserver):
 
     def mean(self, row: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""
-        total, squares, n = (float(x[row, head]) for x in (self.sum, self.squares, self.count))
-        if n == 0 or not np.isfinite(total):
+        count = float(self.count[row, head])
+        total = float(self.sum[row, head])
+        squares = float(self.squares[row, head])
+        if count == 0 or not np.isfinite(total):
             return None
-        half = t_half_width(standard_error(total, squares, n), n)
-        return Estimate.around(total / n, finite(float(half)))
+        half_width = t_half_width(standard_error(total, squares, count), count)
+        return Estimate.around(total / count, finite(float(half_width)))
 
 
 def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
@@ -76,8 +76,8 @@ def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
 
     Shapes: ``W_V``, ``W_O_T`` (n_heads, d_model, d_head), ``tokens`` = W_U W_E (d_model, d_model).
     """
-    values = torch.linalg.eigvals(W_O_T.mT @ (tokens @ W_V))
-    scores: Tensor = values.sum(-1).real / values.abs().sum(-1)
+    eigenvalues = torch.linalg.eigvals(W_O_T.mT @ (tokens @ W_V))
+    scores: Tensor = eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
     return scores
 
 
@@ -93,24 +93,24 @@ def measure_copying(
     tokens = maps.product()
     d_model = maps.embedding.shape[1]
     stack = "decoder" if loaded.encoder_decoder else loaded.stacks[0]
+
+    # The model's heads.
     scores: dict[int, list[float | None]] = {}
+    known: list[float] = []
     widths = set()
     for site in loaded.sites:
-        if site.stack == stack and site.n_heads:
-            site_factors = factors(site)
-            W_V = site_factors.W_V[:, :d_model]  # without the row that biases add
-            widths.add(W_V.shape[-1])
-            values = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()
-            scores[site.row] = [finite(value) for value in values]
-    generator = torch.Generator().manual_seed(seed)
-    drawn = []
-    for d_head in sorted(widths):
-        for _ in range(COPYING_DRAWS // 20):  # a few heads at a time
-            pair = torch.randn(2, 20, d_model, d_head, generator=generator, dtype=torch.float64)
-            drawn.append(copying_scores(pair[0], pair[1], tokens))
-    random = torch.cat(drawn) if drawn else torch.zeros(1, dtype=torch.float64)
+        if site.stack != stack or not site.n_heads:
+            continue
+        site_factors = factors(site)
+        W_V = site_factors.W_V[:, :d_model]  # without the row that biases add
+        site_scores = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()
+        widths.add(W_V.shape[-1])
+        scores[site.row] = [finite(score) for score in site_scores]
+        known += [score for score in scores[site.row] if score is not None]
+
+    # Random heads of the same widths.
+    random = _random_scores(tokens, d_model, sorted(widths), seed)
     low, high = random.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    known = [score for of_site in scores.values() for score in of_site if score is not None]
     return scores, Copying(
         stack=stack,
         own_unembedding=maps.has_unembedding,
@@ -122,3 +122,16 @@ def measure_copying(
         above=sum(score > high for score in known),
         below=sum(score < low for score in known),
     )
+
+
+def _random_scores(tokens: Tensor, d_model: int, widths: Sequence[int], seed: int) -> Tensor:
+    """Return the copying scores of heads with Gaussian W_V and W_O, for each width of a head."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for d_head in widths:
+        for _ in range(COPYING_DRAWS // 20):  # a few heads at a time
+            W_V, W_O_T = torch.randn(
+                2, 20, d_model, d_head, generator=generator, dtype=torch.float64
+            )
+            drawn.append(copying_scores(W_V, W_O_T, tokens))
+    return torch.cat(drawn) if drawn else torch.zeros(1, dtype=torch.float64)

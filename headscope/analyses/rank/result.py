@@ -184,28 +184,35 @@ class RankResult(Shown):
         """
         import pandas
 
-        stacked = any(layer.stack != "encoder" for layer in self.layers)
-        items: list[tuple[HeadRank | LayerRank, int | None]] = [(h, h.head) for h in self.heads]
-        items += [(layer, None) for layer in self.layers]
         rows = []
-        for item, head in items:
-            for name in MATRICES:
-                row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
-                row |= {"stack": item.stack} if stacked else {}
-                row |= statistics(getattr(item, name))
-                row["asymmetry"] = item.asymmetry if name == "qk" else None
-                row["symmetry"] = item.symmetry if name == "qk" else None
-                if self.copying is not None:
-                    row["copying"] = getattr(item, "copying", None) if name == "ov" else None
-                for kind in self.controls:
-                    if control := self.control_of(item, kind, name):
-                        row |= {f"{kind}_{key}": x for key, x in statistics(control).items()}
-                rows.append(row)
-        names = [item.name for item, _ in items]
-        index = pandas.Index(names, name="name", dtype=object).repeat(len(MATRICES))
+        names = []
+        for head in self.heads:
+            rows += [self._row(head, head.head, matrix) for matrix in MATRICES]
+            names += [head.name] * len(MATRICES)
+        for layer in self.layers:
+            rows += [self._row(layer, None, matrix) for matrix in MATRICES]
+            names += [layer.name] * len(MATRICES)
+        index = pandas.Index(names, name="name", dtype=object)
         frame = pandas.DataFrame(rows, index=index)
         frame["head"] = frame["head"].astype("Int64")
         return frame
+
+    def _row(self, ranks: HeadRank | LayerRank, head: int | None, matrix: str) -> dict[str, Any]:
+        """Return one matrix of a head, or of a layer's heads together, beside its controls."""
+        row: dict[str, Any] = {"layer": ranks.layer, "head": head, "matrix": matrix}
+        if any(layer.stack != "encoder" for layer in self.layers):
+            row["stack"] = ranks.stack
+        row |= statistics(getattr(ranks, matrix))
+        row["asymmetry"] = ranks.asymmetry if matrix == "qk" else None
+        row["symmetry"] = ranks.symmetry if matrix == "qk" else None
+        if self.copying is not None:
+            row["copying"] = getattr(ranks, "copying", None) if matrix == "ov" else None
+        for kind in self.controls:
+            control = self.control_of(ranks, kind, matrix)
+            if control is not None:
+                for name, value in statistics(control).items():
+                    row[f"{kind}_{name}"] = value
+        return row
 
     def shared_frame(self) -> pandas.DataFrame:
         """One row per width of shared projections, where they were asked for (pandas)."""
@@ -216,13 +223,19 @@ class RankResult(Shown):
         return pandas.DataFrame(rows).drop(columns="layer_score_errors", errors="ignore")
 
     def control_of(
-        self, item: HeadRank | LayerRank, kind: str, matrix: str
+        self, ranks: HeadRank | LayerRank, kind: str, matrix: str
     ) -> ControlStatistics | None:
         """Return a control for a head, or for a layer's heads together: of as many heads."""
         control = self.controls[kind]
-        layer = (item.stack, item.layer)
-        n_heads = next(len(row.heads) for row in self.layers if (row.stack, row.layer) == layer)
-        geometry = control.of(n_heads) if control else None
+        if control is None:
+            return None
+        layer = next(
+            layer
+            for layer in self.layers
+            if (layer.stack, layer.layer) == (ranks.stack, ranks.layer)
+        )
+        geometry = control.of(len(layer.heads))
         if geometry is None:
             return None
-        return (geometry.heads if isinstance(item, HeadRank) else geometry.layers)[matrix]
+        statistics_of = geometry.heads if isinstance(ranks, HeadRank) else geometry.layers
+        return statistics_of[matrix]

@@ -45,34 +45,35 @@ _NOISE = 1e-13  # Directions weaker than this share of the strongest are arithme
 
 
 class Mixed(NamedTuple):
-    """Factors of every head's scores, ``L_h R_h^T``; each (n_heads, d_model, width)."""
+    """Factors of every head's scores, ``query_h key_h^T``; each (n_heads, d_model, width)."""
 
-    left: Tensor
-    right: Tensor
+    query: Tensor
+    key: Tensor
 
     def first(self, width: int) -> Mixed:
         """Keep the first columns of each head."""
-        return Mixed(self.left[..., :width], self.right[..., :width])
+        return Mixed(self.query[..., :width], self.key[..., :width])
 
 
 class Shared(NamedTuple):
     """Shared projections and mixing vectors, float64."""
 
-    left: Tensor  # (d_model, width). The shared query and key projections, W_Q' and W_K'.
-    right: Tensor
+    query: Tensor  # (d_model, width). The shared projections W_Q' and W_K'.
+    key: Tensor
     mixing: Tensor  # (n_heads, width). How much each head uses each shared dimension.
 
     @property
     def mixed(self) -> Mixed:
         """The factors of every head's scores."""
         n_heads = len(self.mixing)
-        return Mixed(self.left * self.mixing[:, None, :], self.right.expand(n_heads, -1, -1))
+        return Mixed(self.query * self.mixing[:, None, :], self.key.expand(n_heads, -1, -1))
 
 
 def share_projections(factors: Factors, width: int) -> Mixed:
     """Fit shared projections of one layer."""
     starts = [_strongest_directions(factors, width)]
-    if (joint := _joint_diagonal(factors, width)) is not None:
+    joint = _joint_diagonal(factors, width)
+    if joint is not None:
         starts.append(joint)
     errors = [score_error(factors, start.mixed) for start in starts]
     best = int(np.nanargmin(tied(errors)))
@@ -93,36 +94,42 @@ def _refine(factors: Factors, start: Shared) -> Shared | None:
     tl.set_backend("numpy")
     tensor = torch.einsum("hir,hjr->ijh", factors.W_Q, factors.W_K)
     size = tensor.norm()
-    begin = (start.left / size.sqrt(), start.right / size.sqrt(), start.mixing)
     width = start.mixing.shape[1]
+    begin = [start.query / size.sqrt(), start.key / size.sqrt(), start.mixing]
+    begin_arrays = [numpy(factor.float()) for factor in begin]
     try:
         fitted = parafac(
             numpy((tensor / size).float()),
             width,
             n_iter_max=ITERATIONS,
-            init=CPTensor((np.ones(width, dtype=np.float32), [numpy(x.float()) for x in begin])),
+            init=CPTensor((np.ones(width, dtype=np.float32), begin_arrays)),
             tol=_SETTLED,
             l2_reg=_RIDGE,
         )
     except np.linalg.LinAlgError:
         return None
-    left, right, mixing = (torch.from_numpy(x.copy()).double() for x in fitted.factors)
-    return Shared(left * size.sqrt(), right * size.sqrt(), mixing)
+    query, key, mixing = [torch.from_numpy(factor.copy()).double() for factor in fitted.factors]
+    return Shared(query * size.sqrt(), key * size.sqrt(), mixing)
 
 
 def score_error(factors: Factors, mixed: Mixed) -> float:
-    """``sqrt(sum_h ||B_h - L_h R_h^T||_F^2 / sum_h ||B_h||_F^2)``; 0 for a layer of zeros."""
-    # B - B' = [W_Q, L] [W_K, -R]^T: the norm of a product of factors.
+    """Return how far the mixed factors' scores are from the heads' own.
+
+    ``sqrt(sum_h ||B_h - query_h key_h^T||_F^2 / sum_h ||B_h||_F^2)``; 0 for a layer of zeros.
+    """
+    # B - B' = [W_Q, query] [W_K, -key]^T: the norm of a product of factors.
     gap = _product_norm(
-        torch.cat([factors.W_Q, mixed.left], -1), torch.cat([factors.W_K, -mixed.right], -1)
+        torch.cat([factors.W_Q, mixed.query], -1), torch.cat([factors.W_K, -mixed.key], -1)
     )
     size = _product_norm(factors.W_Q, factors.W_K)
     return float((gap / size) if size > 0 else gap)
 
 
-def _product_norm(left: Tensor, right: Tensor) -> Tensor:
-    r_left, r_right = (torch.linalg.qr(side, mode="r").R for side in (left, right))
-    norm: Tensor = (r_left @ r_right.mT).norm()
+def _product_norm(query: Tensor, key: Tensor) -> Tensor:
+    """Return the norm of ``query key^T`` of all heads, without computing the products."""
+    r_query = torch.linalg.qr(query, mode="r").R
+    r_key = torch.linalg.qr(key, mode="r").R
+    norm: Tensor = (r_query @ r_key.mT).norm()
     return norm
 
 
@@ -133,9 +140,11 @@ def score_costs(factors: Factors, width: int) -> tuple[int, int, int]:
     b_Q W_K^T of every head do. Also return the rank of each head's factors that cost no more.
     """
     n_heads, d_model, d_head = factors.W_Q.shape
+    separate = n_heads * d_head * (2 * d_model + 1)
     projections = width * (2 * d_model + n_heads)
+    shared = projections + n_heads * d_model
     rank = min(d_head, projections // (2 * d_model * n_heads))
-    return n_heads * d_head * (2 * d_model + 1), projections + n_heads * d_model, rank
+    return separate, shared, rank
 
 
 def knee(widths: list[int], errors: list[float]) -> int | None:
@@ -157,17 +166,17 @@ def truncate(factors: Factors) -> Mixed:
 
     :meth:`Mixed.first` of the result is the best approximation of that rank, head by head.
     """
-    q_left, r_left = torch.linalg.qr(factors.W_Q)
-    q_right, r_right = torch.linalg.qr(factors.W_K)
-    u, sigma, v_t = torch.linalg.svd(r_left @ r_right.mT, full_matrices=False)
+    basis_q, r_q = torch.linalg.qr(factors.W_Q)
+    basis_k, r_k = torch.linalg.qr(factors.W_K)
+    u, sigma, v_t = torch.linalg.svd(r_q @ r_k.mT, full_matrices=False)
     root = sigma.sqrt()[:, None, :]
-    return Mixed(q_left @ u * root, q_right @ v_t.mT * root)
+    return Mixed(basis_q @ u * root, basis_k @ v_t.mT * root)
 
 
 def _strongest_directions(factors: Factors, width: int) -> Shared:
     """Take the strongest singular directions of all heads, each used by its own head alone."""
     mixed = truncate(factors)
-    strength = mixed.left.norm(dim=1) * mixed.right.norm(dim=1)  # sigma, (n_heads, d_head)
+    strength = mixed.query.norm(dim=1) * mixed.key.norm(dim=1)  # sigma, (n_heads, d_head)
     order: Tensor = strength.flatten().argsort(descending=True, stable=True)
     positive = int((strength > strength.max() * _NOISE).sum())
     chosen = order[: min(width, positive)]
@@ -175,15 +184,14 @@ def _strongest_directions(factors: Factors, width: int) -> Shared:
     column = chosen % strength.shape[1]
     mixing = torch.zeros(factors.n_heads, len(chosen), dtype=torch.float64)
     mixing[head, torch.arange(len(chosen))] = 1
-    left, right = (side[head, :, column].T for side in (mixed.left, mixed.right))
-    return Shared(left, right, mixing)
+    return Shared(mixed.query[head, :, column].T, mixed.key[head, :, column].T, mixing)
 
 
 def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
     """Diagonalise all heads together: exact where they truly share ``width`` projections.
 
-    ``B_h = left diag(m_h) right^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
-    the shared left directions as eigenvectors.
+    ``B_h = query diag(m_h) key^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
+    the shared query directions as eigenvectors.
     """
     u = _leading(factors.W_Q, factors.W_K, width)
     v = _leading(factors.W_K, factors.W_Q, width)
@@ -193,6 +201,7 @@ def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
     u = u[:, -size:]
     v = v[:, -size:]
     core = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
+    # Two random mixtures of the heads.
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(2, factors.n_heads, generator=generator, dtype=torch.float64)
     x, y = torch.einsum("mh,hij->mij", weights, core)
@@ -203,9 +212,10 @@ def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
         rows = torch.linalg.solve(basis, core)
     except RuntimeError:  # torch.linalg.LinAlgError is one
         return None
-    # Each shared direction is now a matrix heads x right of rank one, if there is structure at all.
-    mixing, sigma, right = torch.linalg.svd(rows.transpose(0, 1), full_matrices=False)
-    return Shared(u @ basis, v @ (right[:, 0] * sigma[:, :1]).T, mixing[:, :, 0].T)
+    # Each shared direction is now a matrix heads x keys of rank one, if there is structure at all.
+    mixing, sigma, key_directions = torch.linalg.svd(rows.transpose(0, 1), full_matrices=False)
+    keys = (key_directions[:, 0] * sigma[:, :1]).T
+    return Shared(u @ basis, v @ keys, mixing[:, :, 0].T)
 
 
 def _leading(W: Tensor, other: Tensor, width: int) -> Tensor:
@@ -238,54 +248,60 @@ def sweep_widths(
     progress: Progress,
 ) -> SharedProjections:
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
+    # The text that fidelity is measured on.
     text = text or sample_corpus()
     batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
-    lines = sum(len(ids) for ids, _ in batches)
-    read = description(text, limit, lines)
+    lines_read = sum(len(ids) for ids, _ in batches)
     states = PooledStates(loaded, batches)
+
+    # The layers' factors; those that share all weights are fitted once (ALBERT).
     sites = [site for site in loaded.sites if site.n_heads]
-    layer_of = {site.projections: site.row for site in reversed(sites)}  # shared ones once (ALBERT)
+    layer_of = {site.projections: site.row for site in reversed(sites)}
     layers = {
         site.row: layer_factors(site.weights())
         for site in sites
         if layer_of[site.projections] == site.row
     }
     control = random_factors(next(iter(layers.values())), seed)
-    heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
+    each_head = {layer: truncate(factors) for layer, factors in layers.items()}
 
     def fidelity(mixed: dict[int, Mixed]) -> Estimate:
+        """Return the mean cosine to the model's own output with other scores in every layer."""
         scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
         return boot(np.concatenate(states.cosines(scores=scores)), seed)
 
     results: list[SharedWidth] = []
     for width in widths:
         shared: dict[int, Mixed] = {}
+        truncated: dict[int, Mixed] = {}
+        costs = {layer: score_costs(factors, width) for layer, factors in layers.items()}
         for layer, factors in layers.items():
+            _, _, rank = costs[layer]
             shared[layer] = share_projections(factors, width)
-            done = len(results) * len(layers) + len(shared)
-            progress("shared projections", done, len(widths) * len(layers))
-        costs = [score_costs(factors, width) for factors in layers.values()]
-        before, after = (sum(cost[i] for cost in costs) for i in (0, 1))
-        ranks = [rank for _, _, rank in costs]
-        cut = {row: heads_alone[row].first(rank) for row, rank in zip(layers, ranks, strict=True)}
-        errors = tuple(score_error(layers[row], shared[row]) for row in layers)
+            truncated[layer] = each_head[layer].first(rank)
+            fitted = len(results) * len(layers) + len(shared)
+            progress("shared projections", fitted, len(widths) * len(layers))
+        errors = tuple(score_error(layers[layer], shared[layer]) for layer in layers)
+        truncated_errors = [score_error(layers[layer], truncated[layer]) for layer in layers]
+        separate_parameters = sum(separate for separate, _, _ in costs.values())
+        shared_parameters = sum(together for _, together, _ in costs.values())
         results.append(
             SharedWidth(
                 width=width,
                 score_error=float(np.mean(errors)),
                 layer_score_errors=errors,
-                truncated_rank=min(ranks),
-                truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in cut])),
+                truncated_rank=min(rank for _, _, rank in costs.values()),
+                truncated_score_error=float(np.mean(truncated_errors)),
                 control_score_error=score_error(control, share_projections(control, width)),
                 fidelity=fidelity(shared),
-                truncated_fidelity=fidelity(cut),
-                parameters=after,
-                parameters_saved=before - after,
-                share_saved=1 - after / before,
+                truncated_fidelity=fidelity(truncated),
+                parameters=shared_parameters,
+                parameters_saved=separate_parameters - shared_parameters,
+                share_saved=1 - shared_parameters / separate_parameters,
             )
         )
     return SharedProjections(
         widths=tuple(results),
-        knee=knee(list(widths), [item.score_error for item in results]),
-        text=read,
+        knee=knee(list(widths), [result.score_error for result in results]),
+        text=description(text, limit, lines_read),
     )

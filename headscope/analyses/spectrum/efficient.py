@@ -1,57 +1,19 @@
-"""Cheap stand-ins for full attention: what each keeps of a head's output at what cost.
-
-With P the pattern of a head and z = P v, a form of size k or w gives another z':
-
-============================  ===================================================================
-``truncated``                 P_k v: P cut to its k largest singular values
-``bound``                     z_k: z itself cut to its k largest singular values
-``random``                    P R^T R v, R (k, n) with entries N(0, 1/k): Linformer's theorem 1
-``pooled``                    softmax(q (E k)^T scale) E v, E the mean over n/k neighbours
-``window``                    full attention to the w keys around the query
-``window+global``             and to and from the special tokens
-``window+global+random``      and from each block of queries to a few random blocks of keys
-``random-keys``               control: as many keys as ``window``, but anywhere
-``uniform``                   control: the mean of v, whatever the query; cost 0
-============================  ===================================================================
-
-What a model adds to its scores stays where pairs of positions do, and no form sees a key that the
-model may not see: a window that may not look ahead ends at its query.
-``pooled`` has no pairs left, so it is measured only where the scores are ``q k^T scale`` and
-nothing else.
-
-The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of z.
-Whatever projects K and V to k rows gives a z' of rank k at most, so its error is at least that of
-``bound`` (Eckart & Young 1936), which is 0 from k = d_head on. ``truncated`` is the best
-approximation of rank k of P, not of P v: it is no bound. Both need P or z themselves, and so does
-``random``; ``pooled`` and the windows need not. What is drawn at random is drawn several times.
-
-References
-----------
-Wang et al. 2020, Linformer, arXiv:2006.04768, theorem 1 and section 4; Beltagy et al. 2020,
-Longformer, arXiv:2004.05150; Zaheer et al. 2020, BigBird, arXiv:2007.14062, section 2.
-"""
+"""Measuring cheap stand-ins for full attention: head by head, and with all heads replaced."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.spectrum.measure import (
-    MatrixPool,
-    draw_generator,
-    looks_back,
-    right_vectors,
-    without_padding,
-)
+from headscope.analyses.spectrum.forms import CONTROLS, DRAWS, CheapForms
+from headscope.analyses.spectrum.measure import MatrixPool, without_padding
 from headscope.analyses.spectrum.result import CheapHead, CheapPoint, EfficientResult
-from headscope.attention import Mask, mask_of_chunk, stream_attention, with_bias
-from headscope.core.accumulator import Array, numpy
-from headscope.core.activations import visible
+from headscope.attention import Mask, mask_of_chunk, stream_attention
+from headscope.core.accumulator import Array
 from headscope.core.processes import joined_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
@@ -62,215 +24,61 @@ from headscope.models.run.routing import Mechanism
 from headscope.session.exchanged_heads import PooledStates
 from headscope.stats.statistics import crossed_mean, finite
 
-#: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
-SPARSE = ("window", "window+global", "window+global+random", "random-keys")
-CONTROLS = ("random-keys", "uniform")
-FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
-#: Forms of which something is drawn at random, and how often it is.
-RANDOM = ("random", "window+global+random", "random-keys")
-DRAWS = 5
-PLAIN_ONLY = ("pooled",)  # Forms that need scores of ``q k^T scale`` and nothing else.
-RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
-_BLOCKS = 32  # Blocks of a sequence.
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
 _AT_ONCE = 4  # Sequences of one pass.
 
 
-class CheapForms:
-    """Every cheap form at every size, for sequences of one length."""
+@dataclass(frozen=True)
+class _Sequences:
+    """The sequences that forms are measured on, in batches of this process."""
 
-    def __init__(
-        self,
-        length: int,
-        special: tuple[int, ...],
-        seed: int,
-        pool: MatrixPool,
-        masks: Mapping[int, Mask] | None = None,
-    ) -> None:
-        """``masks`` are those of a sequence without padding, by the row of its layer."""
-        self.length = length
-        self.special = special or (0,)
-        self.pool = pool
-        self._seed = seed
-        self._every = torch.ones(length, length, dtype=torch.bool)
-        #: (n, n). By layer, which keys a query may see, where these are not all.
-        self._seen: dict[int, Tensor] = {}
-        self._layers = [*(masks or {})]
-        biased = False
-        for layer, mask in (masks or {}).items():
-            if mask is not None:
-                seen = visible(mask)
-                biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
-                if not seen.all():
-                    self._seen[layer] = seen.flatten(0, -3)[0].cpu()
-        #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
-        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
-        #: Forms that this model's scores rule out.
-        self.left_out = PLAIN_ONLY if biased or self._seen else ()
-        forms = [form for form in FORMS[:-1] if form not in self.left_out]
-        #: Every (form, size); ``uniform`` has size 0.
-        self.points = [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
-        # The cache holds one layer's masks: each of its chunks needs them, the next layer others.
-        n_masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
-        self.keep = functools.lru_cache(n_masks)(self._keep)
+    count: int  # Of all processes
+    rows: Sequence[Array]  # Which of them each batch of this process holds
+    batches: Sequence[tuple[Tensor, Tensor]]  # Tokens and mask
 
-    def draws(self, form: str) -> int:
-        """Return how often a form is drawn: once where nothing in it is random."""
-        return DRAWS if form in RANDOM else 1
-
-    def cost(self, form: str, size: int) -> float:
-        """Return the fraction of the n^2 scores that a form computes, mean of layers and draws."""
-        if form not in SPARSE:
-            return size / self.length
-        # Layers differ by chance alone, unless some may not see every key.
-        layers = self._layers if self._seen else [0]
-        draws = range(self.draws(form))
-        masks = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
-        return float(torch.stack(masks).double().mean())
-
-    def attend(
-        self,
-        form: str,
-        size: int,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None,
-        draw: int = 0,
-        mask: Mask = None,
-    ) -> Tensor:
-        """Compute z' of one form.
-
-        Shapes: ``q``, ``k``, ``v`` (rows, heads, n, d_head); returns (rows, heads, n, d_head).
-        """
-        if form in SPARSE:
-            keep = self.keep(form, size, layer, draw).to(q.device)
-            bias = None if mask is None or mask.dtype == torch.bool else mask
-            return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
-        if form == "uniform":  # the mean of v over all keys, or over those that each query may see
-            seen = self._seen.get(layer, self._every)
-            return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
-        if form == "random":
-            projection = self.projection(size, layer, draw).to(v)
-            return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
-        if form == "pooled":  # averages n/size neighbours each
-            segment = torch.arange(self.length) * size // self.length
-            member = (segment == torch.arange(size)[:, None]).double()
-            pooling = (member / member.sum(-1, keepdim=True)).to(v)
-            return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
-        cut = torch.empty_like(v)  # P_k v, or z_k
-
-        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            matrix, values = (pattern, v[rows, heads]) if form == "truncated" else (z, None)
-            cut[rows, heads] = low_rank(matrix, values, [size], self.pool)[0]
-
-        stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
-        return cut
-
-    def errors(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        pattern: Tensor,
-        z: Tensor,
-        scale: float | None,
-        mask: Mask = None,
-    ) -> tuple[Array, Array]:
-        """Compare every form with z, on some sequences and heads of a layer.
-
-        The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
-        them; ``scale`` is 1 / sqrt(d_head) if None. Returns the relative error, and the mass of the
-        keys that sparse forms keep (else NaN), each (rows, DRAWS, heads, points).
-        """
-        error = np.full((len(q), DRAWS, q.shape[1], len(self.points)), np.nan)
-        mass = error.copy()
-        decomposed = {  # one decomposition serves all sizes
-            "truncated": low_rank(pattern, v, self.sizes, self.pool),
-            "bound": low_rank(z, None, self.sizes, self.pool),
-        }
-        norm = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
-        for i, (form, size) in enumerate(self.points):
-            draws = self.draws(form)
-            for draw in range(draws):
-                if form in decomposed:
-                    ours = decomposed[form][self.sizes.index(size)]
-                else:
-                    ours = self.attend(form, size, layer, q, k, v, scale, draw, mask)
-                at = (slice(None), slice(draw, None if draws == 1 else draw + 1), slice(None), i)
-                gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
-                error[at] = numpy(gap / norm)[:, None]
-                if form in SPARSE:
-                    keep = self.keep(form, size, layer, draw).to(pattern.device)
-                    on_kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
-                    mass[at] = numpy(on_kept)[:, None]
-        return error, mass
-
-    def _keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
-        """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        length = self.length
-        seen = self._seen.get(layer, self._every)
-        generator = draw_generator(self._seed, layer, size, draw)
-        if form == "random-keys":
-            return _lowest(torch.rand(length, length, generator=generator), seen, size)
-        ahead = 0 if looks_back(seen) else (size - 1) // 2
-        position = torch.arange(length)
-        back = position[:, None] - position  # how far key j lies before query i
-        keep = (back <= size - 1 - ahead) & (-back <= ahead)
-        if "global" in form:
-            keep[:, self.special] = True
-            keep[self.special, :] = True
-        if "random" in form:  # blocks of keys for each block of queries
-            block = position // max(1, length // _BLOCKS)
-            n_blocks = int(block[-1]) + 1
-            member = (block == torch.arange(n_blocks)[:, None]).double()
-            # Whether any query of a block sees any key of another.
-            seen_blocks = member @ seen.double() @ member.T > 0
-            order = torch.rand(n_blocks, n_blocks, generator=generator)
-            keep |= _lowest(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
-        return keep & seen
-
-    def projection(self, size: int, layer: int, draw: int) -> Tensor:
-        """Draw R of ``random``, (size, n), with entries N(0, 1 / size)."""
-        generator = draw_generator(self._seed, layer, size, draw)
-        return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
-
-
-def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
-    """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
-    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
-
-
-def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPool) -> list[Tensor]:
-    """Return M_k v for each k, where M_k = M W_k W_k^T is the best approximation of rank k of M.
-
-    W_k are the k leading right singular vectors (Eckart & Young 1936), taken in float64 on the CPU;
-    without ``v`` it is M_k itself, which is M from its number of columns on.
-
-    Shapes: ``matrix`` (..., n, m), ``v`` (..., m, d_head); returns (..., n, d_head or m) each, in
-    the matrix's dtype and device.
-    """
-    vectors = torch.from_numpy(pool(right_vectors, matrix))
-    left = matrix.cpu().double() @ vectors  # (..., n, m)
-    right = vectors.mT if v is None else vectors.mT @ v.cpu().double()
-    return [
-        matrix
-        if v is None and k >= matrix.shape[-1]
-        else (left[..., :k] @ right[..., :k, :]).to(matrix)
-        for k in sizes
-    ]
+    def joined(self, name: str, values: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+        """Put the rows of all processes together; ``values`` are by batch of this one."""
+        return joined_rows(name, self.rows, values if self.batches else {}, self.count)
 
 
 def measure_efficient(
     loaded: LoadedModel, windows: Windows, pool: MatrixPool, seed: int, progress: Progress
 ) -> EfficientResult:
     """Measure every cheap form at every size, per head and end to end, on some of the windows."""
+    # The sequences, and the forms that this model's masks allow.
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
-    index = np.array_split(np.arange(len(chosen)), -(-len(chosen) // _AT_ONCE))
-    ids = [torch.from_numpy(windows.batch(chosen[at])).to(loaded.device) for at in index]
+    n_batches = -(-len(chosen) // _AT_ONCE)
+    rows_of_batches = np.array_split(np.arange(len(chosen)), n_batches)
+    ids = [
+        torch.from_numpy(windows.batch(chosen[rows])).to(loaded.device) for rows in rows_of_batches
+    ]
+    content = windows.content("encoder")
+    special = (*range(content.start), *range(content.stop, windows.length))
+    masks = _masks_of(loaded, ids[0][:1])
+    forms = CheapForms(windows.length, special, seed, pool, masks)
+    shared = list(share(zip(rows_of_batches, ids, strict=True)))
+    sequences = _Sequences(
+        count=len(chosen),
+        rows=[rows for rows, _ in shared],
+        batches=[(tokens, torch.ones_like(tokens)) for _, tokens in shared],
+    )
+
+    # Each head alone, on the way through the unmodified model; then all heads in one form.
+    error, mass = _measure_heads(loaded, forms, sequences, progress)
+    points = _measure_model(loaded, forms, sequences, error, mass, progress)
+    return EfficientResult(
+        sequences=len(chosen),
+        controls=CONTROLS,
+        points=points,
+        heads=_heads(loaded, forms, error, mass),
+        draws=DRAWS,
+        left_out=forms.left_out,
+    )
+
+
+def _masks_of(loaded: LoadedModel, tokens: Tensor) -> dict[int, Mask]:
+    """Return the mask of every layer for a sequence without padding, by the layer's row."""
     masks: dict[int, Mask] = {}
 
     def note(
@@ -280,66 +88,91 @@ def measure_efficient(
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
     with intervene(loaded, attention=note) as router:
-        router.checked(loaded.forward, ids[0][:1], torch.ones_like(ids[0][:1]))
-    content = windows.content("encoder")
-    special = (*range(content.start), *range(content.stop, windows.length))
-    forms = CheapForms(windows.length, special, seed, pool, masks)
+        router.checked(loaded.forward, tokens, torch.ones_like(tokens))
+    return masks
 
-    # Each head alone, on the way through the unmodified model.
-    shape = (len(chosen), DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
+
+def _measure_heads(
+    loaded: LoadedModel, forms: CheapForms, sequences: _Sequences, progress: Progress
+) -> tuple[Array, Array]:
+    """Return the error of every form head by head, and the mass of the keys that it keeps.
+
+    Each (sequences, DRAWS, layers, heads, points), NaN where nothing was measured.
+    """
+    shape = (sequences.count, DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
     error: Array = np.full(shape, np.nan)
-    mass = error.copy()
+    mass: Array = np.full(shape, np.nan)
 
-    def measuring(first: int) -> Mechanism:  # the number of the batch's first sequence
+    def measuring(first_sequence: int) -> Mechanism:
+        """Note the errors of a batch that begins with this sequence; attention stays as it is."""
+
         def attend(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            plain_mask = without_padding(mask)
+            mask_without_padding = without_padding(mask)
 
             def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-                at = (rows, heads)
-                part = None if plain_mask is None else mask_of_chunk(plain_mask, rows, heads)
-                both = forms.errors(site.row, q[at], k[at], v[at], pattern, z, scale, part)
-                sequences = slice(first + rows.start, first + rows.stop)
-                where = (sequences, slice(None), site.row, heads)
-                error[where], mass[where] = both
+                chunk_mask = None
+                if mask_without_padding is not None:
+                    chunk_mask = mask_of_chunk(mask_without_padding, rows, heads)
+                chunk_error, chunk_mass = forms.errors(
+                    site.row,
+                    q[rows, heads],
+                    k[rows, heads],
+                    v[rows, heads],
+                    pattern,
+                    z,
+                    scale,
+                    chunk_mask,
+                )
+                in_batch = slice(first_sequence + rows.start, first_sequence + rows.stop)
+                error[in_batch, :, site.row, heads] = chunk_error
+                mass[in_batch, :, site.row, heads] = chunk_mass
 
             return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
 
         return attend
 
-    mine = list(share(zip(index, ids, strict=True)))  # batches of this process
-    places = [at for at, _ in mine]
-    batches = [(x, torch.ones_like(x)) for _, x in mine]
-    for i, (at, batch) in enumerate(zip(places, batches, strict=True), start=1):
-        with intervene(loaded, attention=measuring(int(at[0]))) as router:
+    batches = zip(sequences.rows, sequences.batches, strict=True)
+    for i, (rows, batch) in enumerate(batches, start=1):
+        with intervene(loaded, attention=measuring(int(rows[0]))) as router:
             router.checked(loaded.forward, *batch)
-        progress("cheap forms, head by head", i, len(batches))
-    rows = {"error": [error[at] for at in places], "mass": [mass[at] for at in places]}
-    joined = joined_rows("errors of cheap forms", places, rows if mine else {}, len(chosen))
-    # (sequences, DRAWS, layers, heads, points)
-    error = joined["error"]
-    mass = joined["mass"]
+        progress("cheap forms, head by head", i, len(sequences.batches))
+    values = {
+        "error": [error[rows] for rows in sequences.rows],
+        "mass": [mass[rows] for rows in sequences.rows],
+    }
+    joined = sequences.joined("errors of cheap forms", values)
+    return joined["error"], joined["mass"]
 
-    # Every head in one form, end to end.
+
+def _measure_model(
+    loaded: LoadedModel,
+    forms: CheapForms,
+    sequences: _Sequences,
+    error: Array,
+    mass: Array,
+    progress: Progress,
+) -> tuple[CheapPoint, ...]:
+    """Replace all heads by one form, at every size; also return the means of heads alone."""
+
     def in_form(form: str, size: int, draw: int) -> Mechanism:
         return lambda site, q, k, v, mask, scale: forms.attend(
             form, size, site.row, q, k, v, scale, draw, without_padding(mask)
         )
 
-    states = PooledStates(loaded, batches)
-    measured = ~np.isnan(error[0, 0, :, :, 0])
-    over_heads, mean_mass = (values[:, :, measured].mean(axis=2) for values in (error, mass))
-    mean_error = crossed_mean(over_heads)
+    states = PooledStates(loaded, sequences.batches)
+    measured = ~np.isnan(error[0, 0, :, :, 0])  # (layers, heads): the heads there are
+    mean_error = crossed_mean(error[:, :, measured].mean(axis=2))
+    mean_mass = mass[:, :, measured].mean(axis=2)
     points = []
     for i, (form, size) in enumerate(forms.points):
-        by_draw = []  # cosines of each sequence's embedding
+        cosines_by_draw = []  # of each sequence's embedding
         for draw in range(forms.draws(form)):
             cosines = states.cosines(in_form(form, size, draw))
-            rows = {"cosine": cosines} if mine else {}
-            joined = joined_rows(f"fidelity of {form}", places, rows, len(chosen))
-            by_draw.append(joined["cosine"])
-        fidelity = crossed_mean(np.stack(by_draw, axis=1))
+            joined = sequences.joined(f"fidelity of {form}", {"cosine": cosines})
+            cosines_by_draw.append(joined["cosine"])
+        fidelity = crossed_mean(np.stack(cosines_by_draw, axis=1))
         points.append(
             CheapPoint(
                 form=form,
@@ -351,20 +184,27 @@ def measure_efficient(
             )
         )
         progress("cheap forms, all heads", i + 1, len(forms.points))
+    return tuple(points)
 
-    of_heads = crossed_mean(error)
+
+def _heads(
+    loaded: LoadedModel, forms: CheapForms, error: Array, mass: Array
+) -> tuple[CheapHead, ...]:
+    """Return the mean error and mass of every head, form and size."""
+    mean_error = crossed_mean(error)
     mean_mass = mass.mean(axis=(0, 1))
     heads = []
     for site in loaded.sites:
-        for row, head in enumerate(site.head_ids):
+        for index, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                values = of_heads.estimate(site.row, row, i), finite(mean_mass[site.row, row, i])
-                heads.append(CheapHead(site.layer, head, form, size, *values))
-    return EfficientResult(
-        sequences=len(chosen),
-        controls=CONTROLS,
-        points=tuple(points),
-        heads=tuple(heads),
-        draws=DRAWS,
-        left_out=forms.left_out,
-    )
+                heads.append(
+                    CheapHead(
+                        site.layer,
+                        head,
+                        form=form,
+                        size=size,
+                        error=mean_error.estimate(site.row, index, i),
+                        mass=finite(mean_mass[site.row, index, i]),
+                    )
+                )
+    return tuple(heads)

@@ -130,14 +130,16 @@ class PatternSpectra(SiteObserver):
         first = content.start or 0
         queries = site.pattern[..., content, :]
         n_queries, n_keys = queries.shape[-2:]
-        means = [
-            queries.diagonal(first + r, -2, -1).mean(-1)
-            if -n_queries < first + r < n_keys
-            else queries.new_zeros(queries.shape[:2])
-            for r in OFFSETS
-        ]
+        means = []
+        for offset in OFFSETS:
+            diagonal = first + offset
+            if -n_queries < diagonal < n_keys:
+                means.append(queries.diagonal(diagonal, -2, -1).mean(-1))
+            else:
+                means.append(queries.new_zeros(queries.shape[:2]))
         offsets = numpy(torch.stack(means, dim=-1).cpu().double())
-        self.sums.update(site.row, site.heads, self._pool(singular_values, site.pattern), offsets)
+        sigma = self._pool(singular_values, site.pattern)
+        self.sums.update(site.row, site.heads, sigma, offsets)
 
 
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
@@ -149,8 +151,8 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
     """
     uniform = np.zeros(length)
-    previous = np.ones(length)
     uniform[0] = 1.0
+    previous = np.ones(length)
     previous[0] = np.sqrt(2.0)
     previous[-1] = 0.0
     generator = np.random.default_rng(seed % 2**64)
@@ -158,9 +160,14 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     for _ in range(DRAWS):
         weights = np.exp(generator.standard_normal((length, length)))
         drawn.append(singular_values(weights / weights.sum(axis=-1, keepdims=True)))
-    spectra = {"uniform": [uniform], "identity": [np.ones(length)], "previous-token": [previous]}
+    spectra = {
+        "uniform": [uniform],
+        "identity": [np.ones(length)],
+        "previous-token": [previous],
+        "random-logits": drawn,
+    }
     controls = {}
-    for name, sigma in (spectra | {"random-logits": drawn}).items():
+    for name, sigma in spectra.items():
         share = shares(np.array(sigma))
         curve = share.mean(axis=0)
         curve_sq = shares(np.square(sigma)).mean(axis=0)
@@ -183,9 +190,10 @@ def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generat
 
 def without_padding(mask: Mask) -> Mask:
     """Return a mask, or None if it forbids nothing and adds nothing."""
-    if mask is None or bool((mask if mask.dtype == torch.bool else mask == 0).all()):
+    if mask is None:
         return None
-    return mask
+    allows = mask if mask.dtype == torch.bool else mask == 0
+    return None if bool(allows.all()) else mask
 
 
 def looks_back(seen: Tensor) -> bool:
@@ -215,6 +223,6 @@ class MatrixPool:
     def __call__(self, function: Callable[[Array], Array], matrices: Tensor) -> Array:
         """Return what ``function`` makes of matrices (..., n, n), in float64 on the CPU."""
         flat = matrices.detach().to("cpu", torch.float64).flatten(0, -3).numpy()
-        parts = np.array_split(flat, max(1, min(len(flat), self.workers)))
-        results = np.concatenate([*self._executor.map(function, parts)])
+        stacks = np.array_split(flat, max(1, min(len(flat), self.workers)))
+        results = np.concatenate([*self._executor.map(function, stacks)])
         return results.reshape(*matrices.shape[:-2], *results.shape[1:])

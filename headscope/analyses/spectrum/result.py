@@ -176,11 +176,12 @@ class SpectrumResult(Measured):
         if random is None or not self.heads:
             return None
         gap = self.mean_share - (random.share_at_k.value or 0.0)
-        halves = [half for head in self.heads if (half := head.share_at_k.half_width) is not None]
-        if random.share_at_k.half_width is None or len(halves) < len(self.heads):
+        half_widths = [head.share_at_k.half_width for head in self.heads]
+        known = [half_width for half_width in half_widths if half_width is not None]
+        if random.share_at_k.half_width is None or len(known) < len(half_widths):
             return Estimate(gap)
-        half = sum(halves) / len(halves)
-        return Estimate.around(gap, math.hypot(half, random.share_at_k.half_width))
+        mean_half_width = sum(known) / len(known)
+        return Estimate.around(gap, math.hypot(mean_half_width, random.share_at_k.half_width))
 
     @property
     def mean_share(self) -> float:
@@ -204,6 +205,5 @@ class SpectrumResult(Measured):
         import pandas as pd
 
         names = ("layer", "head", "form", "size", "error", "mass")
-        return pd.DataFrame(
-            columns(row, *names) for row in (self.efficient.heads if self.efficient else ())
-        )
+        heads = self.efficient.heads if self.efficient is not None else ()
+        return pd.DataFrame(columns(head, *names) for head in heads)

@@ -3,71 +3,51 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from dataclasses import dataclass
-
-import numpy as np
-import torch
+from collections.abc import Sequence
 
 from headscope.analyses.classify.known_roles import classification_of
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.spectrum import SpectrumOptions
 from headscope.analyses.spectrum.efficient import measure_efficient
-from headscope.analyses.spectrum.measure import (
-    MatrixPool,
-    PatternSpectra,
-    Spectrum,
-    known_patterns,
-)
+from headscope.analyses.spectrum.measure import MatrixPool, Spectrum, known_patterns
+from headscope.analyses.spectrum.passes import BATCH_TOKENS, MINIMUM, Passes
 from headscope.analyses.spectrum.result import (
-    RandomDraw,
-    RandomWeights,
     Roles,
     Sampling,
     SpectrumHead,
     SpectrumResult,
     Verdict,
 )
-from headscope.core.accumulator import Array
 from headscope.core.errors import HeadscopeError, InputError
-from headscope.core.processes import current, of_each, share
-from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.packing import LENGTH, Windows, check_length, pack, pack_pairs
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.models.run.routing import Router, routed
-from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import FEWEST_DRAWS, crossed_mean, finite
+from headscope.stats.statistics import finite
 
 PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
-MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
-_BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each.
-#: Initialisations that the windows are dealt out to: one alone would have no spread.
-INITIALISATIONS = 5
 
 
 def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     """Measure how much of each head's softmax matrix its largest singular values hold."""
-    text = options.text
-    length = options.length
     seed = options.seed
-    tell = options.tell
-    threshold = options.low_rank
-    if length is not None:
-        check_length(length, length, "")
+    if options.length is not None:
+        check_length(options.length, options.length, "")
     check_resume(options.state, options.resume)
-    corpus = as_plain(text)
+    text = as_plain(options.text)
+
+    # Open the model, and choose what is measured.
     loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "spectrum")
-    loaded, data = _choose_stack(loaded, corpus, options.stack)
+    loaded, data = _choose_stack(loaded, text, options.stack)
     data = data.first(options.limit)
     if options.efficient:
         if loaded.stacks != ("encoder",):
@@ -75,93 +55,38 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
                 "efficient covers the self-attention of an encoder; choose that stack."
             )
         loaded.pooling.check()
-    length = min(LENGTH, loaded.max_length) if length is None else length
+    length = min(LENGTH, loaded.max_length) if options.length is None else options.length
     check_length(length, loaded.max_length, loaded.name)
     k = length // 4 if options.k is None else options.k
     if k > length:
         raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
     classified = classification_of(loaded, options.roles, options.folder)
+
+    # Prove that our attention equals the model's.
     validation = require_valid(loaded, options.validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    if data.pairs is None:
-        windows = pack(data, loaded, length)
-    else:
-        ends = ends_of(loaded)
-        begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
-        windows = pack_pairs(data, loaded, length, begin)
+
+    # Measure the model, then random weights and the cheap forms where they are asked for.
+    windows = _windows(loaded, data, length)
     precision = None
     if options.sequences is None:
         precision = options.precision or PRECISION
     order = windows.shuffled(seed) if precision else windows.spread(options.sequences)
-    saved = open_state(
-        options.state,
-        options.resume,
-        {
-            "text": windows.sha256,
-            **({} if options.limit is None else {"limit": options.limit}),
-            "length": length,
-            "k": k,
-            "sequences": options.sequences,
-            "precision": precision,
-            "minimum": MINIMUM,
-            "batches": _BATCH_TOKENS,
-        },
-        functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, length),
-        loaded,
-        seed,
-    )
+    saved = _open_state(loaded, options, windows, k, precision)
     random = None
-    cheap = None
+    efficient = None
     with MatrixPool() as pool:
-        passes = Passes(windows, k, pool, saved, tell)
+        passes = Passes(windows, k, pool, saved, options.tell)
         sums = passes.measure(loaded, order, precision, "model")
         if options.control:
-            random = passes.random_weights(loaded, order[: sums.sequences], seed, threshold)
+            random = passes.random_weights(loaded, order[: sums.sequences], seed, options.low_rank)
         if options.efficient:
-            cheap = measure_efficient(loaded, windows, pool, seed, tell)
+            efficient = measure_efficient(loaded, windows, pool, seed, options.tell)
         controls = known_patterns(length, seed, k)
 
-    roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
-    mean = sums.means()
-    sem = sums.standard_errors()
-    offsets = sums.means("offsets")
-    mean_sq = sums.means("curve_sq")
-    half = sums.half_widths(k)
-    half_sq = sums.half_widths(k, "curve_sq")
-    heads = []
-    for site in loaded.sites:
-        for index, head in enumerate(site.head_ids):
-            at = (site.row, index)
-            favourite = int(offsets[at].argmax())
-            heads.append(
-                SpectrumHead(
-                    layer=site.layer,
-                    head=head,
-                    stack=site.stack,
-                    share_at_k=Estimate.around(float(mean[at][k - 1]), finite(half[at])),
-                    share_sq_at_k=Estimate.around(float(mean_sq[at][k - 1]), finite(half_sq[at])),
-                    curve=tuple(mean[at].tolist()),
-                    curve_sq=tuple(mean_sq[at].tolist()),
-                    curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
-                    offset=OFFSETS[favourite],
-                    offset_mass=float(offsets[at][favourite]),
-                    role=roles.get((site.stack, site.layer, head)),
-                )
-            )
-    # The verdict: where the 95% interval of a head's share lies.
-    limit = controls["random-logits"].share_at_k
-    low: list[str] = []
-    high: list[str] = []
-    between: list[str] = []
-    for row in heads:
-        least, most = row.share_at_k.interval or (-math.inf, math.inf)
-        (low if least > threshold else high if most <= limit else between).append(row.name)
-    positional = {
-        h.name: h.positional.offset
-        for h in (classified.heads if classified else ())
-        if h.positional is not None and "positional" in h.roles
-    }
+    # The result.
+    heads = _heads(loaded, sums, k, classified)
     return SpectrumResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=data),
@@ -177,13 +102,16 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             reached=passes.enough(sums, precision) if precision else None,
             half_width=finite(sums.worst_half_width(k)),
         ),
-        verdict=Verdict(threshold, limit, tuple(low), tuple(high), tuple(between)),
-        heads=tuple(heads),
+        verdict=_verdict(heads, options.low_rank, controls["random-logits"].share_at_k),
+        heads=heads,
         controls=controls,
-        roles=Roles(classified.corpus.name, positional) if classified else None,
-        efficient=cheap,
+        roles=None if classified is None else _positional(classified),
+        efficient=efficient,
         random_weights=random,
     )
+
+
+# --- what is read ---------------------------------------------------------------------------------
 
 
 def _choose_stack(
@@ -201,98 +129,106 @@ def _choose_stack(
     return loaded.only("encoder"), corpus.sources
 
 
-@dataclass(frozen=True)
-class Passes:
-    """Passes over windows of a text: of the model, and of random weights."""
+def _windows(loaded: LoadedModel, data: Corpus, length: int) -> Windows:
+    """Cut the text, or its pairs of source and target, into sequences of one length."""
+    if data.pairs is None:
+        return pack(data, loaded, length)
+    ends = ends_of(loaded)
+    begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
+    return pack_pairs(data, loaded, length, begin)
 
-    windows: Windows
-    k: int
-    pool: MatrixPool
-    saved: RunState[Spectrum]
-    tell: Progress
 
-    def enough(self, sums: Spectrum, precision: float | None) -> bool:
-        """Whether every head's mean is precise enough; never where a number was asked for."""
-        if precision is None or sums.sequences < MINIMUM:
-            return False
-        return sums.worst_half_width(self.k) < precision
+def _open_state(
+    loaded: LoadedModel,
+    options: SpectrumOptions,
+    windows: Windows,
+    k: int,
+    precision: float | None,
+) -> RunState[Spectrum]:
+    """Open the sums of an interrupted run with the same settings, or begin new ones."""
+    settings: dict[str, object] = {"text": windows.sha256}
+    if options.limit is not None:
+        settings["limit"] = options.limit
+    settings |= {
+        "length": windows.length,
+        "k": k,
+        "sequences": options.sequences,
+        "precision": precision,
+        "minimum": MINIMUM,
+        "batches": BATCH_TOKENS,
+    }
+    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+    return open_state(options.state, options.resume, settings, blank, loaded, options.seed)
 
-    def measure(
-        self, loaded: LoadedModel, order: Array, precision: float | None, name: str
-    ) -> Spectrum:
-        """Stream windows through a model until it is enough; no pattern outlives its layer.
 
-        ``order`` are their numbers; ``name`` is what the pass is saved and shown under.
-        """
-        windows = self.windows
-        total = len(order)
-        blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
-        # All processes go on from what the first one has saved.
-        done, sums = self.saved.load(blank(), name)
-        state = {**sums.state(), "done": np.array(done)}
-        first, *_ = current().gather(state, f"the state of {name}")
-        done = int(first.pop("done"))
-        sums.load_state(first)
-        observer = PatternSpectra(sums, self.pool, windows.content)
-        # The same batches every time; of an interrupted run the first are already in the sums.
-        size = max(1, _BATCH_TOKENS // windows.length)
-        every = (order[start : start + size] for start in range(0, total, size))
-        left = itertools.islice(every, done, None)
-        with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
-            # Each process measures one batch at a time, so that all stop where one alone would.
-            while not self.enough(sums, precision):
-                if not (batches := list(itertools.islice(left, current().size))):
-                    break
-                observer.sums = mine = blank()
-                for batch in share(batches):
-                    sides = [
-                        torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)
-                    ]
-                    inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
-                    router.run(functools.partial(loaded.forward, *inputs))
-                parts = of_each(mine, blank, f"spectra of {name}")
-                for part, _ in zip(parts, batches, strict=False):
-                    if not self.enough(sums, precision):
-                        sums.merge(part)
-                        done += 1
-                self.saved.note(name, done, sums)
-                expected = total
-                if precision is not None and sums.sequences >= MINIMUM:
-                    needed = sums.sequences * (sums.worst_half_width(self.k) / precision) ** 2
-                    expected = min(total, max(sums.sequences, int(np.ceil(needed))))
-                self.tell(name, sums.sequences, expected)
-        self.saved.note(name, done, sums, final=True)
-        return sums
+# --- what is said of heads ------------------------------------------------------------------------
 
-    def random_weights(
-        self, loaded: LoadedModel, order: Array, first_seed: int, threshold: float
-    ) -> RandomWeights:
-        """Measure fresh initialisations on the windows that the model was measured on.
 
-        Each window goes to one of them, in turn: together they cost one pass.
-        """
-        seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(order)))]
-        draws: list[RandomDraw] = []
-        curves: list[Array] = []
-        squares: list[Array] = []
-        for i, seed in enumerate(seeds):
-            name = f"random weights {i + 1} of {len(seeds)}"
-            sums = self.measure(random_twin(loaded, seed), order[i :: len(seeds)], None, name)
-            # (heads, length), of the heads there are.
-            curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
-            share_at_k = curve[:, self.k - 1]
-            above = int((share_at_k > threshold).sum())
-            draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
-            curves.append(curve.mean(axis=0))
-            squares.append(square.mean(axis=0))
-        of_share, of_squares = (
-            crossed_mean(np.array(rows)[:, None], FEWEST_DRAWS) for rows in (curves, squares)
-        )
-        return RandomWeights(
-            draws=tuple(draws),
-            heads=len(curve),
-            share_at_k=of_share.estimate(self.k - 1),
-            share_sq_at_k=of_squares.estimate(self.k - 1),
-            curve=tuple(of_share.mean.tolist()),
-            curve_sq=tuple(of_squares.mean.tolist()),
-        )
+def _heads(
+    loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
+) -> tuple[SpectrumHead, ...]:
+    """Return the shares and curves of every head, and the offset that it looks at most."""
+    roles: dict[tuple[str, int, int], str] = {}
+    if classified is not None:
+        roles = {(head.stack, head.layer, head.head): head.primary for head in classified.heads}
+    means = sums.means()
+    means_sq = sums.means("curve_sq")
+    standard_errors = sums.standard_errors()
+    half_widths = sums.half_widths(k)
+    half_widths_sq = sums.half_widths(k, "curve_sq")
+    offsets = sums.means("offsets")
+    heads = []
+    for site in loaded.sites:
+        for index, head in enumerate(site.head_ids):
+            place = (site.row, index)
+            curve = means[place]
+            curve_sq = means_sq[place]
+            favourite = int(offsets[place].argmax())
+            curve_sem = None if sums.sequences < 2 else tuple(standard_errors[place].tolist())
+            heads.append(
+                SpectrumHead(
+                    layer=site.layer,
+                    head=head,
+                    stack=site.stack,
+                    share_at_k=Estimate.around(float(curve[k - 1]), finite(half_widths[place])),
+                    share_sq_at_k=Estimate.around(
+                        float(curve_sq[k - 1]), finite(half_widths_sq[place])
+                    ),
+                    curve=tuple(curve.tolist()),
+                    curve_sq=tuple(curve_sq.tolist()),
+                    curve_sem=curve_sem,
+                    offset=OFFSETS[favourite],
+                    offset_mass=float(offsets[place][favourite]),
+                    role=roles.get((site.stack, site.layer, head)),
+                )
+            )
+    return tuple(heads)
+
+
+def _verdict(heads: Sequence[SpectrumHead], threshold: float, random: float) -> Verdict:
+    """Sort heads by where the 95% interval of their share lies.
+
+    Low rank above the threshold; not low rank where no part of it exceeds that of random scores.
+    """
+    low_rank: list[str] = []
+    not_low_rank: list[str] = []
+    between: list[str] = []
+    for head in heads:
+        low, high = head.share_at_k.interval or (-math.inf, math.inf)
+        if low > threshold:
+            low_rank.append(head.name)
+        elif high <= random:
+            not_low_rank.append(head.name)
+        else:
+            between.append(head.name)
+    return Verdict(threshold, random, tuple(low_rank), tuple(not_low_rank), tuple(between))
+
+
+def _positional(classified: ClassifyResult) -> Roles:
+    """Return the offset of every positional head, and what heads were classified on."""
+    positional = {
+        head.name: head.positional.offset
+        for head in classified.heads
+        if head.positional is not None and "positional" in head.roles
+    }
+    return Roles(classified.corpus.name, positional)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -64,36 +64,51 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
-    marks = dict.fromkeys(result.verdict.low_rank, "+")
-    marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
-    controls = _controls(result)
-    control_shares = ", ".join(f"{name} {_value(x.share_at_k):.3f}" for name, x in controls.items())
-    yield b.HeadMap(
-        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
-        f"controls: {control_shares}",
-        "share of sigma",
-        {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
-        digits=2,
-        file="spectrum_map",
-        marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
-    )
+    yield _map(result)
     yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
     yield b.Text("\n".join(lines), on=b.TERMINAL)
-    rows: list[list[str]] = []
-    shares, squares = (
-        [_value(getattr(head, field)) for head in result.heads]
-        for field in ("share_at_k", "share_sq_at_k")
-    )
-    for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
-        rows.append([name, *map(decimal, (pick(shares), pick(squares)))])
-    for name, control in controls.items():
-        values = (control.share_at_k, control.share_sq_at_k)
-        rows.append([f"control: {name}", *(decimal(_value(value)) for value in values)])
-    yield b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+    yield _shares_table(result)
     yield _curves(result)
     if result.efficient is not None:
         yield from _efficient(result, result.efficient)
     yield next_step(result, "what do heads lose without the softmax?", "linear {}")
+
+
+def _map(result: SpectrumResult) -> b.HeadMap:
+    """Show every head's share, marked where it is low rank or surely not."""
+    marks = dict.fromkeys(result.verdict.low_rank, "+")
+    marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
+    controls = [
+        f"{name} {_value(control.share_at_k):.3f}" for name, control in _controls(result).items()
+    ]
+    return b.HeadMap(
+        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
+        f"controls: {', '.join(controls)}",
+        "share of sigma",
+        {(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
+        digits=2,
+        file="spectrum_map",
+        marks={(head.layer_name, head.head): marks.get(head.name, "") for head in result.heads},
+    )
+
+
+def _shares_table(result: SpectrumResult) -> b.Table:
+    """Show the lowest, the median and the highest head, and the controls."""
+    shares = [_value(head.share_at_k) for head in result.heads]
+    shares_sq = [_value(head.share_sq_at_k) for head in result.heads]
+    rows = [
+        ["lowest head", decimal(min(shares)), decimal(min(shares_sq))],
+        ["median head", decimal(median(shares)), decimal(median(shares_sq))],
+        ["highest head", decimal(max(shares)), decimal(max(shares_sq))],
+    ]
+    for name, control in _controls(result).items():
+        share = decimal(_value(control.share_at_k))
+        share_sq = decimal(_value(control.share_sq_at_k))
+        rows.append([f"control: {name}", share, share_sq])
+    return b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+
+
+# --- sentences ------------------------------------------------------------------------------------
 
 
 def verdict_sentence(result: SpectrumResult) -> str:
@@ -104,33 +119,49 @@ def verdict_sentence(result: SpectrumResult) -> str:
             f"From {result.sequences} {plural(result.sequences, 'sequence')} there is no interval "
             f"({FEWEST_UNITS} are needed), so no head is called low rank, or not."
         )
-    every = Counter(head.layer_name for head in result.heads)
-    low = Counter(head.layer_name for head in result.heads if head.name in verdict.low_rank)
-    layers = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
-    by_layer = f" ({', '.join(layers)})" if 0 < len(layers) <= 12 else ""
-    text = (
-        f"{len(verdict.low_rank)} of {len(result.heads)} heads are low rank{by_layer}: the "
-        f"{result.k} largest of their {result.length} singular values hold more than "
-        f"{verdict.threshold:.0%} of the sum (95% confidence)"
-    )
     positional = result.roles.positional if result.roles is not None else {}
     level = f"random scores ({verdict.random:.3f})"
+    text = (
+        f"{len(verdict.low_rank)} of {len(result.heads)} heads are low rank{_by_layer(result)}: "
+        f"the {result.k} largest of their {result.length} singular values hold more than "
+        f"{verdict.threshold:.0%} of the sum (95% confidence)"
+    )
+
+    # Heads that are surely not low rank, the positional ones first.
+    groups = []
     named = [name for name in verdict.not_low_rank if name in positional]
-    others = [name for name in verdict.not_low_rank if name not in positional]
-    groups = [f"the positional {_named(result, named)}"] if named else []
-    if others:
-        groups.append(_named(result, others) + ", not positional" * (result.roles is not None))
+    unnamed = [name for name in verdict.not_low_rank if name not in positional]
+    if named:
+        groups.append(f"the positional {_named(result, named)}")
+    if unnamed:
+        remark = ", not positional" if result.roles is not None else ""
+        groups.append(f"{_named(result, unnamed)}{remark}")
     if groups:
         text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {level}"
         if result.roles is None:
             text += " (with --roles classify.json positional heads are named)"
     else:
         text += f"; no head is as low as {level}"
+
     if verdict.between:
         text += f"; {len(verdict.between)} are in between"
-        if named := [name for name in verdict.between if name in positional]:
+        named = [name for name in verdict.between if name in positional]
+        if named:
             text += f", among them the positional {_named(result, named)}"
     return f"{text}."
+
+
+def _by_layer(result: SpectrumResult) -> str:
+    """Count the heads of low rank by layer, in brackets; nothing where it would be a long list."""
+    names = set(result.verdict.low_rank)
+    in_layer = Counter(head.layer_name for head in result.heads)
+    low_rank = Counter(head.layer_name for head in result.heads if head.name in names)
+    if not 0 < len(low_rank) <= 12:
+        return ""
+    layers = []
+    for layer, count in low_rank.items():
+        layers.append(f"{layer} all {count}" if count == in_layer[layer] else f"{layer} {count}")
+    return f" ({', '.join(layers)})"
 
 
 def _named(result: SpectrumResult, names: Sequence[str]) -> str:
@@ -144,10 +175,12 @@ def _named(result: SpectrumResult, names: Sequence[str]) -> str:
             return describe_offset(offset)
         return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
 
-    shown = names[:_MOST_NAMES]
-    listed = [f"{n} ({looks_at(heads[n])}, {decimal(heads[n].share_at_k.value)})" for n in shown]
-    if len(names) > len(shown):
-        listed.append(f"{len(names) - len(shown)} more")
+    listed = []
+    for name in names[:_MOST_NAMES]:
+        head = heads[name]
+        listed.append(f"{name} ({looks_at(head)}, {decimal(head.share_at_k.value)})")
+    if len(names) > _MOST_NAMES:
+        listed.append(f"{len(names) - _MOST_NAMES} more")
     return joined(listed)
 
 
@@ -160,14 +193,16 @@ def control_sentence(result: SpectrumResult) -> str:
             "Control: random weights not measured (--control); an untrained model's heads may well "
             "be of low rank too, so that low rank alone is no sign of learning."
         )
-    n = len(random.draws)
-    counts = sorted({draw.above for draw in random.draws})
-    above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
+    n_draws = len(random.draws)
+    counts = [draw.above for draw in random.draws]
+    above = str(min(counts))
+    if max(counts) > min(counts):
+        above += f" to {max(counts)}"
     meaning = "most heads of an untrained model are not of low rank"
-    if sum(draw.above for draw in random.draws) > n * random.heads / 2:
+    if sum(counts) > n_draws * random.heads / 2:
         meaning = "low rank alone is no sign of learning"
     return (
-        f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
+        f"Control: with random weights ({n_draws} {plural(n_draws, 'initialisation')}, the same "
         f"sequences dealt out to them) the mean share is {_share(random.share_at_k)}, and {above} "
         f"of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
         f"mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
@@ -200,8 +235,9 @@ def sampling_sentence(result: SpectrumResult) -> str:
 
 def _controls(result: SpectrumResult) -> dict[str, Any]:
     """Return random weights, if they were measured, and the patterns whose spectrum is known."""
-    random = result.random_weights
-    return {**({} if random is None else {"random weights": random}), **result.controls}
+    if result.random_weights is None:
+        return dict(result.controls)
+    return {"random weights": result.random_weights, **result.controls}
 
 
 def _value(share: Estimate | float) -> float:
@@ -214,51 +250,22 @@ def _share(number: Estimate) -> str:
     return plus_minus(f"{_value(number):z.3f}", number.half_width)
 
 
+# --- the curves -----------------------------------------------------------------------------------
+
+
 def _curves(result: SpectrumResult) -> b.Panels:
     """Draw cumulative shares: heads thin, layer means bold, exceptions by name, controls dashed."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    x = range(1, result.length + 1)
-    layers = list(dict.fromkeys(head.layer_name for head in result.heads))
-    colours = [
-        to_hex(colormaps["viridis"](0.92 * i / max(1, len(layers) - 1))) for i in range(len(layers))
-    ]
-    controls = _controls(result)
-    exceptions = result.verdict.not_low_rank[:_MOST_NAMES]
-    panels: list[b.Chart] = []
-    for field, symbol in (("curve", "sigma"), ("curve_sq", "sigma^2")):
-        series = []
-        for layer, colour in zip(layers, colours, strict=True):
-            heads = [head for head in result.heads if head.layer_name == layer]
-            for head in heads:
-                named = head.name in exceptions
-                name, width = (head.name, 1.2) if named else ("", 0.5)
-                y = getattr(head, field)
-                series.append(b.Series(name, x, y, "line", colour, "", width=width))
-            mean = [
-                fmean(column) for column in zip(*(getattr(h, field) for h in heads), strict=True)
-            ]
-            series.append(b.Series(f"{layer}, mean", x, mean, "line", colour, "", width=2.2))
-        for name, (colour, dash) in _CONTROLS.items():
-            if name in controls:
-                y = getattr(controls[name], field)
-                series.append(b.Series(f"control: {name}", x, y, "line", colour, "", dash))
-        caption = "" if panels else "cumulative share"
-        ticks = {f"k = {result.k}": float(result.k)}
-        panels.append(
-            b.Chart(
-                f"share of the sum of {symbol}",
-                "largest singular values counted",
-                caption,
-                series,
-                x_levels=ticks,
-            )
-        )
+    x = "largest singular values counted"
+    ticks = {f"k = {result.k}": float(result.k)}
+    sums = _curves_of(result, "curve")
+    sums_sq = _curves_of(result, "curve_sq")
     return b.Panels(
         f"Singular values of attention patterns, {model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",
-        panels,
+        [
+            b.Chart("share of the sum of sigma", x, "cumulative share", sums, x_levels=ticks),
+            b.Chart("share of the sum of sigma^2", x, "", sums_sq, x_levels=ticks),
+        ],
         "spectrum_curves",
         across=2,
         size=(10.0, 4.8),
@@ -268,19 +275,68 @@ def _curves(result: SpectrumResult) -> b.Panels:
     )
 
 
+def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
+    """Draw a curve a head and the mean of each layer in the layer's colour, and the controls."""
+    x = range(1, result.length + 1)
+    exceptions = result.verdict.not_low_rank[:_MOST_NAMES]
+    layers: dict[str, list[SpectrumHead]] = {}
+    for head in result.heads:
+        layers.setdefault(head.layer_name, []).append(head)
+
+    series = []
+    for (layer, heads), colour in zip(layers.items(), _colours(len(layers)), strict=True):
+        curves = [getattr(head, field) for head in heads]
+        for head, curve in zip(heads, curves, strict=True):
+            named = head.name in exceptions
+            series.append(
+                b.Series(
+                    head.name if named else "",
+                    x,
+                    curve,
+                    colour=colour,
+                    marker="",
+                    width=1.2 if named else 0.5,
+                )
+            )
+        mean = [fmean(column) for column in zip(*curves, strict=True)]
+        series.append(b.Series(f"{layer}, mean", x, mean, colour=colour, marker="", width=2.2))
+    controls = _controls(result)
+    for name, (colour, dash) in _CONTROLS.items():
+        if name in controls:
+            curve = getattr(controls[name], field)
+            series.append(
+                b.Series(f"control: {name}", x, curve, colour=colour, marker="", dash=dash)
+            )
+    return series
+
+
+def _colours(count: int) -> list[str]:
+    """Return colours of layers, from dark to light."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    viridis = colormaps["viridis"]
+    return [to_hex(viridis(0.92 * i / max(1, count - 1))) for i in range(count)]
+
+
+# --- the cheap forms ------------------------------------------------------------------------------
+
+
 def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
-    rows = [
-        [
-            f"{'control: ' * (point.form in efficient.controls)}{_FORMS[point.form][0]}",
-            str(point.size),
-            decimal(point.cost),
-            _share(point.error).replace("+-0.", "+-."),
-            decimal(point.mass),
-            _share(point.fidelity).replace("+-0.", "+-."),
-        ]
-        for point in efficient.points
-    ]
+    rows = []
+    for point in efficient.points:
+        name = _FORMS[point.form][0]
+        rows.append(
+            [
+                f"control: {name}" if point.form in efficient.controls else name,
+                str(point.size),
+                decimal(point.cost),
+                _share(point.error).replace("+-0.", "+-."),
+                decimal(point.mass),
+                _share(point.fidelity).replace("+-0.", "+-."),
+            ]
+        )
     yield b.text_table(
         ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
         rows,
@@ -303,54 +359,24 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         f"sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
-
-    def missing(point: CheapPoint, field: str) -> Estimate:
-        """Return the error of each head alone, or 1 minus the full model's fidelity."""
-        if field == "error":
-            return point.error
-        return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
-
-    panels = []
-    for field, title, caption in (
-        ("error", "each head alone", "relative error of z, mean over heads"),
-        ("fidelity", "the model with all heads replaced", "1 - cosine of the pooled last state"),
-    ):
-        series = []
-        for form, (name, colour, marker) in _FORMS.items():
-            points = [point for point in efficient.points if point.form == form != "uniform"]
-            # A logarithmic axis cannot show an error of 0.
-            values = [(p.cost, y) for p in points if _value(y := missing(p, field)) > 0]
-            control = form in efficient.controls
-            exact = "" if len(values) == len(points) else ", then 0"
-            series.append(
-                b.Series(
-                    f"{'control: ' * control}{name}{exact}" if points else "",
-                    [cost for cost, _ in values],
-                    [y for _, y in values],
-                    "line",
-                    colour,
-                    marker,
-                    "--" if control else "-",
-                )
-            )
-        uniform = next(point for point in efficient.points if point.form == "uniform")
-        levels = {"control: uniform attention": _value(missing(uniform, field))}
-        levels |= {"zeros in place of z": 1.0} if field == "error" else {}
-        panels.append(
-            b.Chart(
-                title,
-                "fraction of the n^2 scores",
-                caption,
-                series,
-                levels={name: level for name, level in levels.items() if level > 0},
-                x_scale="log",
-                y_scale="log10",
-            )
-        )
     yield b.Panels(
         f"What could replace attention in {model_name(result)}: {efficient.sequences} sequences of "
         f"{result.length} tokens",
-        panels,
+        [
+            _cost_chart(
+                efficient,
+                "each head alone",
+                "relative error of z, mean over heads",
+                lambda point: point.error,
+                levels={"zeros in place of z": 1.0},
+            ),
+            _cost_chart(
+                efficient,
+                "the model with all heads replaced",
+                "1 - cosine of the pooled last state",
+                _lost_fidelity,
+            ),
+        ],
         "spectrum_efficient",
         across=2,
         size=(10.0, 4.6),
@@ -358,6 +384,56 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "numbers are in spectrum.json.",
         on=b.PAGE,
     )
+
+
+def _lost_fidelity(point: CheapPoint) -> Estimate:
+    """Return 1 minus the fidelity of the full model."""
+    return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
+
+
+def _cost_chart(
+    efficient: EfficientResult,
+    title: str,
+    y: str,
+    loss_of: Callable[[CheapPoint], Estimate],
+    levels: Mapping[str, float] | None = None,
+) -> b.Chart:
+    """Draw what each form loses by its cost; ``levels`` are lines across beside uniform's."""
+    series = []
+    for form, (name, colour, marker) in _FORMS.items():
+        control = form in efficient.controls
+        points = [point for point in efficient.points if point.form == form != "uniform"]
+        # A logarithmic axis cannot show a loss of 0.
+        shown = [point for point in points if _value(loss_of(point)) > 0]
+        label = ""
+        if points:
+            label = f"control: {name}" if control else name
+        if len(shown) < len(points):
+            label += ", then 0"
+        series.append(
+            b.Series(
+                label,
+                [point.cost for point in shown],
+                [loss_of(point) for point in shown],
+                colour=colour,
+                marker=marker,
+                dash="--" if control else "-",
+            )
+        )
+    uniform = next(point for point in efficient.points if point.form == "uniform")
+    all_levels = {"control: uniform attention": _value(loss_of(uniform)), **(levels or {})}
+    return b.Chart(
+        title,
+        "fraction of the n^2 scores",
+        y,
+        series,
+        levels={name: level for name, level in all_levels.items() if level > 0},
+        x_scale="log",
+        y_scale="log10",
+    )
+
+
+# --- the report's page ----------------------------------------------------------------------------
 
 
 def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -383,7 +459,8 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
         return
     control = f"random scores {result.controls['random-logits'].share_at_k:.3f}"
     if result.random_weights is not None:
-        control = f"random weights {decimal(result.random_weights.share_at_k.value)}, {control}"
+        random = decimal(result.random_weights.share_at_k.value)
+        control = f"random weights {random}, {control}"
     what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
     yield KeyNumber(what, f"{result.mean_share:.3f}", control, Estimate(result.mean_share))
 

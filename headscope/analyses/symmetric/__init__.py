@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from headscope.analyses.symmetric.result import SymmetricResult
-from headscope.core.options import Usual
 from headscope.session.entry import entry
-from headscope.session.options import EffectOptions
+from headscope.session.options import EffectOptions, Held
 
 __all__ = ["SymmetricOptions", "SymmetricResult", "symmetric"]
 
@@ -27,19 +26,17 @@ class SymmetricOptions(EffectOptions):
     True
     """
 
-    held: ClassVar[tuple[float, float]] = (0.6, 300.0)
+    held: ClassVar[Held] = Held(0.6, 300.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope symmetric demo",
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope symmetric demo --task similarity --data stsb-test.csv",
     )
     #: With 8 lines the intervals of the random changes overlap in the demo.
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 16, "alone": True}
-
-    alone: Annotated[bool, Usual(help="Also change each head alone: three passes a head.")] = False
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 16}
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: all heads, random sets of them, and each alone."""
+        """Name the steps: all heads and random sets of them, together."""
         return ("changed heads",)
 
 

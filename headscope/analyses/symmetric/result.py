@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import Effect, EffectTask, columns, head_frame
+from headscope.stats.effects import EffectTask, columns, head_frame
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -31,16 +31,11 @@ class DrawnEffect:
 
 @dataclass(frozen=True)
 class HeadSymmetry(Head):
-    """One head, changed alone."""
+    """One head."""
 
     #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
     #: over lines.
     asymmetry: Annotated[Estimate, Compare("asymmetry of scores")]
-    #: The model with this head's scores symmetric; with a random change of the same size; without
-    #: the head. None where heads were not changed one by one.
-    symmetric: Annotated[Effect | None, Compare("symmetric alone ")] = None
-    noise: Annotated[Effect | None, Compare("noise alone ")] = None
-    removed: Annotated[Effect | None, Compare("removed alone ")] = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class RandomHeads:
 class SymmetricResult(Measured):
     """What making attention scores symmetric does to a model's output."""
 
-    #: By layer and head, each changed alone.
+    #: By layer and head.
     heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
     #: All heads at once: ``symmetric``, ``pairs``, ``noise``, ``shuffled``, ``even``,
     #: ``removed``.
@@ -79,7 +74,7 @@ class SymmetricResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        names = ("layer", "head", "stack", "asymmetry", "symmetric", "noise", "removed")
+        names = ("layer", "head", "stack", "asymmetry")
         return head_frame(columns(head, *names) for head in self.heads)
 
     def sets_frame(self) -> pandas.DataFrame:
@@ -87,10 +82,11 @@ class SymmetricResult(Measured):
         import pandas as pd
 
         effects: list[tuple[int, str, DrawnEffect]] = []
-        for chosen in self.sets:
-            effects.append((chosen.heads, "symmetric", chosen.symmetric))
-            effects.append((chosen.heads, "removed", chosen.removed))
-        effects += [(len(self.heads), name, effect) for name, effect in self.whole.items()]
+        for random_heads in self.sets:
+            effects.append((random_heads.heads, "symmetric", random_heads.symmetric))
+            effects.append((random_heads.heads, "removed", random_heads.removed))
+        for change, effect in self.whole.items():
+            effects.append((len(self.heads), change, effect))
         names = ("cosine", "cosine_std", "draws", "metric", "metric_std")
         return pd.DataFrame(
             {"heads": heads, "change": change, **columns(effect, *names)}

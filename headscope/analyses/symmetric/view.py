@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.analyses.symmetric.result import (
-    DrawnEffect,
-    HeadSymmetry,
-    RandomHeads,
-    SymmetricResult,
-)
+from headscope.analyses.symmetric.result import SymmetricResult
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_name
-from headscope.show.estimates import cosine_text, ranged, run_lines
-from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.cells import decimal, joined, model_name
+from headscope.show.estimates import ranged, run_lines
+from headscope.show.page.parts import Card, Place
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
@@ -35,7 +30,7 @@ _ALL_HEADS = {
 
 
 def blocks(result: SymmetricResult) -> Iterator[b.Block]:
-    """Show all heads at once, random sets of heads, and every head alone."""
+    """Show all heads at once, then random sets of heads."""
     yield b.Text(whole_sentence(result), "lead")
     columns: list[b.Column] = [
         ("all heads at once", lambda row: CHANGES.get(row[0], row[0]), 0),
@@ -46,54 +41,28 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         columns.append((result.task.metric, lambda row: row[1].metric, 2))
     yield b.Table(columns, result.whole.items())
     yield _curves(result)
-    alone = [head for head in result.heads if head.symmetric is not None]
-    means = {
-        name: mean_of(effect.cosine.value for head in alone if (effect := getattr(head, name)))
-        for name in ("symmetric", "noise", "removed")
-    }
-    sets = list(result.sets)
-    if alone:
-        one = (DrawnEffect(Estimate(means[name]), None, 1) for name in ("symmetric", "removed"))
-        sets.insert(0, RandomHeads(1, *one))
     yield b.Table(
         (
-            ("heads", lambda row: str(row.heads) if row.heads > 1 else "1 (mean of all)", str),
+            ("heads", "heads", str),
             ("symmetric", "symmetric.cosine", 3),
             ("std", "symmetric.cosine_std", 3),
             ("removed", "removed.cosine", 3),
             ("std", "removed.cosine_std", 3),
         ),
-        sets,
+        result.sets,
         "Random heads, made symmetric or removed: similarity to the original, std over draws",
         on=b.VERBOSE | b.PAGE,
     )
-    if alone:
-        most = sorted(alone, key=_cosine)[:3]
-        names = joined([f"{head.name} ({decimal(_cosine(head), 3)})" for head in most])
-        yield b.Text(
-            f"In one head alone the similarity stays at {decimal(means['symmetric'], 4)} on "
-            f"average (random change of the same size {decimal(means['noise'], 4)}, head removed "
-            f"{decimal(means['removed'], 4)}). It falls most with {names}."
-        )
-        yield b.HeadMap(
-            f"One head's scores made symmetric, {model_name(result)}",
-            "1000 x (1 - similarity)",
-            {(head.layer_name, head.head): _moved(head, 1000) for head in result.heads},
-            digits=1,
-            file="symmetric_map",
-            bold_from=10,
-        )
     if result.causal:
         yield b.Text(
             "A mask hides later tokens: scores are made symmetric before it, so that each query "
             "attends to earlier tokens by the mean of both directions."
         )
     if result.left_out:
-        cross = "; cross-attention has no square of scores to make symmetric"
-        yield b.Text(
-            f"Left out: {joined(result.left_out)}, which no text alone shows"
-            f"{cross if 'cross' in result.left_out else ''}."
-        )
+        text = f"Left out: {joined(result.left_out)}, which no text alone shows"
+        if "cross" in result.left_out:
+            text += "; cross-attention has no square of scores to make symmetric"
+        yield b.Text(f"{text}.")
     yield b.Text(run_lines(result), "soft", on=b.TERMINAL)
     yield next_step(result, "are the weights themselves symmetric?", "rank {}")
 
@@ -108,21 +77,26 @@ def whole_sentence(result: SymmetricResult) -> str:
     )
     if equal.value is None:
         return f"{text}, further than with every head removed."
-    between = ""
+    interval = ""
     if equal.interval is not None:
-        between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
-    return f"{text}, as far as with about {equal.value:.0f}{between} random heads removed."
+        fewest, most = equal.interval
+        interval = f" ({fewest:.0f} to {most:.0f})"
+    return f"{text}, as far as with about {equal.value:.0f}{interval} random heads removed."
 
 
 def _curves(result: SymmetricResult) -> b.Chart:
     """Draw the cosine by number of heads made symmetric, or removed; other changes at the end."""
     n = len(result.heads)
-    x = [0, *(chosen.heads for chosen in result.sets), n]
-    series = []
-    for name, colour in (("symmetric", b.VERMILION), ("removed", b.BLACK)):
-        sets = (getattr(chosen, name).cosine for chosen in result.sets)
-        y = [1.0, *sets, result.whole[name].cosine]
-        series.append(b.Series(CHANGES[name], x, y, colour=colour))
+    x = [0, *(drawn.heads for drawn in result.sets), n]
+    unchanged = Estimate(1.0)
+    symmetric = [unchanged, *(drawn.symmetric.cosine for drawn in result.sets)]
+    symmetric.append(result.whole["symmetric"].cosine)
+    removed = [unchanged, *(drawn.removed.cosine for drawn in result.sets)]
+    removed.append(result.whole["removed"].cosine)
+    series = [
+        b.Series(CHANGES["symmetric"], x, symmetric, colour=b.VERMILION),
+        b.Series(CHANGES["removed"], x, removed, colour=b.BLACK),
+    ]
     for name, (colour, marker) in _ALL_HEADS.items():
         y = [result.whole[name].cosine]
         series.append(b.Series(CHANGES[name], [n], y, "points", colour, marker))
@@ -137,29 +111,11 @@ def _curves(result: SymmetricResult) -> b.Chart:
     )
 
 
-def _cosine(head: HeadSymmetry) -> float:
-    value = None if head.symmetric is None else head.symmetric.cosine.value
-    return 1.0 if value is None else value
-
-
-def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
-    if head.symmetric is None or head.symmetric.cosine.value is None:
-        return None
-    return scale * (1 - _cosine(head))
-
-
 def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head: the output with its scores symmetric, noisy, or without it."""
+    """Yield a card for each head: how asymmetric its scores are."""
     for head in result.heads:
         text = f"asymmetry of the scores {ranged(head.asymmetry, 2)}"
-        if head.symmetric is not None and _moved(head) is not None:
-            text = (
-                f"cosine {ranged(head.symmetric.cosine)} with this head's scores symmetric (random "
-                f"change of the same size {cosine_text(head.noise)}, removed "
-                f"{cosine_text(head.removed)}); {text}"
-            )
-        values = {"symmetric": _moved(head)}
-        yield Card(head.layer, head.head, facts=[("Symmetric", text)], values=values)
+        yield Card(head.layer, head.head, facts=[("Symmetric", text)])
 
 
 def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
@@ -178,6 +134,5 @@ VIEW = view(
     blocks,
     {"symmetric": SymmetricResult.to_frame, "symmetric_sets": SymmetricResult.sets_frame},
     facts=_cards,
-    scales=(Scale("symmetric", "What symmetric scores in it change, 1 - cosine"),),
     key_numbers=_key_numbers,
 )

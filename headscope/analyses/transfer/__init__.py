@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from headscope.analyses.transfer.result import TransferResult
 from headscope.core.options import Option, Usual, names, numbers
 from headscope.session.entry import entry
-from headscope.session.options import POOLING, RunOptions
+from headscope.session.options import POOLING, Held, RunOptions
 
 __all__ = ["TransferOptions", "TransferResult", "transfer"]
 
@@ -35,7 +35,7 @@ class TransferOptions(RunOptions):
     ('head', 0, 2)
     """
 
-    held: ClassVar[tuple[float, float]] = (4.0, 400.0)
+    held: ClassVar[Held] = Held(4.0, 400.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization
 
 from headscope.analyses.transfer import TransferOptions
-from headscope.analyses.transfer.labelled import Part
+from headscope.analyses.transfer.labelled import Split
 from headscope.analyses.transfer.result import CurvePoint
 from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import ROUNDING
@@ -49,21 +50,21 @@ class Outcome:
     validation_loss: float  # there; infinite where no loss was finite
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
-    #: From a part of the data to its classes (n,), as the model of that step has them.
-    predict: Callable[[Part], Array] = field(repr=False)
+    #: From examples to their classes (n,), as the model of that step has them.
+    predict: Callable[[Split], Array] = field(repr=False)
 
 
-#: Turns examples of a part, by index, into what the classifier reads: (indices, d).
-Embed = Callable[[Part, Sequence[int]], Tensor]
+#: Turns some examples, by index, into what the classifier reads: (indices, d).
+Embed = Callable[[Split, Sequence[int]], Tensor]
 
 
 class Frozen:
     """Embeddings by a model as it is, each text once; in units of the training examples."""
 
-    def __init__(self, loaded: LoadedModel, train: Part, cache: dict[object, Tensor]) -> None:
+    def __init__(self, loaded: LoadedModel, train: Split, cache: dict[object, Tensor]) -> None:
         self._loaded = loaded
         self._cache = cache
-        embedded = self._of(train, range(len(train)))
+        embedded = self._embedded(train, range(len(train)))
         self.centre = embedded.mean(dim=0)
         spread = embedded.std(dim=0, correction=0)
         # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
@@ -71,154 +72,222 @@ class Frozen:
         unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
         self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
 
-    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
+    def __call__(self, examples: Split, indices: Sequence[int]) -> Tensor:
         """Look up some examples."""
-        return (self._of(part, indices) - self.centre) / self.scale
+        return (self._embedded(examples, indices) - self.centre) / self.scale
 
     def in_units(self, tuned: LoadedModel) -> Embed:
         """Embed by a model whose parameters may change, in the same units."""
-        return lambda part, rows: (_embed(tuned, part, rows) - self.centre) / self.scale
 
-    def _of(self, part: Part, indices: Sequence[int]) -> Tensor:
-        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in indices}
+        def embed(examples: Split, indices: Sequence[int]) -> Tensor:
+            return (_embed(tuned, examples, indices) - self.centre) / self.scale
+
+        return embed
+
+    def _embedded(self, examples: Split, indices: Sequence[int]) -> Tensor:
+        """Look up embeddings as the model makes them; compute those that are new."""
+        keys = {i: (examples.rows[i].ids, examples.rows[i].types) for i in indices}
         new = [i for i, key in keys.items() if key not in self._cache]
         with torch.no_grad():
-            for batch in _buckets(part, new):
-                for i, embedded in zip(batch, _embed(self._loaded, part, batch), strict=True):
-                    self._cache[keys[i]] = embedded
+            for batch in _buckets(examples, new):
+                for i, embedding in zip(batch, _embed(self._loaded, examples, batch), strict=True):
+                    self._cache[keys[i]] = embedding
         return torch.stack([self._cache[keys[i]] for i in indices])
 
 
-def _embed(loaded: LoadedModel, part: Part, indices: Sequence[int]) -> Tensor:
+def _embed(loaded: LoadedModel, examples: Split, indices: Sequence[int]) -> Tensor:
     """Run the model over some examples."""
-    batch = padded([part.rows[i] for i in indices], loaded.pad_id, loaded.device)
+    batch = padded([examples.rows[i] for i in indices], loaded.pad_id, loaded.device)
     hidden, _ = loaded.run(*batch.inputs)
     return loaded.pooling.embed(hidden, batch.hidden_mask)
 
 
-def _buckets(part: Part, indices: Sequence[int]) -> Iterator[list[int]]:
+def _buckets(examples: Split, indices: Sequence[int]) -> Iterator[list[int]]:
     """Yield batches of similar lengths."""
-    for batch in buckets([dataclasses.replace(part.rows[i], index=i) for i in indices]):
+    for batch in buckets([dataclasses.replace(examples.rows[i], index=i) for i in indices]):
         yield [row.index for row in batch]
 
 
 def fine_tune(
     loaded: LoadedModel,
     variant: str,
-    parts: tuple[Part, Part],
     frozen: Frozen,
     options: TransferOptions,
     *,
+    train: Split,
+    validation: Split,
     rate: float,
     n_classes: int,
     seed: int,
     check_time: Callable[[], None],
 ) -> Outcome:
-    """Train the variant's parameters on the first part; keep the step best on the second.
+    """Train the variant's parameters; keep the step that is best on the validation examples.
 
     ``rate`` is that of the classifier where it is trained alone, else of everything else. Training
     ends with the last step, or where validation brings nothing for a while. ``check_time`` is
     called before each validation, and may raise :class:`OutOfTime`.
     """
-    train, validation = parts
-    steps = options.steps
-    every = -(-options.steps // VALIDATIONS)
+    # what is trained
     generator = torch.Generator().manual_seed(seed)
     embed: Embed = frozen
-    trained: list[nn.Parameter] = []
+    tuned_parameters: list[nn.Parameter] = []
     if variant != "head":
-        tuned, trained = trainable_copy(loaded, choose(loaded, variant, seed), seed)
+        tuned, tuned_parameters = trainable_copy(loaded, choose(loaded, variant, seed), seed)
         embed = frozen.in_units(tuned)
-    weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
-    classifier = nn.Linear(len(frozen.centre), n_classes).to(frozen.centre)
+    classifier = _classifier(frozen, n_classes, generator)
+    progress = _Progress(classifier, [*tuned_parameters, *classifier.parameters()], validation)
+    groups = [_group(classifier.parameters(), CLASSIFIER_RATE if tuned_parameters else rate)]
+    if tuned_parameters:
+        groups.append(_group(tuned_parameters, rate))
+    adam = torch.optim.Adam(groups, fused=True)
+
+    # the start: the untrained classifier on the frozen model
+    progress.losses.append(_evaluate(frozen, classifier, train).loss)
+    progress.validate(frozen, 0)
+
+    # steps
+    steps = options.steps
+    between_validations = -(-steps // VALIDATIONS)
+    n_waited = 0
+    batches = _batches(train, options.batch, generator)
+    for step, indices in zip(range(1, steps + 1), batches, strict=False):
+        labels = train.labels[indices].to(frozen.centre.device)
+        loss = F.cross_entropy(classifier(embed(train, indices)), labels)
+        progress.losses.append(loss.item())
+        if not math.isfinite(progress.losses[-1]):
+            progress.stop_without_loss(embed, step)
+            break
+        torch.autograd.backward([loss])
+        for group in adam.param_groups:
+            group["lr"] = _share_of_rate(step, steps) * group["peak"]
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        if step % between_validations == 0 or step == steps:
+            check_time()
+            progress.validate(embed, step)
+            n_waited = 0 if progress.best_step == step else n_waited + 1
+            if n_waited >= options.patience or progress.curve[-1].validation_loss is None:
+                break
+
+    # the best step
+    progress.restore_best()
+
+    def predict(examples: Split) -> Array:
+        return numpy(_logits(embed, classifier, examples).argmax(dim=1))
+
+    return Outcome(
+        curve=tuple(progress.curve),
+        kept_step=progress.best_step or 0,
+        validation_loss=progress.best_loss,
+        diverged=_diverged(progress.curve),
+        predict=predict,
+    )
+
+
+def _classifier(frozen: Frozen, n_classes: int, generator: torch.Generator) -> nn.Linear:
+    """Make a linear classifier with random weights, on the frozen model's device."""
+    width = len(frozen.centre)
+    weight = torch.randn(n_classes, width, generator=generator) * START
+    classifier = nn.Linear(width, n_classes).to(frozen.centre)
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    tensors = [*trained, *classifier.parameters()]
-    groups = [(classifier.parameters(), CLASSIFIER_RATE if trained else rate), (trained, rate)]
-    adam = torch.optim.Adam(
-        [{"params": params, "peak": peak} for group, peak in groups if (params := list(group))],
-        fused=True,
-    )
-    best: tuple[float, int, list[Tensor]] | None = None  # loss, step, and the tensors then
-    curve: list[CurvePoint] = []
-    losses: list[float] = []  # since the last validation
+    return classifier
 
-    def evaluate(embed: Embed, part: Part) -> tuple[float, float]:
-        """Return the mean loss, and the accuracy times 100."""
-        logits = _logits(embed, classifier, part)
-        gold = part.labels.to(logits.device)
-        loss = float(F.cross_entropy(logits, gold))
-        return loss, 100 * float(widest(logits.argmax(dim=1) == gold).mean())
 
-    def validate(embed: Embed, step: int) -> None:
-        """Validate; keep this step if none before was as good."""
-        nonlocal best
-        loss, accuracy = evaluate(embed, validation)
-        if math.isfinite(loss) and (best is None or loss < best[0]):
-            best = loss, step, [tensor.detach().clone() for tensor in tensors]
-        curve.append(CurvePoint(step, finite(float(np.mean(losses))), finite(loss), accuracy))
-        losses.clear()
+def _group(parameters: Iterable[nn.Parameter], rate: float) -> dict[str, Any]:
+    """Describe parameters for an optimiser; ``peak`` is the rate that theirs rises to."""
+    return {"params": list(parameters), "peak": rate}
 
-    # The run starts from the untrained classifier on the frozen model.
-    losses.append(evaluate(frozen, train)[0])
-    validate(frozen, 0)
-    waited = 0
+
+def _share_of_rate(step: int, steps: int) -> float:
+    """Let the rate rise over the first steps, and then fall to 0."""
     rising = max(1, round(WARM_UP * steps))
-    batches = _batches(train, options.batch, generator)
-    for step, rows in zip(range(1, steps + 1), batches, strict=False):
-        gold = train.labels[rows].to(frozen.centre.device)
-        loss = F.cross_entropy(classifier(embed(train, rows)), gold)
-        losses.append(loss.item())
-        if not math.isfinite(losses[-1]):
-            curve.append(CurvePoint(step, None, None, evaluate(embed, validation)[1]))
-            break
-        torch.autograd.backward([loss])
-        left = (steps - step + 1) / max(1, steps - rising + 1)
-        for group in adam.param_groups:
-            group["lr"] = min(step / rising, left) * group["peak"]
-        adam.step()
-        adam.zero_grad(set_to_none=True)
-        if step % every == 0 or step == steps:
-            check_time()
-            validate(embed, step)
-            waited = 0 if best is not None and best[1] == step else waited + 1
-            if waited >= options.patience or curve[-1].validation_loss is None:
-                break
-    best_loss, best_step, values = best or (math.inf, 0, tensors)
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
-    start = curve[0].train_loss
-    end = curve[-1].train_loss
-    lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
-    diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
-
-    def predict(part: Part) -> Array:
-        return numpy(_logits(embed, classifier, part).argmax(dim=1))
-
-    return Outcome(tuple(curve), best_step, best_loss, diverged, predict)
+    falling = (steps - step + 1) / max(1, steps - rising + 1)
+    return min(step / rising, falling)
 
 
-def _batches(part: Part, batch: int, generator: torch.Generator) -> Iterator[list[int]]:
+def _diverged(curve: Sequence[CurvePoint]) -> bool:
+    """Whether a loss was not finite, or training ended clearly above its start."""
+    if any(point.train_loss is None or point.validation_loss is None for point in curve):
+        return True
+    first = curve[0].train_loss
+    last = curve[-1].train_loss
+    return first is not None and last is not None and last > DIVERGED * first
+
+
+class _Progress:
+    """What a run has reached: its curve, and the tensors of the step that validated best."""
+
+    def __init__(
+        self, classifier: nn.Linear, tensors: Sequence[nn.Parameter], validation: Split
+    ) -> None:
+        self._classifier = classifier
+        self._tensors = tensors
+        self._validation = validation
+        self._best_tensors: list[Tensor] | None = None
+        self.best_step: int | None = None  # None where no validation loss was finite
+        self.best_loss = math.inf
+        self.curve: list[CurvePoint] = []
+        self.losses: list[float] = []  # Since the last validation
+
+    def validate(self, embed: Embed, step: int) -> None:
+        """Validate; remember the tensors if no step before was as good."""
+        loss, accuracy = _evaluate(embed, self._classifier, self._validation)
+        if math.isfinite(loss) and loss < self.best_loss:
+            self.best_loss = loss
+            self.best_step = step
+            self._best_tensors = [tensor.detach().clone() for tensor in self._tensors]
+        mean_loss = finite(float(np.mean(self.losses)))
+        self.curve.append(CurvePoint(step, mean_loss, finite(loss), accuracy))
+        self.losses.clear()
+
+    def stop_without_loss(self, embed: Embed, step: int) -> None:
+        """Note that the training loss is not finite any more."""
+        _, accuracy = _evaluate(embed, self._classifier, self._validation)
+        self.curve.append(CurvePoint(step, None, None, accuracy))
+
+    def restore_best(self) -> None:
+        """Set the trained tensors to what they were at the best step, if there was one."""
+        if self._best_tensors is None:
+            return
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors, self._best_tensors, strict=True):
+                tensor.copy_(value)
+
+
+class _Evaluation(NamedTuple):
+    loss: float  # Mean cross-entropy in nats
+    accuracy: float  # Times 100
+
+
+def _evaluate(embed: Embed, classifier: nn.Linear, examples: Split) -> _Evaluation:
+    """Return the mean loss, and the accuracy times 100."""
+    logits = _logits(embed, classifier, examples)
+    labels = examples.labels.to(logits.device)
+    loss = float(F.cross_entropy(logits, labels))
+    return _Evaluation(loss, 100 * float(widest(logits.argmax(dim=1) == labels).mean()))
+
+
+def _batches(train: Split, size: int, generator: torch.Generator) -> Iterator[list[int]]:
     """Yield batches of about equal lengths without end; every example once a pass."""
     while True:
-        order = torch.randperm(len(part), generator=generator).tolist()
-        for start in range(0, len(order), POOL * batch):
-            pool = order[start : start + POOL * batch]
-            pool.sort(key=lambda i: len(part.rows[i]))
-            cut = [pool[i : i + batch] for i in range(0, len(pool), batch)]
-            for i in torch.randperm(len(cut), generator=generator).tolist():
-                yield cut[i]
+        order = torch.randperm(len(train), generator=generator).tolist()
+        for start in range(0, len(order), POOL * size):
+            pool = order[start : start + POOL * size]
+            pool.sort(key=lambda i: len(train.rows[i]))
+            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
+            for i in torch.randperm(len(batches), generator=generator).tolist():
+                yield batches[i]
 
 
-def _logits(embed: Embed, classifier: nn.Linear, part: Part) -> Tensor:
-    """Return the classifier's outputs, (n, n_classes), in the order of the part."""
+def _logits(embed: Embed, classifier: nn.Linear, examples: Split) -> Tensor:
+    """Return the classifier's outputs, (n, n_classes), in the order of the examples."""
     logits: dict[int, Tensor] = {}
     with torch.no_grad():
-        for rows in _buckets(part, range(len(part))):
-            logits.update(zip(rows, classifier(embed(part, rows)), strict=True))
-    return torch.stack([logits[i] for i in range(len(part))])
+        for indices in _buckets(examples, range(len(examples))):
+            logits.update(zip(indices, classifier(embed(examples, indices)), strict=True))
+    return torch.stack([logits[i] for i in range(len(examples))])
 
 
 def trainable_copy(
@@ -233,26 +302,27 @@ def trainable_copy(
     copied.network = copied.model
     pairs = zip(loaded.model.parameters(), copied.model.parameters(), strict=True)
     copies = {id(original): parameter for original, parameter in pairs}
-    holders: dict[int, list[tuple[nn.Module, str]]] = {}
+    modules_with: dict[int, list[tuple[nn.Module, str]]] = {}  # By the id of a parameter
     for module in copied.model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            holders.setdefault(id(parameter), []).append((module, name))
+            modules_with.setdefault(id(parameter), []).append((module, name))
             parameter.requires_grad_(False)
+
     rng = np.random.default_rng((abs(seed), 11))
     parameters: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
-    for c in chosen:
-        parameter = copies[id(c.parameter)]
+    for choice in chosen:
+        parameter = copies[id(choice.parameter)]
         change: _RankOne | _Entries
-        if c.rank_one is not None:
-            change = _RankOne(parameter, c.rank_one, rng)
-        elif c.entries is not None:
-            change = _Entries(parameter, c.entries)
+        if choice.rank_one is not None:
+            change = _RankOne(parameter, choice.rank_one, rng)
+        elif choice.entries is not None:
+            change = _Entries(parameter, choice.entries)
         else:
             parameters.append(parameter.requires_grad_())
             continue
         vectors.append(change.vector)
-        for module, name in holders[id(parameter)]:
+        for module, name in modules_with[id(parameter)]:
             register_parametrization(module, name, change)
     return copied, [*parameters, *vectors]
 
@@ -282,5 +352,5 @@ class _RankOne(nn.Module):
         self._rows = rows
 
     def forward(self, parameter: Tensor) -> Tensor:
-        both = torch.cat([self.vector, self._rest])
-        return parameter + torch.outer(both[: self._rows], both[self._rows :])
+        b_and_a = torch.cat([self.vector, self._rest])
+        return parameter + torch.outer(b_and_a[: self._rows], b_and_a[self._rows :])

@@ -1,4 +1,4 @@
-"""Labelled examples in three parts: training, validation and test, tokenised for a model."""
+"""Labelled examples for training, validation and test, tokenised for a model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headscope.analyses.transfer import TransferOptions
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
-from headscope.data.annotated import TASK, reversed_phrases
 from headscope.data.examples import Examples, read_labelled
 from headscope.data.files import split_words
 from headscope.data.labels import with_labels
+from headscope.data.reversed_phrases import TASK, reversed_phrases
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
@@ -46,8 +46,8 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Examples as a model reads them."""
+class Split:
+    """The training, validation or test examples, as a model reads them."""
 
     rows: tuple[Row, ...]  # Token ids of each.
     labels: Tensor  # (n,). Class numbers.
@@ -56,21 +56,21 @@ class Part:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of(self, indices: Sequence[int]) -> Part:
+    def pick(self, indices: Sequence[int]) -> Split:
         """Return some of the examples."""
         rows = tuple(self.rows[i] for i in indices)
-        return Part(rows, self.labels[list(indices)], tuple(self.words[i] for i in indices))
+        return Split(rows, self.labels[list(indices)], tuple(self.words[i] for i in indices))
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """The three parts, which share no example."""
+    """Examples for training, validation and test, which share none."""
 
     classes: tuple[str, ...]  # In the order of their numbers.
-    train: Part  # What is trained on, what chooses step and rate, what accuracy is of.
-    validation: Part
-    test: Part
-    dropped: int  # Training examples that are in no part.
+    train: Split  # What is trained on, what chooses step and rate, what accuracy is of.
+    validation: Split
+    test: Split
+    dropped: int  # Training examples that are in none of the three.
 
 
 def read(options: TransferOptions) -> Source:
@@ -83,36 +83,45 @@ def read(options: TransferOptions) -> Source:
         if (limit := getattr(options, name)) and limit < FEWEST:
             raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
     if train is None or test is None:
-        ours, theirs = reversed_phrases()
+        training, testing = reversed_phrases()
         task = TASK
     else:
-        ours = with_labels(read_labelled(train), None)
-        theirs = with_labels(read_labelled(test), None)
+        training = with_labels(read_labelled(train), None)
+        testing = with_labels(read_labelled(test), None)
         task = f"{Path(train).name} -> {Path(test).name}"
-    unknown = sorted(set(theirs.labels or ()) - set(ours.labels or ()))
+    unknown = sorted(set(testing.labels or ()) - set(training.labels or ()))
     if unknown:
         raise CorpusError(
-            f"{theirs.name} has the label {unknown[0]!r}, which {ours.name} lacks: a classifier "
-            "cannot learn it. Use the same labels in both files."
+            f"{testing.name} has the label {unknown[0]!r}, which {training.name} lacks: a "
+            "classifier cannot learn it. Use the same labels in both files."
         )
     # Training examples with the texts of a test example are left out.
-    tested = set(_texts(theirs))
-    unshared = [i for i, text in enumerate(_texts(ours)) if text not in tested]
+    tested = set(_texts(testing))
+    unshared = [i for i, text in enumerate(_texts(training)) if text not in tested]
     if len(unshared) < FEWEST:
-        why = f"{ours.name} has {len(unshared)} examples that {theirs.name} does not have too"
-        raise CorpusError(f"{why}; give {FEWEST} or more.")
-    ours_drawn = _drawn(ours.pick(unshared), options.train_limit, options.seed)
-    theirs_drawn = _drawn(theirs, options.test_limit, options.seed)
-    name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
-    digest = sha256_of(ours.sha256 + theirs.sha256)
-    return Source(name, digest, task, ours_drawn, theirs_drawn, len(ours) - len(unshared))
+        raise CorpusError(
+            f"{training.name} has {len(unshared)} examples that {testing.name} does not have too; "
+            f"give {FEWEST} or more."
+        )
+    name = training.name
+    if training.name != testing.name:
+        name = f"{training.name} and {testing.name}"
+    return Source(
+        name=name,
+        sha256=sha256_of(training.sha256 + testing.sha256),
+        task=task,
+        train=_drawn(training.pick(unshared), options.train_limit, options.seed),
+        test=_drawn(testing, options.test_limit, options.seed),
+        shared=len(training) - len(unshared),
+    )
 
 
 def _texts(examples: Examples) -> list[tuple[str, str]]:
+    """Return both texts of every example, the second empty where there is one; spaces aside."""
     second = examples.second or ("",) * len(examples)
     return [
-        (" ".join(a.split()), " ".join(b.split()))
-        for a, b in zip(examples.first, second, strict=True)
+        (" ".join(text.split()), " ".join(other.split()))
+        for text, other in zip(examples.first, second, strict=True)
     ]
 
 
@@ -127,15 +136,20 @@ def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
 def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
     """Tokenise all examples, and split the validation part off the training examples."""
     classes = tuple(sorted(set(source.train.labels or ()) | set(source.test.labels or ())))
-    train, test = (_encoded(part, loaded, classes) for part in (source.train, source.test))
-    dropped = source.shared + len(source.train) - len(train)
-    order = np.random.default_rng((abs(seed), 2)).permutation(len(train)).tolist()
-    held = min(len(train) // VALIDATION, MOST_VALIDATION)
-    parts = train.of(sorted(order[held:])), train.of(sorted(order[:held]))
-    return Labelled(classes, *parts, test, dropped)
+    encoded = _encoded(source.train, loaded, classes)
+    order = np.random.default_rng((abs(seed), 2)).permutation(len(encoded)).tolist()
+    n_validation = min(len(encoded) // VALIDATION, MOST_VALIDATION)
+    return Labelled(
+        classes=classes,
+        train=encoded.pick(sorted(order[n_validation:])),
+        validation=encoded.pick(sorted(order[:n_validation])),
+        test=_encoded(source.test, loaded, classes),
+        dropped=source.shared + len(source.train) - len(encoded),
+    )
 
 
-def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) -> Part:
+def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) -> Split:
+    """Tokenise examples; those that are too long for the model are left out."""
     texts = [loaded.pooling.prompt + text for text in examples.first]
     encoded = enumerate(encode_rows(loaded, texts, examples.second))
     rows = [dataclasses.replace(row, index=i) for i, row in encoded if row is not None]
@@ -146,17 +160,17 @@ def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) ->
         )
     labels = examples.labels or ()
     second = examples.second or ("",) * len(examples)
-    words = []
-    for i in (row.index for row in rows):
+    words: list[tuple[str, ...]] = []
+    for row in rows:
         # Words of a second text are told apart from the first one's.
-        of_example = [word.lower() for word in split_words(examples.first[i])]
-        of_example += [f"2:{word.lower()}" for word in split_words(second[i])]
-        words.append(tuple(of_example))
+        words_of_first = [word.lower() for word in split_words(examples.first[row.index])]
+        words_of_second = [f"2:{word.lower()}" for word in split_words(second[row.index])]
+        words.append((*words_of_first, *words_of_second))
     numbers = torch.tensor([classes.index(labels[row.index]) for row in rows])
-    return Part(tuple(rows), numbers, tuple(words))
+    return Split(tuple(rows), numbers, tuple(words))
 
 
-def subset(train: Part, size: int, seed: int) -> Part:
+def subset(train: Split, size: int, seed: int) -> Split:
     """Return the training examples of one run: a smaller size is part of a larger one."""
     order: Array = np.random.default_rng((abs(seed), 3)).permutation(len(train))
-    return train.of(order[:size].tolist())
+    return train.pick(order[:size].tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
@@ -198,16 +198,20 @@ class TransferResult(Measured):
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
         """Return a cell; None where no run of it was reached."""
-        wanted = (variant, weights, size)
-        return next((c for c in self.cells if (c.variant, c.weights, c.size) == wanted), None)
+        for cell in self.cells:
+            if (cell.variant, cell.weights, cell.size) == (variant, weights, size):
+                return cell
+        return None
 
     def difference(
         self, variant: str, other: str, *, other_weights: str = "pretrained"
     ) -> TransferDifference | None:
         """Return a difference at the largest size, the first from pretrained weights."""
-        wanted = variant, other, other_weights, self.sizes[-1]
-        rows = ((d, (d.variant, d.other, d.other_weights, d.size)) for d in self.differences)
-        return next((d for d, key in rows if key == wanted), None)
+        pair = (variant, other, other_weights, self.sizes[-1])
+        for row in self.differences:
+            if (row.variant, row.other, row.other_weights, row.size) == pair:
+                return row
+        return None
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per cell and baseline (pandas)."""
@@ -226,7 +230,10 @@ class TransferResult(Measured):
         import pandas as pd
 
         names = ("variant", "weights", "size", "seed", "factor")
-        return pd.DataFrame([columns(r, *names) | vars(p) for r in self.runs for p in r.curve])
+        rows: list[dict[str, Any]] = []
+        for run in self.runs:
+            rows += [columns(run, *names) | vars(point) for point in run.curve]
+        return pd.DataFrame(rows)
 
     def differences_frame(self) -> pandas.DataFrame:
         """One row per compared pair (pandas)."""
@@ -238,7 +245,7 @@ class TransferResult(Measured):
 
 
 def _frame(rows: Iterable[object]) -> pandas.DataFrame:
-    """Make a table in which an estimate has a column for its value and for each end."""
+    """Make a table in which an estimate has columns for its value, low and high."""
     import pandas as pd
 
     return pd.DataFrame([columns(row, *vars(row)) for row in rows])

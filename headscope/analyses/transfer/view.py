@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 
-from headscope.analyses.transfer.result import TransferResult
+from headscope.analyses.transfer.result import TransferCell, TransferResult
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, model_name, plural
 from headscope.show.estimates import ranged
@@ -28,42 +29,10 @@ _MARKS = {"edge": "!", "not searched": "?"}  # After a rate that is not known to
 
 def blocks(result: TransferResult) -> Iterator[b.Block]:
     """Show the comparison, a table for each size and start, and the runs that went wrong."""
-    dropped = f", {result.dropped} left out" if result.dropped else ""
-    task = (
-        f"{result.task}: {len(result.classes)} classes; {result.sizes[-1]} training examples at "
-        f"most{dropped}, {result.validation_examples} for validation, {result.test_examples} for "
-        "the test."
-    )
-    steps = f"{result.steps} steps of {result.batch} examples at most, stopped early; no dropout"
+    task = _task_words(result)
     yield b.Text(result_sentence(result), "lead")
     yield b.Text(task, on=b.PAGE)
-    panels = _panels(result)
-    main = next((p for p in reversed(panels) if p[1] == "pretrained"), panels[-1])
-    runs = [run for run in result.runs if run.factor == 1 and (run.diverged or run.failed)]
-    bad = Counter((run.variant, run.weights, run.size) for run in runs)
-    for size, weights in panels:
-        cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
-        rows: list[tuple[object, ...]] = [
-            (
-                VARIANTS[cell.variant],
-                f"{cell.parameters:,}",
-                cell.accuracy,
-                cell.spread,
-                f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
-                f"{bad[cell.variant, weights, size]} of {cell.seeds}",
-            )
-            for cell in cells
-        ]
-        rows += [
-            (BASELINES[known.name], "", known.accuracy, "", "", "")
-            for known in result.baselines
-            if cells and known.size == size and weights == "pretrained"
-        ]
-        titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
-        columns: list[b.Column] = [(title, i, 1) for i, title in enumerate(titles)]
-        title = f"From {weights} weights, {size} training examples"
-        on = b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
-        yield b.Table(columns, rows, title, on=on)
+    yield from _tables(result)
     yield b.Text(
         "accuracy: % on the test part, interval over seeds and examples; std: over seeds. "
         "learning rate: the best on the validation part; ! at the edge of what was searched, "
@@ -71,38 +40,98 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         on=b.VERBOSE | b.PAGE,
     )
     yield b.Text(wrong_sentence(result))
-    multiples: dict[str, list[str]] = {}
-    for count in result.divergence:
-        text = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
-        multiples.setdefault(VARIANTS[count.variant], []).append(text)
-    if multiples:
-        parts = [f"{name} {joined(counts)}" for name, counts in multiples.items()]
-        yield b.Text(
-            f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
-            f"{'; '.join(parts)}.",
-            on=b.VERBOSE | b.PAGE,
-        )
+    yield b.Text(_divergence_words(result), on=b.VERBOSE | b.PAGE)
     yield b.Text(" ".join(result.not_possible.values()))
-    missed = Counter((m.variant, m.weights, m.size) for m in result.missed)
-    if missed:
-        parts = [
-            f"{VARIANTS[variant]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
-            for (variant, weights, size), n in missed.items()
-        ]
-        total = len(result.missed) + len(result.runs)
-        yield b.Text(
-            f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} "
-            f"runs: {'; '.join(parts)}."
-        )
+    yield b.Text(_missed_words(result))
+    steps = f"{result.steps} steps of {result.batch} examples at most, stopped early; no dropout"
     header = f"{model_line(result).plain}\nTask    {task}\nRuns    {steps}"
     yield b.Text(header, "soft", on=b.TERMINAL)
     yield next_step(result, "which heads can be removed?", "prune {}")
     yield _accuracies(result)
 
 
+def _task_words(result: TransferResult) -> str:
+    """Say what is classified, and how many examples there are of each kind."""
+    dropped = f", {result.dropped} left out" if result.dropped else ""
+    return (
+        f"{result.task}: {len(result.classes)} classes; {result.sizes[-1]} training examples at "
+        f"most{dropped}, {result.validation_examples} for validation, {result.test_examples} for "
+        "the test."
+    )
+
+
+def _tables(result: TransferResult) -> Iterator[b.Table]:
+    """Yield a table for each size and start; the largest size from pretrained weights is shown."""
+    panels = _panels(result)
+    pretrained = [panel for panel in panels if panel[1] == "pretrained"]
+    main = pretrained[-1] if pretrained else panels[-1]
+    at_best_rates = [run for run in result.runs if run.factor == 1]
+    bad_runs = Counter(
+        (run.variant, run.weights, run.size) for run in at_best_rates if run.diverged or run.failed
+    )
+    titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
+    columns: list[b.Column] = [(title, i, 1) for i, title in enumerate(titles)]
+    for size, weights in panels:
+        cells = _cells_of(result, size, weights)
+        rows: list[tuple[object, ...]] = [
+            (
+                VARIANTS[cell.variant],
+                f"{cell.parameters:,}",
+                cell.accuracy,
+                cell.spread,
+                f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
+                f"{bad_runs[cell.variant, weights, size]} of {cell.seeds}",
+            )
+            for cell in cells
+        ]
+        if cells and weights == "pretrained":
+            known = [baseline for baseline in result.baselines if baseline.size == size]
+            rows += [(BASELINES[each.name], "", each.accuracy, "", "", "") for each in known]
+        title = f"From {weights} weights, {size} training examples"
+        yield b.Table(
+            columns, rows, title, on=b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
+        )
+
+
+def _divergence_words(result: TransferResult) -> str:
+    """Count the runs that diverged at each multiple of the best rates, if there are any."""
+    counts_of_variants: dict[str, list[str]] = {}
+    for count in result.divergence:
+        text = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
+        counts_of_variants.setdefault(VARIANTS[count.variant], []).append(text)
+    if not counts_of_variants:
+        return ""
+    words = [f"{name} {joined(counts)}" for name, counts in counts_of_variants.items()]
+    return (
+        f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
+        f"{'; '.join(words)}."
+    )
+
+
+def _missed_words(result: TransferResult) -> str:
+    """Say which runs the budget did not reach; nothing if it reached all."""
+    if not result.missed:
+        return ""
+    missed = Counter((run.variant, run.weights, run.size) for run in result.missed)
+    words = [
+        f"{VARIANTS[variant]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
+        for (variant, weights, size), n in missed.items()
+    ]
+    total = len(result.missed) + len(result.runs)
+    return (
+        f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} "
+        f"runs: {'; '.join(words)}."
+    )
+
+
+def _cells_of(result: TransferResult, size: int, weights: str) -> list[TransferCell]:
+    """Return the cells of one table, or of one panel of the picture."""
+    return [cell for cell in result.cells if (cell.size, cell.weights) == (size, weights)]
+
+
 def _panels(result: TransferResult) -> list[tuple[int, str]]:
     """Return size and start of every table and panel."""
-    starts = [(size, weights) for size in result.sizes for weights in ("pretrained", "random")]
+    starts = product(result.sizes, ("pretrained", "random"))
     measured = {(cell.size, cell.weights) for cell in result.cells}
     return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
 
@@ -112,7 +141,7 @@ def result_sentence(result: TransferResult) -> str:
     alone = result.cell("layernorm", "pretrained", result.sizes[-1])
     if alone is None:
         return "LayerNorm alone was not measured at the largest size."
-    others = (
+    compared = (
         ("as many biases", "biases", "pretrained"),
         ("as many weights", "weights", "pretrained"),
         ("rank-1 LoRA of that size", "lora", "pretrained"),
@@ -120,19 +149,20 @@ def result_sentence(result: TransferResult) -> str:
         ("everything", "all", "pretrained"),
         ("the same from random weights", "layernorm", "random"),
     )
-    parts = [
-        f"{ranged(difference.points, 1)} against {name}"
-        for name, other, weights in others
-        if (difference := result.difference("layernorm", other, other_weights=weights)) is not None
-    ]
-    points = f" In points, the difference is {joined(parts)}." if parts else ""
+    differences: list[str] = []
+    for name, variant, weights in compared:
+        difference = result.difference("layernorm", variant, other_weights=weights)
+        if difference is not None:
+            differences.append(f"{ranged(difference.points, 1)} against {name}")
+    points = f" In points, the difference is {joined(differences)}." if differences else ""
     return f"Trained LayerNorm alone reaches an accuracy of {ranged(alone.accuracy, 1)}%.{points}"
 
 
 def wrong_sentence(result: TransferResult) -> str:
     """Count the runs that diverged or learned nothing, and compare the spreads."""
     runs = [run for run in result.runs if run.factor == 1]
-    diverged, failed = (sum(getattr(run, what) for run in runs) for what in ("diverged", "failed"))
+    diverged = sum(run.diverged for run in runs)
+    failed = sum(run.failed for run in runs)
     text = (
         f"Of {len(runs)} runs at the best rates {diverged} diverged, and {failed} did no better "
         "than the majority class."
@@ -150,21 +180,21 @@ def _accuracies(result: TransferResult) -> b.Panels:
     """Draw every variant's accuracy with its interval, one panel for each size and start."""
     panels: list[b.Chart] = []
     measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
-    places = {variant: x for x, variant in enumerate(measured)}
+    x_of_variant = {variant: x for x, variant in enumerate(measured)}
     for size, weights in _panels(result):
-        cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
-        kind = (size, weights, 1)
-        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == kind]
+        cells = _cells_of(result, size, weights)
+        coordinates = (size, weights, 1)
+        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == coordinates]
         mean = b.Series(
             "mean over seeds, 95% interval",
-            [places[cell.variant] for cell in cells],
+            [x_of_variant[cell.variant] for cell in cells],
             [cell.accuracy for cell in cells],
             "points",
             b.BLACK,
         )
         seeds = b.Series(
             "each seed",
-            [places[run.variant] + 0.25 for run in runs],
+            [x_of_variant[run.variant] + 0.25 for run in runs],
             [run.accuracy.value for run in runs],
             "points",
             b.ORANGE,
@@ -200,8 +230,8 @@ def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
         control = result.cell(variant, "random", size)
         if cell is not None:
             random = "-" if control is None else f"random weights {ranged(control.accuracy, 1)}"
-            what = f"accuracy, {VARIANTS[variant]} trained"
-            yield KeyNumber(what, ranged(cell.accuracy, 1), random, cell.accuracy)
+            name = f"accuracy, {VARIANTS[variant]} trained"
+            yield KeyNumber(name, ranged(cell.accuracy, 1), random, cell.accuracy)
 
 
 VIEW = view(

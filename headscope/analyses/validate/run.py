@@ -20,9 +20,11 @@ def run(model: Model, options: ValidateOptions) -> ValidationResult:
     loaded = open_model(model, need_tokenizer=False, **options.loading)
     result = validate_model(loaded)
     embedding = compare_embeddings(loaded)
-    differ = [] if embedding is None else embedding.reasons()
+    reasons = list(result.reasons)
+    if embedding is not None:
+        reasons += embedding.reasons()
     return dataclasses.replace(
-        result.concluded([*result.reasons, *differ]),
+        result.concluded(reasons),
         embedding=embedding,
         provenance=provenance(loaded, command=options.command, seed=0),
     )

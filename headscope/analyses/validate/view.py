@@ -14,8 +14,8 @@ from headscope.show.view import View, next_step
 
 def blocks(result: ValidationResult) -> Iterator[b.Block]:
     """Show the verdict, then the differences of every layer."""
-    name = result.provenance.get("model", {}).get("id", "the model")
     if result.passed:
+        name = result.provenance.get("model", {}).get("id", "the model")
         yield b.Text(
             f"PASSED: headscope's attention gives the same numbers as {name}'s own, in every layer "
             f"(final states differ by {tiny(result.max_abs_hidden)} at most).",
@@ -23,58 +23,96 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         )
     else:
         yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
-    limit = result.tolerance
-    text = (
-        "Largest difference of the final states: "
-        f"{tiny(result.max_abs_hidden_eager)} from the model's eager run, "
-        f"{tiny(result.max_abs_hidden_sdpa)} from its SDPA run "
-        f"(tolerance {limit['hidden']:.1e}), over "
-        f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
-    )
-    probes = []
-    for probe in result.probes:
-        many = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
-        probes.append(f"{many} of up to {probe.length} tokens, {probe.name}")
-    yield b.Text(f"{text}\nCompared on {joined(probes, 'and on')}." if probes else text)
+    yield b.Text(_compared_on(result))
     if result.embedding is not None:
         yield b.Text(" ".join(_of_embeddings(result.embedding)))
     if result.passed:
         yield next_step(result, "what each head does:", "classify {}")
     else:
         yield next_step(result, "the differences of each layer:", "validate {} --verbose")
-    checks = {f"{c.stack} {c.layer}": c for c in result.layers}
-    rows: list[tuple[object, ...]] = [
-        (name, c.calls, c.max_abs_pattern, c.max_abs_out) for name, c in checks.items()
-    ]
-    rows.append(("tolerance", 1, limit["pattern"], limit["out"]))
-    titles = ("layer", "calls", "max |pattern - model's|", "max |out - model's|")
-    yield b.Table(
-        list(zip(titles, range(4), (str, str, tiny, tiny), strict=True)), rows, on=b.VERBOSE
+    yield _differences(result)
+    if result.probes:
+        yield _exact_patterns(result)
+        yield _exact_outputs(result)
+
+
+def _compared_on(result: ValidationResult) -> str:
+    """Say how far the final states are from the model's own, and on what they were compared."""
+    text = (
+        "Largest difference of the final states: "
+        f"{tiny(result.max_abs_hidden_eager)} from the model's eager run, "
+        f"{tiny(result.max_abs_hidden_sdpa)} from its SDPA run "
+        f"(tolerance {result.tolerance['hidden']:.1e}), over "
+        f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
     )
-    if result.probes:  # recomputed from recorded q, k, v and z in float32 or better
-        rounding = limit["rounding"]
-        scale = f"{limit['scale']:.1e} + 5 errors"
-        layer = ("layer", 0, str)
-        scaled = "fitted scale - 1"
-        rows = [
-            (name, c.mean_abs_pattern, c.rounding_pattern, c.scale, c.scale_error)
-            for name, c in checks.items()
-        ]
-        rows.append(("tolerance", "", rounding, scale, ""))
-        pattern = (("mean |pattern - exact| x n", 1, tiny), ("in roundings", 2, 2))
-        yield b.Table(
-            (layer, *pattern, (scaled, 3, _scale), ("standard error", 4, tiny)), rows, on=b.VERBOSE
-        )
-        rows = [
-            (name, c.rounding_z, c.z_scale, c.z_scale_error, c.rounding_out)
-            for name, c in checks.items()
-        ]
-        rows.append(("tolerance", rounding, scale, "", rounding))
-        z = ("|z - pattern v| in roundings", 1, 2)
-        out = ("|out - z W_O| in roundings", 4, 2)
-        yield b.Table(
-            (layer, z, (scaled, 2, _scale), ("standard error", 3, tiny), out), rows, on=b.VERBOSE
-        )
+    probes = []
+    for probe in result.probes:
+        sequences = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
+        probes.append(f"{sequences} of up to {probe.length} tokens, {probe.name}")
+    return f"{text}\nCompared on {joined(probes, 'and on')}." if probes else text
+
+
+# --- tables of layers -----------------------------------------------------------------------------
+
+
+def _layer_rows(result: ValidationResult, *fields: str) -> list[tuple[object, ...]]:
+    """Return the name of every layer and some fields of its check."""
+    checks = {f"{check.stack} {check.layer}": check for check in result.layers}
+    return [(name, *(getattr(check, field) for field in fields)) for name, check in checks.items()]
+
+
+def _differences(result: ValidationResult) -> b.Table:
+    """Show how far patterns and outputs of every layer are from the model's own."""
+    limit = result.tolerance
+    rows = _layer_rows(result, "calls", "max_abs_pattern", "max_abs_out")
+    rows.append(("tolerance", 1, limit["pattern"], limit["out"]))
+    columns: list[b.Column] = [
+        ("layer", 0, str),
+        ("calls", 1, str),
+        ("max |pattern - model's|", 2, tiny),
+        ("max |out - model's|", 3, tiny),
+    ]
+    return b.Table(columns, rows, on=b.VERBOSE)
+
+
+def _exact_patterns(result: ValidationResult) -> b.Table:
+    """Show how far patterns are from those recomputed from recorded q and k, in float32 or better.
+
+    Also the scale of the scores that fits the recorded pattern best.
+    """
+    fields = ("mean_abs_pattern", "rounding_pattern", "scale", "scale_error")
+    rows = _layer_rows(result, *fields)
+    rows.append(("tolerance", "", result.tolerance["rounding"], _scale_limit(result), ""))
+    columns: list[b.Column] = [
+        ("layer", 0, str),
+        ("mean |pattern - exact| x n", 1, tiny),
+        ("in roundings", 2, 2),
+        ("fitted scale - 1", 3, _scale),
+        ("standard error", 4, tiny),
+    ]
+    return b.Table(columns, rows, on=b.VERBOSE)
+
+
+def _exact_outputs(result: ValidationResult) -> b.Table:
+    """Show how far z and outputs are from those recomputed from recorded v and z."""
+    rows = _layer_rows(result, "rounding_z", "z_scale", "z_scale_error", "rounding_out")
+    rounding = result.tolerance["rounding"]
+    rows.append(("tolerance", rounding, _scale_limit(result), "", rounding))
+    columns: list[b.Column] = [
+        ("layer", 0, str),
+        ("|z - pattern v| in roundings", 1, 2),
+        ("fitted scale - 1", 2, _scale),
+        ("standard error", 3, tiny),
+        ("|out - z W_O| in roundings", 4, 2),
+    ]
+    return b.Table(columns, rows, on=b.VERBOSE)
+
+
+def _scale_limit(result: ValidationResult) -> str:
+    return f"{result.tolerance['scale']:.1e} + 5 errors"
+
+
+# --- embeddings -----------------------------------------------------------------------------------
 
 
 def _of_embeddings(check: EmbeddingCheck) -> Iterator[str]:

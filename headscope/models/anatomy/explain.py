@@ -22,7 +22,8 @@ from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads, LinearMap
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.recording import Probe, SiteRecord, run_eager
+from headscope.models.run.probes import Probe
+from headscope.models.run.recording import SiteRecord, run_eager
 from headscope.models.run.watched import Captured, ModuleTurn, capture
 
 
@@ -79,28 +80,37 @@ def run_sentence(
     layer = None
     with suppress(UnsupportedModelError):
         layer = next(item for item in take_apart(loaded).layers if site in item.sites)
+    # A module may run in several layers (ALBERT): its calls are counted.
+    rows = [sharing.row for sharing in loaded.sites if sharing.module is site.module]
+    number = rows.index(site.row)
     maps = (site.projections.q, site.projections.k, site.projections.v)
-    index = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
-    watched = [ModuleTurn(linear.module, index) for linear in maps]
+    watched = [ModuleTurn(linear.module, number) for linear in maps]
     if layer is not None:
-        norms = [norm for part in layer.sublayers for norm in (part.before, part.after) if norm]
-        watched += [layer.enters, layer.leaves, *norms]
+        watched += [layer.enters, layer.leaves]
+        for sublayer in layer.sublayers:
+            watched += [norm for norm in (sublayer.before, sublayer.after) if norm is not None]
     with capture(watched) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    returned = [m.leaving(seen[turn][1]) for m, turn in zip(maps, watched, strict=False)]
     record = recording.site(site)
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
+
+    def returned(linear: LinearMap) -> Tensor:
+        output = seen[ModuleTurn(linear.module, number)][1]
+        return site.by_head(linear.leaving(output))
+
+    q, k, v = map(returned, maps)
+    patterns: dict[int, Tensor] = {}
+    for shown in loaded.sites:
+        pattern = recording.site(shown).pattern
+        if pattern is not None:
+            patterns[shown.row] = pattern[0]
     return SentenceRun(
-        site,
-        record,
-        Heads(*map(site.by_head, returned)),
-        allowed_keys(site, probe),
-        None if layer is None else _after_attention(layer, record, seen, slack),
-        {
-            other.row: pattern[0]
-            for other in loaded.sites
-            if (pattern := recording.site(other).pattern) is not None
-        },
+        site=site,
+        record=record,
+        heads=Heads(q, k, v),
+        allowed=allowed_keys(site, probe),
+        after=None if layer is None else _after_attention(layer, record, seen, slack),
+        patterns=patterns,
     )
 
 
@@ -111,19 +121,22 @@ def _after_attention(
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
     """
-    (attention, *cross) = layer.attention
+    attention, *cross = layer.attention
     network = layer.network
     norm = network.before if layer.norm_first else attention.after
     last = network.before if layer.norm_first else network.after
-    # The modules of the network that have no modules in them and do something
-    modules = [module for turn in network.modules for module in turn.module.modules()]
-    leaves = [m for m in modules if not (list(m.children()) or isinstance(m, nn.Dropout))]
-    maps = [leaf for leaf in leaves if isinstance(leaf, nn.Linear | Conv1D)]
-    functions = [leaf for leaf in leaves if leaf not in maps]
+    maps: list[nn.Module] = []
+    functions: list[nn.Module] = []
+    for call in network.modules:
+        for module in call.module.modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                maps.append(module)
+            elif not list(module.children()) and not isinstance(module, nn.Dropout):
+                functions.append(module)
     if cross or norm is None or last is None or len(maps) != 2 or len(functions) != 1:
         return None
-    (up, down) = maps
-    (activation,) = functions
+    up, down = maps
+    activation = functions[0]
     first = norm.module
     second = last.module
     if not (isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)):
@@ -141,14 +154,16 @@ def _after_attention(
     near = slack * (1 + float(layer_out.abs().max()))
     if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
         return None
+    norm_in, norm_out = seen[norm]
     return AfterAttention(
-        layer.norm_first,
-        first,
-        second,
-        LinearMap(up),
-        LinearMap(down),
-        activation,
-        layer_in,
-        *seen[norm],
-        layer_out,
+        norm_first=layer.norm_first,
+        norm=first,
+        last=second,
+        up=LinearMap(up),
+        down=LinearMap(down),
+        activation=activation,
+        layer_in=layer_in,
+        summed=norm_in,
+        normed=norm_out,
+        layer_out=layer_out,
     )

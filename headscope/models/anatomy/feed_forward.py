@@ -57,8 +57,10 @@ class Neurons:
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a neuron owns rows or columns."""
-        parts = sizes_of(self.first[0])[1] // self.width  # two where one tensor holds both
-        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
+        stacked_maps = sizes_of(self.first[0])[1] // self.width  # 2 where one tensor holds both
+        rows: list[HeadRows] = []
+        for first in self.first:
+            rows += rows_of_linear(first, 1, stacked_maps=stacked_maps)
         return [*rows, columns_of_linear(self.second, 1)]
 
 
@@ -96,30 +98,37 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
         layers = tuple(dict.fromkeys(pair.site.layer for pair in runs))
         networks.append(
             FeedForward(
-                runs[0].first,
-                second,
-                getattr(second, NEURON_IDS, tuple(range(width))),
-                getattr(second, WIDTH_BEFORE, width),
-                names[second],
-                _side(runs[0].site),
-                layers[0],
-                layers,
+                first=runs[0].first,
+                second=second,
+                neuron_ids=getattr(second, NEURON_IDS, tuple(range(width))),
+                width_before=getattr(second, WIDTH_BEFORE, width),
+                name=names[second],
+                stack=_network_stack(runs[0].site),
+                layer=layers[0],
+                layers=layers,
             )
         )
+    _refuse_missing(loaded, networks)
+    stacks = set(map(_network_stack, loaded.sites))
+    return tuple(network for network in networks if network.stack in stacks)
+
+
+def _refuse_missing(loaded: LoadedModel, networks: Sequence[FeedForward]) -> None:
+    """Refuse a model with a layer for which no network was found."""
+    with_network: set[tuple[str, int]] = set()
+    for network in networks:
+        with_network.update((network.stack, layer) for layer in network.layers)
     for site in loaded.sites:
-        if site.stack != "cross" and not any(
-            network.stack == site.stack and site.layer in network.layers for network in networks
-        ):
+        if site.stack != "cross" and (site.stack, site.layer) not in with_network:
             raise UnsupportedModelError(
                 f"The feed-forward network of layer {site.layer} of {loaded.name} "
                 f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
                 "maps with an activation between them, gated or not; remove heads instead."
             )
-    stacks = {_side(site) for site in loaded.sites}
-    return tuple(network for network in networks if network.stack in stacks)
 
 
-def _side(site: AttentionSite) -> str:
+def _network_stack(site: AttentionSite) -> str:
+    """Return the stack whose layers hold the network that runs after a site."""
     return "decoder" if site.stack == "cross" else site.stack
 
 
@@ -132,26 +141,24 @@ class _Pair(NamedTuple):
 def _pairs(loaded: LoadedModel) -> list[_Pair]:
     """List, from one tiny run, the maps that widen the state and the map that leads back."""
     seen = watch(loaded)
-    in_attention = {
-        module
-        for site in loaded.sites
-        for linear in (getattr(site.projections, name) for name in ("q", "k", "v", "out"))
-        for module in (*site.module.modules(), linear.module)
-    }
+    in_attention: set[nn.Module] = set()
+    for site in loaded.sites:
+        in_attention.update(site.module.modules())
+        in_attention.add(site.projections.out.module)
     writes = sorted(((seen.writes[s.row].start, s) for s in loaded.sites), key=lambda w: w[0])
     pairs: list[_Pair] = []
     opened: list[Call] = []  # Maps that read one state, which a second map may follow
     for call in seen.calls:
-        before = [site for start, site in writes if start < call.start]
         if not call.is_map:
             continue
-        first = tuple(one.turn.module for one in opened)
-        if call.turn.module in in_attention or not before:
+        sites_before = [site for start, site in writes if start < call.start]
+        first = tuple(earlier.module_turn.module for earlier in opened)
+        if call.module_turn.module in in_attention or not sites_before:
             opened = []
         elif opened and call.x is opened[0].x:
             opened.append(call)
-        elif opened and _leads_back(call.turn.module, first):
-            pairs.append(_Pair(before[-1], first, call.turn.module))
+        elif opened and _leads_back(call.module_turn.module, first):
+            pairs.append(_Pair(sites_before[-1], first, call.module_turn.module))
             opened = []
         else:
             opened = [call]
@@ -173,28 +180,29 @@ def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     Every other row of the first maps is made to put out zero; the second must be given zero there
     and not everywhere.
     """
-    width_of = {
-        module: sizes_of(pair.second)[0] for pair in pairs for module in (*pair.first, pair.second)
-    }
-    first = {module for pair in pairs for module in pair.first}
-    second = {pair.second for pair in pairs}
-    proven = {item.second for item in lost_neurons(loaded.model).values()}
-    good = dict.fromkeys(second, True)
+    neurons_of: dict[nn.Module, int] = {}  # Neurons, by each first map
+    for pair in pairs:
+        for module in pair.first:
+            neurons_of[module] = sizes_of(pair.second)[0]
+    second_maps = {pair.second for pair in pairs}
+    proven = {network.second for network in lost_neurons(loaded.model).values()}
+    independent = dict.fromkeys(second_maps, True)
 
-    def silence(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        odd = torch.arange(output.shape[-1], device=output.device) % width_of[module] % 2 == 1
-        return output.masked_fill(odd, 0.0)
+    def silence_odd(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        neurons = torch.arange(output.shape[-1], device=output.device) % neurons_of[module]
+        return output.masked_fill(neurons % 2 == 1, 0.0)
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         odd = args[0][..., 1::2]
         even = args[0][..., 0::2]
-        good[module] &= module in proven or (not bool(odd.any()) and bool(even.any()))
+        odd_alone_silent = not bool(odd.any()) and bool(even.any())
+        independent[module] &= module in proven or odd_alone_silent
 
-    hooks = [module.register_forward_hook(silence) for module in first]
-    hooks += [module.register_forward_pre_hook(check) for module in second]
+    hooks = [module.register_forward_hook(silence_odd) for module in neurons_of]
+    hooks += [module.register_forward_pre_hook(check) for module in second_maps]
     with hooked(hooks):
         loaded.run_tiny()
-    return [pair for pair in pairs if good[pair.second]]
+    return [pair for pair in pairs if independent[pair.second]]
 
 
 def lost_neurons(base: nn.Module) -> dict[str, Neurons]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class Layer:
     @property
     def norm_first(self) -> bool:
         """Pre-LN: the stream itself passes no norm."""
-        return all(part.after is None for part in self.sublayers)
+        return all(sublayer.after is None for sublayer in self.sublayers)
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,10 @@ class Anatomy:
     @property
     def norm_placement(self) -> str:
         """Where the norms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
-        first = {layer.norm_first for layer in self.layers}
-        return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
+        norm_first = {layer.norm_first for layer in self.layers}
+        if len(norm_first) > 1:
+            return "mixed"
+        return "pre" if norm_first.pop() else "post"
 
 
 # --- taking apart ---------------------------------------------------------------------------------
@@ -97,32 +100,46 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
         If a layer has parts of another kind: which one, and why.
     """
     seen = watch(loaded)
+    sites_by_layer = _sites_by_layer(loaded)
+    # What each layer's attention reads, and behind the last layer the model's output.
+    reads = [seen.inputs[sites[0].row].x_q for sites in sites_by_layer]
+    reads.append(seen.last)
     layers: list[Layer] = []
     state: Tensor | None = None
-    every = [[site] for site in loaded.sites]  # The sites whose writes one layer adds up
-    if {"decoder", "cross"} <= set(loaded.stacks):  # of an encoder-decoder, the decoder's
-        of_decoder = [site for site in loaded.sites if site.stack != "encoder"]
-        every = list(grouped(of_decoder, lambda site: site.layer).values())
-    for i, sites in enumerate(every):
-        where = f"{'decoder ' if len(sites) > 1 else ''}layer {sites[0].layer}"
-        behind = seen.inputs[every[i + 1][0].row].x_q if i + 1 < len(every) else seen.last
-        layer = _layer(loaded, seen, sites, state, behind)
+    for sites, next_read in zip(sites_by_layer, reads[1:], strict=True):
+        where = f"layer {sites[0].layer}"
+        if len(sites) > 1:
+            where = f"decoder {where}"
+        layer = _layer(seen, sites, state, next_read)
         if isinstance(layer, str):
             raise _refused(loaded, where, layer)
-        if state is not None and not near(state, seen.at(layer.enters).x):
+        if state is not None and not near(state, seen.call_in(layer.enters).x):
             why = "something between it and the layer before changes the state"
             raise _refused(loaded, where, why)
-        state = seen.at(layer.leaves).y
+        state = seen.call_in(layer.leaves).y
         layers.append(layer)
     if state is None:
         raise _refused(loaded, "the layers", "no attention was seen running")
+    return Anatomy(tuple(layers), _last_norm(loaded, seen, state))
+
+
+def _sites_by_layer(loaded: LoadedModel) -> list[list[AttentionSite]]:
+    """List the sites whose writes one layer adds up: of an encoder-decoder, its decoder's two."""
+    if {"decoder", "cross"} <= set(loaded.stacks):
+        decoder_sites = [site for site in loaded.sites if site.stack != "encoder"]
+        return list(grouped(decoder_sites, lambda site: site.layer).values())
+    return [[site] for site in loaded.sites]
+
+
+def _last_norm(loaded: LoadedModel, seen: Seen, state: Tensor) -> ModuleTurn | None:
+    """Find the norm between the last layer's state and the model's output; None without one."""
     if near(state, seen.last):
-        return Anatomy(tuple(layers), None)
+        return None
     norms = [c for c in seen.calls if c.is_norm and near(state, c.x) and near(seen.last, c.y)]
     if not norms:
         why = "what follows the last layer is neither nothing nor one norm"
         raise _refused(loaded, "the end", why)
-    return Anatomy(tuple(layers), norms[-1].turn)
+    return norms[-1].module_turn
 
 
 def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError:
@@ -133,40 +150,63 @@ def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError
 
 
 def _layer(
-    loaded: LoadedModel,
-    seen: Seen,
-    sites: Sequence[AttentionSite],
-    state: Tensor | None,
-    behind: Tensor,
+    seen: Seen, sites: Sequence[AttentionSite], state: Tensor | None, next_read: Tensor
 ) -> Layer | str:
-    """Find the parts of one layer, or say why it has others.
+    """Find the sublayers of one layer, or say why it has none that are known.
 
-    ``state`` is what the layer before it returned, ``behind`` what is read after this layer.
+    ``state`` is what the layer before it returned, ``next_read`` what is read after this layer.
     """
+    # What its attention reads and writes.
+    reads = [seen.inputs[site.row].x_q for site in sites]
     writes = [seen.writes[site.row] for site in sites if site.row in seen.writes]
     if len(writes) < len(sites):
         return "its attention calls no output map"
-    maps = [site.projections.out for site in sites]
-    if any(m.leaving(w.y).shape != w.y.shape for m, w in zip(maps, writes, strict=True)):
-        return "its states have their channels before their positions"
-    reads = [seen.inputs[site.row].x_q for site in sites]
+    for site, write in zip(sites, writes, strict=True):
+        if site.projections.out.leaving(write.y).shape != write.y.shape:
+            return "its states have their channels before their positions"
+
+    # Calls that may be the layer: each that encloses its attention, the innermost first.
     around = seen.around(sites)
-    # Calls that may be the layer: the first, what leaves it, and the calls inside.
-    spans = [(call, call.y, [c for c in seen.calls if call.encloses(c)]) for call in around]
-    if (span := _without_module(seen, sites, around, state, behind)) is not None:
-        spans.append(span)
-    for call, y, inside in spans:
-        x = call.x
-        if x is None or not x.shape == y.shape == writes[0].y.shape:
+    spans = [_Span(call, call.y, [c for c in seen.calls if call.encloses(c)]) for call in around]
+    span_without_module = _without_module(seen, sites, around, state, next_read)
+    if span_without_module is not None:
+        spans.append(span_without_module)
+    for span in spans:
+        x = span.first.x
+        if x is None or not x.shape == span.y.shape == writes[0].y.shape:
             continue
-        if (parts := _parts(x, y, inside, writes, reads)) is not None:
-            leaves = call if near(call.y, y) else next(c for c in inside if near(c.y, y))
-            return Layer(tuple(sites), call.turn, leaves.turn, *parts)
-    if spans and (x := spans[-1][0].x) is not None:
-        norms = [call for call in spans[-1][2] if call.is_norm]
+        for norms_after_sums in (True, False):
+            sublayers = _sublayers(span, writes, reads, norms_after_sums=norms_after_sums)
+            if sublayers is not None:
+                *attention, network = sublayers
+                return Layer(
+                    sites=tuple(sites),
+                    enters=span.first.module_turn,
+                    leaves=span.last_turn(),
+                    attention=tuple(attention),
+                    network=network,
+                )
+
+    # Why none of them is.
+    if spans and (x := spans[-1].first.x) is not None:
+        norms = [call for call in spans[-1].inner if call.is_norm]
         if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
             return "what it adds besides attention is not what one feed-forward network puts out"
     return "its attention reads another state than the one that the layer adds to"
+
+
+class _Span(NamedTuple):
+    """Calls that may be one layer."""
+
+    first: Call  # The call that takes the stream
+    y: Tensor  # The stream that leaves
+    inner: list[Call]  # The calls in between
+
+    def last_turn(self) -> ModuleTurn:
+        """Return the call that puts out the stream."""
+        if near(self.first.y, self.y):
+            return self.first.module_turn
+        return next(call.module_turn for call in self.inner if near(call.y, self.y))
 
 
 def _without_module(
@@ -174,66 +214,90 @@ def _without_module(
     sites: Sequence[AttentionSite],
     around: Sequence[Call],
     state: Tensor | None,
-    behind: Tensor,
-) -> tuple[Call, Tensor, list[Call]] | None:
+    next_read: Tensor,
+) -> _Span | None:
     """Return the calls of a layer that is no module itself, up to where its output is read."""
     modules = {site.module for site in sites}
-    first = next((call for call in around if call.turn.module in modules), None)
+    first = next((call for call in around if call.module_turn.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
         return None
     calls = [call for call in seen.calls if call.start >= first.start]
-    last = next((call for call in calls if call.is_norm and near(call.y, behind)), None)
-    return None if last is None else (first, last.y, [c for c in calls if c.end <= last.end])
+    last = next((call for call in calls if call.is_norm and near(call.y, next_read)), None)
+    if last is None:
+        return None
+    return _Span(first, last.y, [call for call in calls if call.stop <= last.stop])
 
 
-def _parts(
-    x: Tensor, y: Tensor, inside: Sequence[Call], writes: Sequence[Call], reads: Sequence[Tensor]
-) -> tuple[tuple[Sublayer, ...], Sublayer] | None:
-    """Find the sublayers that lead from the stream ``x`` to ``y``; None if there are none."""
-    norms = [call for call in inside if call.is_norm]
-    for passes in (True, False):  # the stream passes norms after its sums, or it does not
-        state = x
-        start = 0
-        attention: list[Sublayer] = []
-        for write, read in zip(writes, reads, strict=True):
-            before = _norm(norms, state, read, end=write.start)
-            summed = state + write.y
-            after = _norm(norms, summed, None, start=write.end) if passes else None
-            if (before is None and not near(state, read)) or (passes and after is None):
-                break
-            attention.append(Sublayer(_turn(before), _turn(after)))
-            state, start = (summed, write.end) if after is None else (after.y, after.end)
-        if len(attention) < len(writes):
-            continue
-        ends = [n for n in norms if n.start > start and near(y, n.y)] if passes else [None]
-        for end in ends:
-            out = y if end is None else end.x
-            assert out is not None
-            # A call that holds a norm of the stream is more than the network.
-            of_stream = [norm for norm in norms if near(state, norm.x)]
-            plain = [c for c in inside if c.start > start and not any(map(c.encloses, of_stream))]
-            network = _network(plain, norms, out, state)
+def _sublayers(
+    span: _Span,
+    writes: Sequence[Call],
+    reads: Sequence[Tensor],
+    *,
+    norms_after_sums: bool,
+) -> list[Sublayer] | None:
+    """Find the sublayers that lead from the stream that enters to the one that leaves.
+
+    Each attention reads ``reads`` and writes ``writes``; the feed-forward network stands last. None
+    if there are none, with or without a norm of the stream after every sum.
+    """
+    norms = [call for call in span.inner if call.is_norm]
+    assert span.first.x is not None
+    state = span.first.x
+    start = 0  # The event from which on the network may begin
+    sublayers: list[Sublayer] = []
+    for write, read in zip(writes, reads, strict=True):
+        before = _norm(norms, state, read, before=write.start)
+        if before is None and not near(state, read):
+            return None
+        state = state + write.y
+        start = write.stop
+        after = None
+        if norms_after_sums:
+            after = _norm(norms, state, None, start=write.stop)
+            if after is None:
+                return None
+            state = after.y
+            start = after.stop
+        sublayers.append(Sublayer(_turn(before), _turn(after)))
+    # A call that holds a norm of the stream is more than the network.
+    stream_norms = [norm for norm in norms if near(state, norm.x)]
+    later = [call for call in span.inner if call.start > start]
+    calls = [call for call in later if not any(map(call.encloses, stream_norms))]
+    if not norms_after_sums:
+        network = _network(calls, norms, span.y, state)
+        return None if network is None else [*sublayers, network]
+    for last_norm in norms:
+        if last_norm.start > start and near(span.y, last_norm.y):
+            assert last_norm.x is not None
+            network = _network(calls, norms, last_norm.x, state)
             if network is not None:
-                return tuple(attention), replace(network, after=_turn(end))
+                return [*sublayers, replace(network, after=last_norm.module_turn)]
     return None
 
 
 def _network(
     calls: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
 ) -> Sublayer | None:
-    """Find the calls that turn the stream into what is missing from ``out``, and repeat them."""
-    goal = out - state
-    for last in (call for call in calls if near(goal, call.y, out)):
-        chain = [last]
-        while (read := chain[0].x) is not None:
-            before = _norm(norms, state, read, end=chain[0].start)
-            reads = before is not None or near(state, read)
-            if reads and near(goal, _again(chain, read), out):
-                return Sublayer(_turn(before), None, tuple(call.turn for call in chain))
-            source = next((c for c in calls if c.end < chain[0].start and near(c.y, read)), None)
-            if source is None:
-                break
-            chain.insert(0, source)
+    """Find the calls that turn the stream into what is missing from ``out``, and repeat them.
+
+    From the last call back: each one reads what an earlier one returned, the first one the stream
+    or its norm.
+    """
+    missing = out - state
+    for last in calls:
+        if not near(missing, last.y, out):
+            continue
+        chain: list[Call] = []
+        call: Call | None = last
+        while call is not None and call.x is not None:
+            chain.insert(0, call)
+            read = call.x
+            before = _norm(norms, state, read, before=call.start)
+            reads_stream = before is not None or near(state, read)
+            if reads_stream and near(missing, _again(chain, read), out):
+                return Sublayer(_turn(before), None, tuple(c.module_turn for c in chain))
+            earlier = [c for c in calls if c.stop < call.start and near(c.y, read)]
+            call = earlier[0] if earlier else None
     return None
 
 
@@ -243,22 +307,23 @@ def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:
     with torch.no_grad():
         for call in chain:
             try:
-                hidden = call.turn.module(hidden)
+                hidden = call.module_turn.module(hidden)
             except TypeError:
                 return None
     return hidden if isinstance(hidden, Tensor) else None
 
 
 def _norm(
-    norms: Sequence[Call], x: Tensor, y: Tensor | None, start: int = -1, end: int | None = None
+    norms: Sequence[Call], x: Tensor, y: Tensor | None, start: int = -1, before: int | None = None
 ) -> Call | None:
-    """Find a norm that took x, and returned y where that is given, within some events."""
+    """Find a norm that took x, and returned y where that is given, between two events."""
     for norm in norms:
-        inside = norm.start > start and (end is None or norm.end < end)
-        if inside and near(x, norm.x) and (y is None or near(y, norm.y)):
+        in_time = norm.start > start and (before is None or norm.stop < before)
+        if in_time and near(x, norm.x) and (y is None or near(y, norm.y)):
             return norm
     return None
 
 
 def _turn(call: Call | None) -> ModuleTurn | None:
-    return None if call is None else call.turn
+    """Return which call of its module a call was."""
+    return None if call is None else call.module_turn

@@ -60,12 +60,12 @@ class Held(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: list[Tensor] = []
+        self._held: list[Tensor] = []
         self._next: int | None = None
         self._inside = False  # an exchanged function runs: what it calls is left alone
 
     def again(self) -> None:
-        """Let the next run use what the first one kept."""
+        """Let the next run use what the first one held."""
         self._next = 0
 
     def __torch_function__(
@@ -118,11 +118,12 @@ class Held(TorchFunctionMode):
         return x * self._hold(factor).nan_to_num()
 
     def _hold(self, make: Callable[[], Tensor]) -> Tensor:
+        """Make a factor in the first run; return the same one, in its turn, in the next."""
         if self._next is None:
-            self._kept.append(make())
-            return self._kept[-1]
+            self._held.append(make())
+            return self._held[-1]
         self._next += 1
-        return self._kept[self._next - 1]
+        return self._held[self._next - 1]
 
 
 def _slope(function: Callable[[Tensor], Tensor], u: Tensor, zero: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Ten
 
 def task_head(
     loaded: LoadedModel,
-    end: ModuleTurn,
+    last: ModuleTurn,
     ids: Tensor,
     real: Tensor,
     types: Tensor | None,
@@ -179,9 +180,10 @@ def task_head(
 ) -> Callable[[Tensor, Held], Tensor]:
     """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
-    The whole network runs: what its last layer, or the norm after it, puts out is exchanged for the
-    states, and from there on functions are held. ``select`` picks one position of each row;
-    ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
+    The whole network runs: what ``last``, its last layer or the norm after it, puts out is
+    exchanged for the states, and from there on functions are held. ``select`` picks one position of
+    each row; ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to
+    (batch, d).
     """
     # Some activations are written as products of their input, which no function stands for.
     activations = [
@@ -192,24 +194,24 @@ def task_head(
 
     def logits(hidden: Tensor, held: Held) -> Tensor:
         turns = 0
-        behind = False
+        past_the_end = False
         with ExitStack() as stack:
 
             def swap(module: nn.Module, args: Any, output: Any) -> Any:
-                nonlocal turns, behind
+                nonlocal turns, past_the_end
                 turns += 1
-                if turns != end.number + 1:
+                if turns != last.number + 1:
                     return output
                 stack.enter_context(held)
-                behind = True
+                past_the_end = True
                 return with_first(output, hidden)
 
             def activation(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-                return lambda x: held.secant(forward, x) if behind else forward(x)
+                return lambda x: held.secant(forward, x) if past_the_end else forward(x)
 
             exchanged = {module: activation(module.forward) for module in activations}
             stack.enter_context(replaced_forwards(exchanged))
-            stack.enter_context(hooked([end.module.register_forward_hook(swap)]))
+            stack.enter_context(hooked([last.module.register_forward_hook(swap)]))
             output = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
         assert output is not None
         return read(output)
@@ -239,15 +241,16 @@ class TokenMaps(NamedTuple):
         d_model = self.embedding.shape[1]
         n = len(self.embedding)
         total = torch.zeros(d_model, d_model, dtype=torch.float64)
-        sums = torch.zeros(2, d_model, dtype=torch.float64)
+        sum_of_W_U = torch.zeros(d_model, dtype=torch.float64)
+        sum_of_W_E = torch.zeros(d_model, dtype=torch.float64)
         for first in range(0, n, _ROWS):
             rows = slice(first, first + _ROWS)
-            read, write = (
-                table[rows].detach().cpu().double() for table in (self.embedding, self.unembedding)
-            )
-            total += write.T @ read
-            sums += torch.stack([write.sum(0), read.sum(0)])
-        return total - torch.outer(sums[0], sums[1]) / n
+            W_E = self.embedding[rows].detach().cpu().double()
+            W_U = self.unembedding[rows].detach().cpu().double()
+            total += W_U.T @ W_E
+            sum_of_W_U += W_U.sum(0)
+            sum_of_W_E += W_E.sum(0)
+        return total - torch.outer(sum_of_W_U, sum_of_W_E) / n
 
 
 def token_maps(loaded: LoadedModel) -> TokenMaps:
@@ -260,23 +263,23 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
     """
     network = loaded.network
     base = network.get_decoder() if loaded.encoder_decoder else loaded.model
-    read = getattr(base.get_input_embeddings(), "weight", None)
+    W_E = getattr(base.get_input_embeddings(), "weight", None)
     head: Any = getattr(network, "get_output_embeddings", lambda: None)()
-    write = getattr(head, "weight", None)
-    has_unembedding = write is not None
+    W_U = getattr(head, "weight", None)
+    has_unembedding = W_U is not None
     if not has_unembedding and getattr(network.config, "tie_word_embeddings", False):
-        write = read
-    if read is None or write is None:
+        W_U = W_E
+    if W_E is None or W_U is None:
         raise InputError(
             f"{loaded.name} has no unembedding, so it is not known which tokens its heads write; "
             "copying scores need a masked language model, a decoder, or a model that ties its "
             "embeddings."
         )
-    widths = {read.shape[1], write.shape[1], loaded.sites[0].weights().W_V.shape[1]}
-    if len(widths) > 1 or len(read) != len(write):
+    widths = {W_E.shape[1], W_U.shape[1], loaded.sites[0].weights().W_V.shape[1]}
+    if len(widths) > 1 or len(W_E) != len(W_U):
         raise InputError(
             f"{loaded.name} ({loaded.family}) has embeddings of another size than its states or "
             "its unembedding, with a map between them, so W_E W_V W_O W_U is not what its heads "
             "do; leave copying out."
         )
-    return TokenMaps(read, write, has_unembedding)
+    return TokenMaps(W_E, W_U, has_unembedding)

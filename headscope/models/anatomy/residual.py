@@ -29,7 +29,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
-from headscope.models.run.watched import ModuleTurn, capture
+from headscope.models.run.watched import Captured, ModuleTurn, capture
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,25 @@ class HeldNorm:
         weight = y.new_ones(y.shape[-1]) if norm.weight is None else norm.weight.detach().to(y)
         bias = getattr(norm, "bias", None)
         shift = torch.zeros_like(weight) if bias is None else bias.detach().to(y)
-        gains = (weight, 1 + weight)  # Gemma stores what its gain has beyond 1.
         for centred in (True, False):
             u = x - x.mean(-1, keepdim=True) if centred else x
-            for gain in gains:
-                raw = u * gain
-                scale = ((y - shift) * raw).sum(-1, keepdim=True)
-                scale = scale / (raw * raw).sum(-1, keepdim=True).clamp(min=1e-300)
-                if float((raw * scale + shift - y).abs().max()) <= 1e-6 * float(y.abs().max()):
+            for gain in (weight, 1 + weight):  # Gemma stores what its gain has beyond 1
+                unscaled = u * gain
+                projection = ((y - shift) * unscaled).sum(-1, keepdim=True)
+                square = (unscaled * unscaled).sum(-1, keepdim=True)
+                scale = projection / square.clamp(min=1e-300)
+                error = (unscaled * scale + shift - y).abs().max()
+                if float(error) <= 1e-6 * float(y.abs().max()):
                     return cls(gain, shift, scale, centred)
         return None
 
     def linear(self, u: Tensor) -> Tensor:
         """Apply the linear part to u (batch, pos, ..., d_model)."""
-        between = (1,) * (u.dim() - 3)
-        scale = self.scale.reshape(*self.scale.shape[:2], *between, 1)
-        return (u - u.mean(-1, keepdim=True) if self.centred else u) * scale * self.gain
+        scale = self.scale
+        while scale.dim() < u.dim():
+            scale = scale.unsqueeze(2)
+        centred = u - u.mean(-1, keepdim=True) if self.centred else u
+        return centred * scale * self.gain
 
     def back(self, readout: Tensor) -> Tensor:
         """Carry a readout (batch, pos, d_model) to before the norm: the transpose of the above."""
@@ -72,7 +75,7 @@ class HeldNorm:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What every part of the stream contributes to one number of each row of a batch."""
+    """What every write to the stream contributes to one number of each row of a batch."""
 
     embeddings: Tensor  # (batch, pos): by the position that they stand at
     heads: Tensor  # (batch, n_layers, n_heads, pos): by the token that is read, or by position
@@ -119,9 +122,10 @@ class RecordedRun:
     def contributions(self, readout: Tensor, *, by_source: bool = False) -> Contributions:
         """Take apart the number ``sum(readout * hidden)`` of each row.
 
-        ``readout`` is (batch, pos, d_model). Heads' parts are by the query's position, or, where
-        the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
+        ``readout`` is (batch, pos, d_model). What heads contribute is by the query's position, or,
+        where the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
         """
+        # Backwards through the stream, g reads the stream as it was before each step.
         g = readout * self.real[..., None].to(readout)
         biases = g.new_zeros(len(g))
         heads: dict[int, Tensor] = {}
@@ -145,11 +149,18 @@ class RecordedRun:
                     heads[step.site.row] = pairs.sum(2)
                 else:
                     heads[step.site.row] = (step.z * read).sum(-1)
-        longest = max(parts.shape[-1] for parts in heads.values())
+        longest = max(by_position.shape[-1] for by_position in heads.values())
         all_heads = g.new_zeros(len(g), self.n_layers, self.n_heads, longest)
-        for row, parts in heads.items():  # layers differ once heads are removed
-            all_heads[:, row, : parts.shape[1], : parts.shape[2]] = parts
-        return Contributions((g * self.start).sum(-1), all_heads, feed_forward, biases, cross)
+        for row, by_position in heads.items():  # layers differ once heads are removed
+            _, n_heads, n_positions = by_position.shape
+            all_heads[:, row, :n_heads, :n_positions] = by_position
+        return Contributions(
+            embeddings=(g * self.start).sum(-1),
+            heads=all_heads,
+            feed_forward=feed_forward,
+            biases=biases,
+            cross=cross,
+        )
 
     def source_states(self) -> tuple[Tensor, Tensor]:
         """Split the last states by source token: (batch, pos, source_pos, d_model), and biases.
@@ -158,15 +169,16 @@ class RecordedRun:
         b_O and the shifts of norms are apart, (batch, pos, d_model).
         """
         n = self.start.shape[1]
-        here = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
-        states = here * self.start[:, :, None]
+        identity = torch.eye(n, dtype=self.start.dtype, device=self.start.device)
+        diagonal = identity[None, :, :, None]  # 1 where the source is the position itself
+        states = diagonal * self.start[:, :, None]
         biases = torch.zeros_like(self.start)
         for step in self.stream:
             if isinstance(step, HeldNorm):
                 states = step.linear(states)
                 biases = step.linear(biases) + step.shift
             elif isinstance(step, NetworkWrite):
-                states = states + here * step.out[:, :, None]
+                states = states + diagonal * step.out[:, :, None]
             else:
                 assert step.sources is not None
                 pattern, v = step.sources
@@ -185,13 +197,14 @@ def find_stream(loaded: LoadedModel) -> Anatomy:
         If a layer cannot be taken apart, or something else than heads writes through their W_O.
     """
     anatomy = take_apart(loaded)
-    for site in (site for layer in anatomy.layers for site in layer.sites):
-        if site.projections.out.in_features != site.n_heads * site.d_head:
-            raise UnsupportedModelError(
-                f"The output map of layer {site.layer} of {loaded.name} ({loaded.family}) reads "
-                "something beside its heads, such as a convolution, so that what it writes is no "
-                "sum of what heads wrote."
-            )
+    for layer in anatomy.layers:
+        for site in layer.sites:
+            if site.projections.out.in_features != site.n_heads * site.d_head:
+                raise UnsupportedModelError(
+                    f"The output map of layer {site.layer} of {loaded.name} ({loaded.family}) "
+                    "reads something beside its heads, such as a convolution, so that what it "
+                    "writes is no sum of what heads wrote."
+                )
     return anatomy
 
 
@@ -211,7 +224,7 @@ def record(
     ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
     picks what the task head gets.
     """
-    heads: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
+    heads: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}  # z and sources, by row
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
@@ -221,40 +234,55 @@ def record(
         heads[site.row] = z, (pattern, v) if patterns else None
         return z
 
-    norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
-    ends = [turn for layer in anatomy.layers for turn in (layer.enters, layer.leaves)]
+    # Run the batch, and capture the stream wherever a norm or the end of a layer shows it.
+    watched = [anatomy.end]
+    for layer in anatomy.layers:
+        watched += [layer.enters, layer.leaves]
+        watched += [sublayer.after for sublayer in layer.sublayers if sublayer.after]
     more: dict[str, Any] = {"select": select, **(decoder or {})}
-    watching = capture((*norms, *ends, anatomy.end))
-    with watching as seen, intervene(loaded, attention=attend) as router:
+    with capture(watched) as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
 
-    def held(norm: ModuleTurn | None) -> list[HeldNorm]:
-        if norm is None:
-            return []
-        if (at_its_scale := HeldNorm.of(norm.module, *seen[norm])) is None:
-            raise UnsupportedModelError(
-                f"{loaded.name} ({loaded.family}) has a {type(norm.module).__name__} that is "
-                "neither a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
-            )
-        return [at_its_scale]
-
+    # List what was written to the stream, and the norms that it passed, in order.
     stream: list[HeadsWrite | NetworkWrite | HeldNorm] = []
     for layer in anatomy.layers:
         state = seen[layer.enters][0]
-        for site, part in zip(layer.sites, layer.attention, strict=True):
+        for site, sublayer in zip(layer.sites, layer.attention, strict=True):
+            z, sources = heads[site.row]
             weights = site.weights()
-            (z, sources) = heads[site.row]
-            W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
-            stream += [HeadsWrite(site, z, W_O, b_O, sources), *held(part.after)]
-            if part.after is None:
+            W_O = weights.W_O.detach().to(hidden)
+            b_O = weights.b_O.detach().to(hidden)
+            stream.append(HeadsWrite(site, z, W_O, b_O, sources))
+            if sublayer.after is None:
                 state = state + torch.einsum("bhqd,hdm->bqm", z, W_O) + b_O
             else:
-                state = seen[part.after][1]
-        end = layer.network.after
-        out = seen[layer.leaves][1] if end is None else seen[end][0]
-        stream += [NetworkWrite(layer.sites[0].row, out - state), *held(end)]
-    stream += held(anatomy.last)
-    start = seen[anatomy.layers[0].enters][0]
-    if decoder is not None:
-        real = decoder["decoder_attention_mask"]
-    return RecordedRun(hidden, logits, real, start, stream, loaded.n_layers, loaded.n_heads)
+                stream.append(_held(loaded, sublayer.after, seen))
+                state = seen[sublayer.after][1]
+        last_norm = layer.network.after
+        summed = seen[layer.leaves][1] if last_norm is None else seen[last_norm][0]
+        stream.append(NetworkWrite(layer.sites[0].row, summed - state))
+        if last_norm is not None:
+            stream.append(_held(loaded, last_norm, seen))
+    if anatomy.last is not None:
+        stream.append(_held(loaded, anatomy.last, seen))
+    return RecordedRun(
+        hidden=hidden,
+        logits=logits,
+        real=real if decoder is None else decoder["decoder_attention_mask"],
+        start=seen[anatomy.layers[0].enters][0],
+        stream=stream,
+        n_layers=loaded.n_layers,
+        n_heads=loaded.n_heads,
+    )
+
+
+def _held(loaded: LoadedModel, norm: ModuleTurn, seen: Captured) -> HeldNorm:
+    """Hold a norm at the scale that it had in the run."""
+    x, y = seen[norm]
+    held = HeldNorm.of(norm.module, x, y)
+    if held is None:
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) has a {type(norm.module).__name__} that is "
+            "neither a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
+        )
+    return held

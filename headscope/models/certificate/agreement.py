@@ -162,15 +162,28 @@ def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) 
 
 def scale_sums(X: Tensor, D: Tensor) -> ScaleSums:
     """Sum ``w x^2`` and ``w x d`` of every entry, both (batch, n_heads, rows, columns)."""
-    (X_rows, X_columns), (D_rows, D_columns) = (
-        [widest(part.sum(axis)).transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
-    )
-    both = torch.cat([X_rows, X_columns], 1), torch.cat([D_rows, D_columns], 1)
-    squares = (both[0].square(), both[0] * both[1], both[1].square())
-    return ScaleSums(torch.stack([t.sum(1) for t in (X_rows, D_rows, *squares)], dim=1))
+    X_rows = _sums_by_head(X, axis=-1)
+    D_rows = _sums_by_head(D, axis=-1)
+    # (n_heads, all rows and all columns)
+    X_lines = torch.cat([X_rows, _sums_by_head(X, axis=-2)], dim=1)
+    D_lines = torch.cat([D_rows, _sums_by_head(D, axis=-2)], dim=1)
+    totals = [
+        X_rows.sum(1),
+        D_rows.sum(1),
+        X_lines.square().sum(1),
+        (X_lines * D_lines).sum(1),
+        D_lines.square().sum(1),
+    ]
+    return ScaleSums(torch.stack(totals, dim=1))
+
+
+def _sums_by_head(entries: Tensor, axis: int) -> Tensor:
+    """Sum (batch, n_heads, rows, columns) over an axis: (n_heads, batch * the other axis)."""
+    return widest(entries.sum(axis)).transpose(0, 1).flatten(1)
 
 
 def _fit(sums: Tensor) -> Scale | None:
+    """Fit the factor that one row of :class:`ScaleSums` states, and its standard error."""
     x, d, xx, xd, dd = sums.tolist()
     if not (x > 0 and xx > 0 and x * x / xx >= MIN_ROWS):
         return None

@@ -31,7 +31,7 @@ from torch import Tensor
 from headscope.core.errors import MaskedRowWarning
 from headscope.core.memory import give_back
 from headscope.core.progress import say
-from headscope.models.certificate.agreement import Scale
+from headscope.models.certificate.agreement import Scale, ScaleSums
 from headscope.models.certificate.evidence import (
     PROGRAMS,
     Evidence,
@@ -41,10 +41,11 @@ from headscope.models.certificate.evidence import (
     merge,
 )
 from headscope.models.certificate.validation import LayerCheck, ProbeSize, ValidationResult
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.loaded import Fingerprint, LoadedModel, fingerprint
+from headscope.models.run.fingerprints import Fingerprint, fingerprint
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.probes import Probe, probes
 from headscope.models.run.products import full_precision
-from headscope.models.run.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
+from headscope.models.run.recording import Recording, run_eager, run_ours, run_sdpa
 from headscope.models.run.routing import own_implementation
 
 #: What is allowed, by dtype.
@@ -89,10 +90,7 @@ class _Pass(NamedTuple):
     eager: Recording
     ours: Recording
     sdpa: Tensor | None
-
-    def evidence(self, site: AttentionSite) -> Evidence:
-        calls = self.ours.calls.get((site.stack, site.layer), 0)
-        return gather(site, calls, self.eager.site(site), self.ours.site(site), self.probe)
+    evidence: list[Evidence]  # By site
 
 
 @full_precision()
@@ -125,6 +123,7 @@ def training_reason(loaded: LoadedModel) -> str | None:
 
 
 def _refused(loaded: LoadedModel, reason: str) -> ValidationResult:
+    """Return the failed certificate of a model that was not run at all."""
     layers = tuple(LayerCheck(site.stack, site.layer, 0, None, None) for site in loaded.sites)
     return ValidationResult(False, layers, None, None, TOLERANCES[loaded.dtype], (reason,))
 
@@ -134,53 +133,69 @@ def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
 
 
 def _validate(loaded: LoadedModel) -> ValidationResult:
+    """Run every probe, and hold the numbers of all layers against their tolerances."""
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes: list[_Pass] = []
-        by_probe: list[list[Evidence]] = []
-        for probe in probes(loaded):
-            sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
-            of_probe = list[Evidence]()
-            at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
-            for start in range(0, len(loaded.sites) or 1, at_once):
-                part = loaded.sites[start : start + at_once]
-                theirs = run_eager(loaded, probe, part)
-                installed = run_ours(loaded, probe, part)
-                run = _Pass(probe, theirs, installed, sdpa)
-                of_probe += [run.evidence(site) for site in part]
-                for shown in (theirs.seen, installed.seen):
-                    shown.clear()
-            passes.append(run)
-            by_probe.append(of_probe)
-        evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
+        passes = [_run_probe(loaded, probe) for probe in probes(loaded)]
+    by_site = zip(*(run.evidence for run in passes), strict=True)
+    evidence = [merge(site_evidence) for site_evidence in by_site]
     layers = tuple(map(layer_check, loaded.sites, evidence))
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
         n_layers = loaded.layers_stated()
         layers = tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
     # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
     called = all(check.calls for check in layers) and bool(layers)
-    ours = [(p.ours.hidden if called else None, p.probe.real) for p in passes]
-    pairs = list(zip(ours, passes, strict=True))
-    sizes = tuple(
-        ProbeSize(p.name, len(p.input_ids), p.input_ids.shape[1], int(p.real.sum()), p.padded)
-        for p in (run.probe for run in passes)
-    )
+    against_eager = []
+    against_sdpa = []
+    for run in passes:
+        hidden = run.ours.hidden if called else None
+        against_eager.append((hidden, run.eager.hidden, run.probe.real))
+        against_sdpa.append((hidden, run.sdpa, run.probe.real))
+    sizes = tuple(_size(run.probe) for run in passes)
+    padded_runs = [run.ours for run in passes if run.probe.padded]
     result = ValidationResult(
         passed=False,
         layers=layers,
-        max_abs_hidden_eager=largest_gap((o, p.eager.hidden, real) for (o, real), p in pairs),
-        max_abs_hidden_sdpa=largest_gap((o, p.sdpa, real) for (o, real), p in pairs),
+        max_abs_hidden_eager=largest_gap(against_eager),
+        max_abs_hidden_sdpa=largest_gap(against_sdpa),
         tolerance=dict(TOLERANCES[loaded.dtype]),
         sequences=sum(size.sequences for size in sizes),
         tokens=sum(size.tokens for size in sizes),
         padded=sum(size.padded for size in sizes),
-        mask_reached=all(
-            run.ours.masks_seen == len(loaded.sites) > 0 for run in passes if run.probe.padded
-        ),
+        mask_reached=all(run.masks_seen == len(loaded.sites) > 0 for run in padded_runs),
         probes=sizes,
     )
     return result.concluded(_reasons(loaded, passes, evidence, result))
+
+
+def _run_probe(loaded: LoadedModel, probe: Probe) -> _Pass:
+    """Run one probe in all ways, some layers at a time, and compare what they show."""
+    sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
+    evidence: list[Evidence] = []
+    at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
+    for start in range(0, len(loaded.sites) or 1, at_once):
+        sites = loaded.sites[start : start + at_once]
+        eager = run_eager(loaded, probe, sites)
+        ours = run_ours(loaded, probe, sites)
+        for site in sites:
+            calls = ours.calls.get((site.stack, site.layer), 0)
+            evidence.append(gather(site, calls, eager.site(site), ours.site(site), probe))
+        eager.seen.clear()
+        ours.seen.clear()
+    return _Pass(probe, eager, ours, sdpa, evidence)
+
+
+def _size(probe: Probe) -> ProbeSize:
+    """Count sequences, positions, real tokens and padding of a probe."""
+    sequences, length = probe.input_ids.shape
+    return ProbeSize(
+        name=probe.name,
+        sequences=sequences,
+        length=length,
+        tokens=int(probe.real.sum()),
+        padded=probe.padded,
+    )
 
 
 def _reasons(
@@ -242,40 +257,57 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
     gaps.append(("max |hidden - eager|", result.max_abs_hidden_eager, "hidden"))
     if sdpa:
         gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
-    return [
-        f"{name} is {'not comparable' if gap is None else f'{gap:.1e}'}, "
-        f"tolerance {result.tolerance[what]:.1e}"
-        for name, gap, what in gaps
-        if gap is None or not gap <= result.tolerance[what]
-    ]
+    reasons = []
+    for name, gap, kind in gaps:
+        tolerance = result.tolerance[kind]
+        if gap is None:
+            reasons.append(f"{name} is not comparable, tolerance {tolerance:.1e}")
+        elif not gap <= tolerance:
+            reasons.append(f"{name} is {gap:.1e}, tolerance {tolerance:.1e}")
+    return reasons
 
 
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
     """Say where scores or z are off by a factor: in a layer, else in a head, else in all."""
+    scales = [e.scales for e in evidence]
+    z_scales = [e.z_scales for e in evidence]
+    sentences = {
+        "the pattern of {} fits {} times the scores q k^T * scale": scales,
+        "the z of {} fits {} times pattern v": z_scales,
+    }
+    for sentence, by_site in sentences.items():
+        wrong = _wrong_in_a_layer(loaded, by_site, limit) or _wrong_in_all(by_site, limit)
+        for where, program, fit in wrong:
+            value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
+            yield f"{where}: {sentence.format(program, value)}, tolerance 1 +- {limit:.1e}"
 
-    def reason(where: str, what: str, program: str, fit: Scale) -> str:
-        value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
-        return f"{where}: {what.format(program, value)}, tolerance 1 +- {limit:.1e}"
 
-    for what, by_site in (
-        ("the pattern of {} fits {} times the scores q k^T * scale", [e.scales for e in evidence]),
-        ("the z of {} fits {} times pattern v", [e.z_scales for e in evidence]),
-    ):
-        reasons = []
-        for site, of_site in zip(loaded.sites, by_site, strict=True):
-            layer = f"{site.stack} layer {site.layer}"
-            for program, sums in zip(PROGRAMS, of_site, strict=False):
-                heads = [
-                    (f"{layer} head {head}", sums.of_head(i))
-                    for i, head in enumerate(site.head_ids)
-                ]
-                fits = [(layer, sums.pooled()), *heads]
-                wrong = [(where, fit) for where, fit in fits if fit and fit.beyond(limit)]
-                reasons += [reason(where, what, program, fit) for where, fit in wrong[:1]]
-        if not reasons:
-            by_program = zip(*filter(None, by_site), strict=True)
-            for program, by_layer in zip(PROGRAMS, by_program, strict=False):
-                fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
+def _wrong_in_a_layer(
+    loaded: LoadedModel, by_site: Sequence[tuple[ScaleSums, ...]], limit: float
+) -> list[tuple[str, str, Scale]]:
+    """List (layer or head, program, factor) of each layer and program with a wrong factor."""
+    wrong = []
+    for site, by_program in zip(loaded.sites, by_site, strict=True):
+        layer = f"{site.stack} layer {site.layer}"
+        for program, sums in zip(PROGRAMS, by_program, strict=False):
+            fits = {layer: sums.pooled()}
+            for index, head in enumerate(site.head_ids):
+                fits[f"{layer} head {head}"] = sums.of_head(index)
+            for where, fit in fits.items():
                 if fit is not None and fit.beyond(limit):
-                    reasons.append(reason("all layers together", what, program, fit))
-        yield from reasons
+                    wrong.append((where, program, fit))
+                    break  # the layer's, or that of its first head, is enough
+    return wrong
+
+
+def _wrong_in_all(
+    by_site: Sequence[tuple[ScaleSums, ...]], limit: float
+) -> list[tuple[str, str, Scale]]:
+    """List each program whose factor is wrong by what all layers show together."""
+    wrong = []
+    by_program = zip(*filter(None, by_site), strict=True)
+    for program, by_layer in zip(PROGRAMS, by_program, strict=False):
+        fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
+        if fit is not None and fit.beyond(limit):
+            wrong.append(("all layers together", program, fit))
+    return wrong

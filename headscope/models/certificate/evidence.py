@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 
@@ -25,7 +25,8 @@ from headscope.models.certificate.agreement import (
 from headscope.models.certificate.validation import LayerCheck
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import Heads
-from headscope.models.run.recording import Probe, SiteRecord
+from headscope.models.run.probes import Probe
+from headscope.models.run.recording import SiteRecord
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0
@@ -34,45 +35,80 @@ PROGRAMS = ("the model's own attention", "the installed attention", "the canonic
 
 
 @dataclass(frozen=True)
+class Gaps:
+    """Differences at one site, as in LayerCheck: each the largest of all programs and probes.
+
+    None if not comparable.
+    """
+
+    max_abs_pattern: float | None = None
+    max_abs_out: float | None = None
+    mean_abs_pattern: float | None = None
+    rounding_pattern: float | None = None
+    rounding_out: float | None = None
+    rounding_z: float | None = None
+
+    @classmethod
+    def worst(cls, gaps: Sequence[Gaps]) -> Gaps:
+        """Return the largest of each; None where any is missing."""
+        return cls(**{f.name: _worst([getattr(g, f.name) for g in gaps]) for f in fields(cls)})
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """One site: numbers as in LayerCheck, each the worst of all programs and probes."""
+    """One site: what the programs' differences say of it."""
 
     calls: int  # How often our attention ran in one pass
-    #: LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
-    #: comparable.
-    gaps: tuple[float | None, ...] = (None,) * 6
+    gaps: Gaps = Gaps()
     #: Of the scores and of z, by program; empty where there was nothing to compare.
     scales: tuple[ScaleSums, ...] = ()
     z_scales: tuple[ScaleSums, ...] = ()
 
 
 def gather(
-    site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, probe: Probe
+    site: AttentionSite, calls: int, eager: SiteRecord, ours: SiteRecord, probe: Probe
 ) -> Evidence:
     """Compare one site's records of one probe: the model's eager run, and the run through ours.
 
     Only query positions that are no padding are compared.
     """
-    if not calls or theirs.inputs is None:
+    if not calls or eager.inputs is None:
         return Evidence(calls)
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe)
-    out, pattern, z = _canonical(site, theirs, allowed)
-    # (batch, n_heads, query_pos, key_pos) -> (batch, query_pos, n_heads, key_pos), as ``real`` is
-    by_query = [p if p is None else p.transpose(1, 2) for p in (ours.pattern, pattern)]
-    against = None if theirs.pattern is None else theirs.pattern.transpose(1, 2)
-    near = _agreements(site, theirs, ours, pattern, real, allowed)
-    mixed = _z_agreements(theirs, ours, (pattern, z), real)
-    sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
-    gaps = (
-        largest_gap((p, against, real) for p in by_query),
-        largest_gap((o, theirs.out, real) for o in (ours.out, out)),
-        _worst([_largest(a.error) for a in near]),
-        _worst([_largest(a.rounding) for a in near]),
-        _worst([_out_error(site, z, o, real) for z, o in sums]),
-        _worst([_largest(a.rounding) for a in mixed] or [None]),
+    out, pattern, z = _canonical(site, eager, allowed)
+    our_pattern = _queries_first(ours.pattern)
+    canonical_pattern = _queries_first(pattern)
+    eager_pattern = _queries_first(eager.pattern)
+    of_patterns = _agreements(site, eager, ours, pattern, real, allowed)
+    of_z = _z_agreements(eager, ours, (pattern, z), real)
+    gaps = Gaps(
+        max_abs_pattern=largest_gap(
+            [(our_pattern, eager_pattern, real), (canonical_pattern, eager_pattern, real)]
+        ),
+        max_abs_out=largest_gap([(ours.out, eager.out, real), (out, eager.out, real)]),
+        mean_abs_pattern=_worst([_largest(a.error) for a in of_patterns]),
+        rounding_pattern=_worst([_largest(a.rounding) for a in of_patterns]),
+        rounding_out=_worst(
+            [
+                _out_error(site, eager.z, eager.out, real),
+                _out_error(site, ours.z, ours.out, real),
+                _out_error(site, eager.z, out, real),
+            ]
+        ),
+        rounding_z=_worst([_largest(a.rounding) for a in of_z] or [None]),
     )
-    return Evidence(calls, gaps, tuple(a.scale for a in near), tuple(a.scale for a in mixed))
+    return Evidence(
+        calls=calls,
+        gaps=gaps,
+        scales=tuple(a.scale for a in of_patterns),
+        z_scales=tuple(a.scale for a in of_z),
+    )
+
+
+def _queries_first(pattern: Tensor | None) -> Tensor | None:
+    """Swap heads and queries: (batch, query_pos, n_heads, key_pos), as ``real`` has queries."""
+    return None if pattern is None else pattern.transpose(1, 2)
 
 
 def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
@@ -94,38 +130,41 @@ def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
 def merge(evidence: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
     calls = max((e.calls for e in evidence), key=lambda calls: abs(calls - 1))
-    gaps = zip(*(e.gaps for e in evidence), strict=True)
-    scales, z_scales = (
-        tuple(reduce(add, sums) for sums in zip(*filter(None, of_probes), strict=True))
-        for of_probes in ([e.scales for e in evidence], [e.z_scales for e in evidence])
+    return Evidence(
+        calls=calls,
+        gaps=Gaps.worst([e.gaps for e in evidence]),
+        scales=_added([e.scales for e in evidence]),
+        z_scales=_added([e.z_scales for e in evidence]),
     )
-    return Evidence(calls, tuple(map(_worst, gaps)), scales, z_scales)
+
+
+def _added(by_probe: Sequence[tuple[ScaleSums, ...]]) -> tuple[ScaleSums, ...]:
+    """Add up each program's sums over the probes that have any."""
+    by_program = zip(*filter(None, by_probe), strict=True)
+    return tuple(reduce(add, sums) for sums in by_program)
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     """Turn evidence into the values of a certificate; of scales, the program's farthest from 1."""
-    pattern, out, mean, of_pattern, of_out, of_z = evidence.gaps
-    farthest: list[Scale | tuple[None, None]] = []
-    for scales in (evidence.scales, evidence.z_scales):
-        fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
-        fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
-        farthest.append(max(fits, key=lambda fit: abs(fit.value - 1), default=(None, None)))
-    (scale, error), (z_scale, z_error) = farthest
+    scale, scale_error = _farthest_from_1(evidence.scales)
+    z_scale, z_scale_error = _farthest_from_1(evidence.z_scales)
     return LayerCheck(
-        site.stack,
-        site.layer,
-        evidence.calls,
-        max_abs_pattern=pattern,
-        max_abs_out=out,
-        mean_abs_pattern=mean,
-        rounding_pattern=of_pattern,
-        rounding_out=of_out,
+        stack=site.stack,
+        layer=site.layer,
+        calls=evidence.calls,
+        **vars(evidence.gaps),
         scale=scale,
-        scale_error=error,
-        rounding_z=of_z,
+        scale_error=scale_error,
         z_scale=z_scale,
-        z_scale_error=z_error,
+        z_scale_error=z_scale_error,
     )
+
+
+def _farthest_from_1(scales: Sequence[ScaleSums]) -> Scale | tuple[None, None]:
+    """Return the fitted factor that is farthest from 1 and its error; None for both without any."""
+    fits = [fit for sums in scales if (fit := sums.pooled()) is not None]
+    finite = [fit for fit in fits if math.isfinite(fit.value) and math.isfinite(fit.error)]
+    return max(finite, key=lambda fit: abs(fit.value - 1), default=(None, None))
 
 
 def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
@@ -141,10 +180,10 @@ def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]])
         elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
             gaps.append(0.0)
         else:
-            ours = widest(a.detach()[real])
-            theirs = widest(b.detach()[real])
-            size = max(1.0, float(theirs.abs().max()) / _LARGE)
-            gaps.append(_finite(float((ours - theirs).abs().max()) / size))
+            real_a = widest(a.detach()[real])
+            real_b = widest(b.detach()[real])
+            size = max(1.0, float(real_b.abs().max()) / _LARGE)
+            gaps.append(_finite(float((real_a - real_b).abs().max()) / size))
     return _worst(gaps)
 
 
@@ -156,7 +195,7 @@ def _worst(gaps: Sequence[float | None]) -> float | None:
 
 def _agreements(
     site: AttentionSite,
-    theirs: SiteRecord,
+    eager: SiteRecord,
     ours: SiteRecord,
     canonical: Tensor | None,
     real: Tensor,
@@ -165,30 +204,32 @@ def _agreements(
     """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     results = []
-    for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
-        if pattern is None or at.q is None or at.k is None:
+    for pattern, record in ((eager.pattern, eager), (ours.pattern, ours), (canonical, eager)):
+        q = record.q
+        k = record.k
+        if pattern is None or q is None or k is None:
             return []
-        if pattern.shape != (*at.q.shape[:3], at.k.shape[2]):
+        if pattern.shape != (*q.shape[:3], k.shape[2]):
             return []
         try:
-            bias = _bias(site, at.q, at.k, theirs)
-            results.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
+            bias = _bias(site, q, k, eager)
+            results.append(agreement(pattern, q, k, scale, real, allowed=allowed, bias=bias))
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
     return results
 
 
 def _z_agreements(
-    theirs: SiteRecord,
+    eager: SiteRecord,
     ours: SiteRecord,
     canonical: tuple[Tensor | None, Tensor | None],
     real: Tensor,
 ) -> list[ZAgreement]:
     """Compare each program's z with pattern and v of its run; empty if one is missing."""
     recorded = (
-        (_by_head(theirs.z, theirs.v), theirs.pattern, theirs.v),
+        (_by_head(eager.z, eager.v), eager.pattern, eager.v),
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
-        (canonical[1], canonical[0], theirs.v),
+        (canonical[1], canonical[0], eager.v),
     )
     results = []
     for z, pattern, v in recorded:
@@ -208,30 +249,30 @@ def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
     return flat.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
 
 
-def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:
+def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tensor | None:
     """Return what the layout adds to the scores of these q and k."""
-    assert theirs.inputs is not None
+    assert eager.inputs is not None
     with torch.no_grad():
-        return site.layout.bias(site, Heads(q, k, k), theirs.inputs)
+        return site.bias(Heads(q, k, k), eager.inputs)
 
 
 def _canonical(
-    site: AttentionSite, theirs: SiteRecord, allowed: Tensor
+    site: AttentionSite, eager: SiteRecord, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
     """Run the textbook form of attention on this layer's input with the layout's weights.
 
     Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
     """
-    assert theirs.inputs is not None
+    assert eager.inputs is not None
     try:
         with torch.no_grad():
             weights = site.weights()
-            heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
-            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
+            heads = site.as_scored(site.canonical(eager.inputs, weights), eager.inputs)
+            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, eager))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v
             out = project_out(z, weights)
-            beside = beside_heads(site, theirs.z)
+            beside = beside_heads(site, eager.z)
             return out if beside is None else out + beside, pattern, z
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
         return None, None, None
@@ -248,6 +289,7 @@ def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
 def _out_error(
     site: AttentionSite, z: Tensor | None, out: Tensor | None, real: Tensor
 ) -> float | None:
+    """Compare ``out`` with z W_O + b_O, in units of rounding; None if either was not seen."""
     linear = site.projections.out
     if z is None or out is None:
         return None
@@ -256,6 +298,7 @@ def _out_error(
 
 
 def _largest(by_head: Tensor) -> float | None:
+    """Return the largest of the heads' numbers, 0 without a head; None if it is not finite."""
     return _finite(float(by_head.max())) if by_head.numel() else 0.0
 
 

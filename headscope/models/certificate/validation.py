@@ -109,6 +109,11 @@ class ValidationResult(Shown):
         return dataclasses.replace(self, passed=not reasons, reasons=tuple(reasons))
 
     @property
+    def complaint(self) -> str | None:
+        """Why the command fails; None where it does not."""
+        return None if self.passed else f"validation failed: {'; '.join(self.reasons)}"
+
+    @property
     def max_abs_pattern(self) -> float | None:
         """Largest pattern difference over all layers."""
         return _max(check.max_abs_pattern for check in self.layers)

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.layouts.layout import AttentionSite, Layout, arguments_of, extend
+from headscope.models.layouts.forwards import arguments_of, extend, follow
+from headscope.models.layouts.fused import FusedMap
+from headscope.models.layouts.layout import AttentionSite, Layout, Step
 from headscope.models.layouts.maps import (
     AttentionInput,
     HeadRows,
@@ -35,31 +36,114 @@ from headscope.models.layouts.maps import (
     LinearMap,
     Projections,
     columns_of_linear,
+    is_linear,
     rows_of_linear,
 )
 
 _TERMS = ("c2p", "p2c")
 
 
+class PositionTerms(Step):
+    """Add the scores of content to position and of position to content, as the model has them."""
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return both terms, scaled, (batch, n_heads, query_pos, key_pos)."""
+        module: Any = site.module
+        table = inputs.given.get("rel_embeddings")
+        if not module.relative_attention or table is None:
+            return None
+        # Only the rows of the table that these distances need go through the maps.
+        rows = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
+        first = int(rows.min())
+        last = int(rows.max())
+        pos_k, pos_q = _positions(site, table[first : last + 1])
+        rows = rows - first
+        terms = []
+        if "c2p" in module.pos_att_type:
+            terms.append(_products(heads.q, pos_k, rows))
+        if "p2c" in module.pos_att_type:
+            terms.append(_products(heads.k, pos_q, rows.t()).transpose(-1, -2))
+        if not terms:
+            return None
+        assert site.scale is not None
+        return sum(terms[1:], terms[0]) * site.scale
+
+
+def table_rows(module: Any, n_q: int, n_k: int) -> Tensor:
+    """Return the row of the table for each query and key, (query_pos, key_pos)."""
+    farthest = module.max_relative_positions
+    buckets = getattr(module, "position_buckets", -1)
+    distances = torch.arange(1 - n_k, n_q)  # Each once; below, those of all pairs
+    half = farthest  # Rows of the table for either sign
+    if buckets > 0:
+        distances = bucketed(distances, buckets, farthest)
+        half = buckets
+    row_of_distance: Tensor = (distances + half).clamp(0, 2 * half - 1)
+    return row_of_distance[torch.arange(n_q)[:, None] - torch.arange(n_k) + n_k - 1]
+
+
+def bucketed(distance: Tensor, buckets: int, farthest: int) -> Tensor:
+    """Put distances, negative where the key comes later, into ``buckets`` of either sign.
+
+    Distances up to half as many stay what they are; beyond, the buckets widen so that the last one
+    ends at ``farthest - 1``, the distance that the table was made for.
+    """
+    half = buckets // 2
+    # In float32, as the checkpoints were trained: which bucket a border falls in depends on it.
+    ratio = (distance.abs().clamp(min=half) / half).log()
+    widest = torch.tensor((farthest - 1) / half).log()
+    beyond = half + (ratio / widest * (half - 1)).ceil().long()
+    return torch.where(distance.abs() <= half, distance, beyond * distance.sign())
+
+
+def _positions(site: AttentionSite, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Make pos_k and pos_q, (1, n_heads, rows, d_head), of rows of the table (rows, d_model)."""
+    key_map: Any
+    query_map: Any
+    key_map, query_map = _position_maps(site.module)
+    if getattr(site.module, "share_att_key", False):
+        key_map = site.projections.k
+        query_map = site.projections.q
+    pos_k = None if key_map is None else site.by_head(key_map(table[None]))
+    pos_q = None if query_map is None else site.by_head(query_map(table[None]))
+    return pos_k, pos_q
+
+
+def _position_maps(module: Any) -> tuple[nn.Linear | None, nn.Linear | None]:
+    """Return a module's own maps of relative positions to keys and to queries; None for none."""
+    key_map = getattr(module, "pos_key_proj", getattr(module, "pos_proj", None))
+    query_map = getattr(module, "pos_query_proj", getattr(module, "pos_q_proj", None))
+    return key_map, query_map
+
+
+def _position_rows(module: nn.Module, d_head: int) -> list[HeadRows]:
+    """List what heads own of the maps of relative positions."""
+    rows: list[HeadRows] = []
+    for linear in _position_maps(module):
+        if linear is not None:
+            rows += rows_of_linear(linear, d_head)
+    return rows
+
+
+def _products(content: Tensor, position: Tensor | None, rows: Tensor) -> Tensor:
+    """Multiply content by the position of each pair's row: (batch, n_heads, *rows.shape).
+
+    ``content`` is (batch, n_heads, pos, d_head), ``position`` (1, n_heads, table rows, d_head).
+    """
+    assert position is not None
+    products = content @ position.to(content.dtype).transpose(-1, -2)
+    return products.gather(-1, rows.expand(*products.shape[:2], *rows.shape))
+
+
 @dataclass(frozen=True)
 class DisentangledLayout(Layout):
     """DeBERTa-v2 and v3: separate maps, and scores with terms by relative position."""
 
-    needs: str = "pos_att_type"  # Its list of position terms
-    #: Attributes of the attention module: the maps of relative positions, where they are not k's
-    #: and q's own.
-    pos_k: str = "pos_key_proj"
-    pos_q: str = "pos_query_proj"
-
-    bypasses = True
-
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """Add the maps of relative positions."""
-        linears = [linear for linear in self._own_maps(module) if linear is not None]
-        position = [rows for linear in linears for rows in rows_of_linear(linear, d_head)]
-        return [*super().stored(module, projections, d_head), *position]
+        return [*super().stored(module, projections, d_head), *_position_rows(module, d_head)]
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module without heads run; its own forward would divide by zero."""
         extend(module, _PerhapsNoHeads)
 
@@ -70,7 +154,7 @@ class DisentangledLayout(Layout):
 
     def terms_counted(self, module: Any) -> int:
         """Return how many position terms the scale counts, whether they are computed or not."""
-        return sum(term in module.pos_att_type for term in _TERMS)
+        return len([term for term in _TERMS if term in module.pos_att_type])
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -85,62 +169,17 @@ class DisentangledLayout(Layout):
             return inputs
         return replace(inputs, mask=inputs.mask.bool().any(dim=-2, keepdim=True))
 
-    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return both position terms, scaled, (batch, n_heads, query_pos, key_pos)."""
-        module: Any = site.module
-        table = inputs.given.get("rel_embeddings")
-        if not module.relative_attention or table is None:
-            return None
-        rows = self.rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
-        first = int(rows.min())
-        last = int(rows.max())
-        pos_k, pos_q = self._positions(site, table[first : last + 1])
-        rows = rows - first
-        terms = []
-        if "c2p" in module.pos_att_type:
-            terms.append(_picked(heads.q, pos_k, rows))
-        if "p2c" in module.pos_att_type:
-            terms.append(_picked(heads.k, pos_q, rows.t()).transpose(-1, -2))
-        return sum(terms[1:], terms[0]) * self.scale(module, site.d_head) if terms else None
-
-    def rows(self, module: Any, n_q: int, n_k: int) -> Tensor:
-        """Return the row of the table for each query and key, (query_pos, key_pos)."""
-        far = module.max_relative_positions
-        buckets = getattr(module, "position_buckets", -1)
-        span = buckets if buckets > 0 else far
-        distance = torch.arange(1 - n_k, n_q)
-        if buckets > 0:
-            distance = bucketed(distance, buckets, far)
-        by_distance = (distance + span).clamp(0, 2 * span - 1)
-        return by_distance[torch.arange(n_q)[:, None] - torch.arange(n_k) + n_k - 1]
-
-    def _own_maps(self, module: nn.Module) -> tuple[nn.Linear | None, nn.Linear | None]:
-        """Return the maps of relative positions; None for one that the module does not have."""
-        return getattr(module, self.pos_k, None), getattr(module, self.pos_q, None)
-
-    def _positions(self, site: AttentionSite, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return pos_k and pos_q, (1, n_heads, rows, d_head)."""
-        maps: Sequence[Any] = self._own_maps(site.module)
-        if getattr(site.module, "share_att_key", False):
-            maps = site.projections.k, site.projections.q
-        k, q = (None if m is None else site.by_head(m(table[None])) for m in maps)
-        return k, q
-
 
 @dataclass(frozen=True)
 class InterleavedLayout(DisentangledLayout):
     """The first DeBERTa: one map for q, k and v, head by head, and biases for q and v beside it."""
 
-    pos_k: str = "pos_proj"
-    pos_q: str = "pos_q_proj"
-
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Match modules with the fused map; refuse heads that are mixed with each other."""
+        attention: Any = module
         fused = getattr(module, "in_proj", None)
-        output = getattr(parent, "output", None)
-        out = getattr(output, "dense", None)
-        known = isinstance(fused, nn.Linear) and isinstance(out, nn.Linear)
-        if not (known and hasattr(module, self.needs)):
+        out = follow(parent, "output.dense")
+        if not (is_linear(fused) and is_linear(out) and hasattr(module, self.needs)):
             return None
         if getattr(module, "talking_head", False):
             raise UnsupportedModelError(
@@ -148,17 +187,21 @@ class InterleavedLayout(DisentangledLayout):
                 "after the softmax, so that no pattern belongs to one head. headscope does not "
                 "cover that."
             )
-        names = ("q_bias", None, "v_bias")
-        q, k, v = (HeadwiseMap(fused, i, 3, module, name) for i, name in enumerate(names))
-        return Projections(q, k, v, LinearMap(out))
+        block = 3 * attention.attention_head_size
+        return Projections(
+            q=MapAndBias(fused, 0, block, owner=module, bias_name="q_bias"),
+            k=MapAndBias(fused, 1, block),
+            v=MapAndBias(fused, 2, block, owner=module, bias_name="v_bias"),
+            out=LinearMap(out),
+        )
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List the fused map, in which a head has three times d_head rows, and the biases."""
-        linears = [linear for linear in self._own_maps(module) if linear is not None]
         return [
             HeadRows(projections.q.module, "weight", 3 * d_head),
-            *(HeadRows(module, name, d_head) for name in ("q_bias", "v_bias")),
-            *(rows for linear in linears for rows in rows_of_linear(linear, d_head)),
+            HeadRows(module, "q_bias", d_head),
+            HeadRows(module, "v_bias", d_head),
+            *_position_rows(module, d_head),
             columns_of_linear(projections.out.module, d_head),
         ]
 
@@ -168,60 +211,24 @@ class InterleavedLayout(DisentangledLayout):
 
 
 @dataclass(frozen=True)
-class HeadwiseMap(LinearMap):
-    """One of several maps of which each head's rows lie side by side: q0 k0 v0 q1 k1 v1 ..."""
+class MapAndBias(FusedMap):
+    """One of the maps fused by head, with a bias that the attention module keeps beside it."""
 
     owner: Any = None  # The attention module
-    bias_name: str | None = None  # Its attribute that is this map's bias
-
-    @property
-    def weight(self) -> Tensor:
-        """The map as ``nn.Linear`` has it, (n_out, n_in): a copy."""
-        stored: Tensor = self.module.weight
-        d_head: int = self.owner.attention_head_size
-        n_heads = len(stored) // (self.parts * d_head)
-        by_head = stored.reshape(n_heads, self.parts, d_head, stored.shape[1])
-        return by_head[:, self.part].flatten(0, 1)
+    bias_name: str = ""  # Its attribute that is this map's bias; none where it is empty
 
     @property
     def bias(self) -> Tensor | None:
-        """Its bias, (n_out,), which is stored beside the map."""
-        stored: Tensor | None = getattr(self.owner, self.bias_name) if self.bias_name else None
+        """Its bias, (n_out,); None where it has none."""
+        if not self.bias_name:
+            return None
+        stored: Tensor = getattr(self.owner, self.bias_name)
         return stored
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x W + b`` for x (..., n_in)."""
-        return F.linear(x, self.weight, self.bias)
-
     def leaving(self, returned: Tensor) -> Tensor:
-        """Pick this map's part of every head, and add the bias."""
-        sizes = (*returned.shape[:-1], -1, self.parts, self.owner.attention_head_size)
-        outputs: Tensor = returned.reshape(sizes)[..., self.part, :].flatten(-2)
+        """Pick this map's outputs, and add the bias."""
+        outputs = super().leaving(returned)
         return outputs if self.bias is None else outputs + self.bias
-
-
-def bucketed(distance: Tensor, buckets: int, far: int) -> Tensor:
-    """Put distances, negative where the key comes later, into ``buckets`` of either sign.
-
-    Distances up to half as many stay what they are; beyond, the buckets widen so that the last one
-    ends at ``far - 1``, the distance that the table was made for.
-    """
-    half = buckets // 2
-    # In float32, as the checkpoints were trained: which bucket a border falls in depends on it.
-    ratio = (distance.abs().clamp(min=half) / half).log()
-    widest = torch.tensor((far - 1) / half).log()
-    beyond = half + (ratio / widest * (half - 1)).ceil().long()
-    return torch.where(distance.abs() <= half, distance, beyond * distance.sign())
-
-
-def _picked(content: Tensor, position: Tensor | None, rows: Tensor) -> Tensor:
-    """Multiply content by the positions of each row: (batch, n_heads, *rows.shape).
-
-    ``content`` is (batch, n_heads, pos, d_head), ``position`` (1, n_heads, table rows, d_head).
-    """
-    assert position is not None
-    products = content @ position.to(content.dtype).transpose(-1, -2)
-    return products.gather(-1, rows.expand(*products.shape[:2], *rows.shape))
 
 
 class _PerhapsNoHeads:

@@ -1,85 +1,10 @@
-"""Families of models: those that are tested, and those that cannot be covered, with the reason."""
+"""Families that cannot be covered, with the reason, and what a model says of its positions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from headscope.core.errors import UnsupportedModelError
-
-
-@dataclass(frozen=True)
-class Covered:
-    """A family that is tested."""
-
-    #: The attention layout that covers it: a name in ``headscope.models.layouts``.
-    layout: str = "bert"
-    #: What its models can have: ``encoder``, ``decoder``, ``cross``.
-    stacks: tuple[str, ...] = ("encoder",)
-
-
-_BERT = Covered()
-_ROTARY = Covered("rotary")
-_BART = Covered("bart", ("encoder", "decoder", "cross"))
-_T5 = Covered("t5", ("encoder", "decoder", "cross"))
-
-#: By ``model_type`` of transformers. A family that is not here is measured all the same if it
-#: passes the certificate. tests/families.py has a tiny model of each.
-COVERED = {
-    **dict.fromkeys(
-        (
-            "bert",
-            "roberta",
-            "xlm-roberta",
-            "xlm-roberta-xl",
-            "roberta-prelayernorm",
-            "camembert",
-            "electra",
-            "ernie",
-            "data2vec-text",
-            "layoutlm",
-            "markuplm",
-            "roc_bert",
-            "bert-generation",
-            "xmod",
-            "splinter",
-        ),
-        _BERT,
-    ),
-    "distilbert": Covered("distilbert"),
-    "albert": Covered("albert"),
-    "mobilebert": Covered("mobilebert"),
-    "modernbert": Covered("modernbert"),
-    "esm": Covered("esm"),
-    **dict.fromkeys(("nomic_bert", "gte", "jina_embeddings_v3", "eurobert"), _ROTARY),
-    "mpnet": Covered("mpnet"),
-    "deberta": Covered("deberta"),
-    "deberta-v2": Covered("deberta-v2"),
-    "convbert": Covered("convbert"),
-    "squeezebert": Covered("squeezebert"),
-    "rembert": Covered("rembert"),
-    "megatron-bert": Covered("rembert"),
-    "xlm": Covered("xlm", ("encoder", "decoder")),
-    "flaubert": Covered("xlm"),
-    "roformer": Covered("roformer"),
-    "gpt2": Covered("gpt2", ("decoder",)),
-    **dict.fromkeys(
-        (
-            "bart",
-            "mbart",
-            "marian",
-            "pegasus",
-            "m2m_100",
-            "blenderbot",
-            "blenderbot-small",
-            "plbart",
-        ),
-        _BART,
-    ),
-    "t5": _T5,
-    "mt5": _T5,
-    "umt5": Covered("umt5", ("encoder", "decoder", "cross")),
-}
 
 _NO_ATTENTION = "it mixes tokens without attention, so it has no heads"
 _SPARSE = "its attention is sparse and never forms a softmax over all pairs of tokens"
@@ -142,10 +67,10 @@ def refuse(family: str, name: str) -> None:
 
 def other_input(model: Any) -> str | None:
     """Say what a model reads that is no text, if anything is known of it."""
-    parts = [name.removesuffix("_config") for name in getattr(model.config, "sub_configs", {})]
-    if len(parts) > 1:
+    models = [name.removesuffix("_config") for name in getattr(model.config, "sub_configs", {})]
+    if len(models) > 1:
         return (
-            f"it is put together of several models ({', '.join(sorted(parts))}), and headscope "
+            f"it is put together of several models ({', '.join(sorted(models))}), and headscope "
             "covers one; save the one that reads text by itself with save_pretrained and give that"
         )
     reads = str(getattr(model, "main_input_name", "input_ids"))

@@ -1,4 +1,4 @@
-"""What an attention layout is: where its four maps are, and what happens to q and k besides.
+"""What an attention layout is: where its four maps are, and the steps from their outputs to scores.
 
 A family is covered by a layout, not by its name: families that share one (bert, roberta, electra,
 xlm-roberta, camembert, ...) need nothing of their own. Recognising a layout proves nothing: the
@@ -7,8 +7,6 @@ certificate does.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,43 +14,70 @@ from typing import Any
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights, project
+from headscope.models.layouts.forwards import arguments_of, asks_interface, follow, parameters_of
+from headscope.models.layouts.fused import Fused
+from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
 from headscope.models.layouts.maps import (
     Attend,
     AttentionInput,
     HeadRows,
     Heads,
+    InputMaps,
     LinearMap,
     Projections,
     bias_of,
     columns_of_linear,
+    is_linear,
     rows_of_linear,
     split,
 )
 
-#: A forward function that uses this name asks transformers for its attention.
-_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+#: Attributes of attention modules: the width of one head, and how many heads there are.
+_HEAD_WIDTHS = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
+_HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+
+
+class Step:
+    """One thing that a family does between its maps and its softmax; ``steps.py`` has them.
+
+    A step overrides one of the two methods.
+    """
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Return q, k and v after this step, each (batch, n_heads, pos, d_head)."""
+        return heads
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos).
+
+        ``heads`` are those after all steps.
+        """
+        return None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Four linear maps under fixed names, and plain scores ``q k^T * scale``.
+    """A row of names, and a list of steps: where the maps are, and how they make scores.
 
-    Subclasses add what their families add. A subclass overrides only what differs; every method
-    here is what the layout of BERT and its kin needs.
+    The defaults are those of BERT and its kin. A family that does more in its forward than names
+    and steps can say is a subclass, which overrides only what differs.
     """
 
     name: str  # The family that it is named after
-    q: str = "query"  # Attributes of the attention module.
+    q: str = "query"  # Attributes of the attention module
     k: str = "key"
     v: str = "value"
     #: Dotted path from the attention module, or from its parent when it starts with ``..``.
     out: str = "..output.dense"
+    fused: Fused | None = None  # The one map that the module has in the place of q, k and v
     #: An attribute of its modules, or an argument of their forward, that other families lack.
     needs: str = ""
-
+    #: Between the maps and the softmax, in this order.
+    steps: tuple[Step, ...] = ()
     #: Whether its modules never ask transformers for their attention: their own forward is
     #: exchanged for :meth:`run` while a model is routed.
-    bypasses = False
+    bypasses: bool = False
+    decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------
 
@@ -62,11 +87,28 @@ class Layout:
         known = not self.needs or hasattr(module, self.needs) or self.needs in parameters_of(kind)
         if not known or asks_interface(kind) == self.bypasses:
             return None
-        start = parent if self.out.startswith("..") else module
-        modules = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
-        modules.append(follow(start, self.out.removeprefix("..")))
-        maps = [LinearMap(item) for item in modules if isinstance(item, nn.Linear)]
-        return Projections(*maps) if len(maps) == len(modules) else None
+        out = follow(parent if self.out.startswith("..") else module, self.out.removeprefix(".."))
+        if not is_linear(out):
+            return None
+        maps = self._input_maps(module)
+        if maps is None:
+            return None
+        q, k, v = maps
+        projections = Projections(q, k, v, LinearMap(out))
+        if self.fused and projections.q.out_features != projections.out.in_features:
+            return None  # a fused map of some other things
+        return projections
+
+    def _input_maps(self, module: nn.Module) -> InputMaps | None:
+        """Return the maps of q, k and v; None if the module lacks one."""
+        if self.fused is not None:
+            return self.fused.maps(module, width_of_head(module) or 1)
+        q = getattr(module, self.q, None)
+        k = getattr(module, self.k, None)
+        v = getattr(module, self.v, None)
+        if not (is_linear(q) and is_linear(k) and is_linear(v)):
+            return None
+        return LinearMap(q), LinearMap(k), LinearMap(v)
 
     def under(self, config: Any) -> Layout:
         """Return the layout as a model's configuration makes it; itself by default."""
@@ -74,10 +116,9 @@ class Layout:
 
     def d_head(self, module: nn.Module, projections: Projections) -> int:
         """Return the width of one head."""
-        for name in ("attention_head_size", "head_dim", "key_value_proj_dim"):
-            if isinstance(width := getattr(module, name, None), int):
-                return width
-        for name in ("num_attention_heads", "num_heads", "n_heads"):
+        if (width := width_of_head(module)) is not None:
+            return width
+        for name in _HEAD_COUNTS:
             if isinstance(n_heads := getattr(module, name, None), int):
                 return projections.q.out_features // max(1, n_heads)
         return projections.q.out_features
@@ -85,18 +126,32 @@ class Layout:
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""
         p = projections
-        inputs = [rows for m in (p.q, p.k, p.v) for rows in rows_of_linear(m.module, d_head)]
-        return [*inputs, columns_of_linear(p.out.module, d_head)]
+        columns = columns_of_linear(p.out.module, d_head)
+        if self.fused is not None:
+            return [*self.fused.rows(module, d_head), columns]
+        group = group_size(module)
+        return [
+            *rows_of_linear(p.q.module, d_head),
+            *rows_of_groups(p.k.module, d_head, group),
+            *rows_of_groups(p.v.module, d_head, group),
+            columns,
+        ]
 
     def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
         """Return which stored keys and values each head reads; None where each has its own."""
-        return None
+        size = group_size(module)
+        groups = groups_of(head_ids, size)
+        return None if size == 1 else [groups.index(head // size) for head in head_ids]
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Make a module's own forward run with the heads ``kept`` of ``total``, where it would not.
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Make a module's own forward run with the ``remaining`` of ``total`` heads.
 
-        Nothing to do where transformers asks for as many heads as the maps have rows for.
+        Most run as they are: they ask for as many heads as the maps have rows for. Here, heads that
+        share keys are given keys of their own, as transformers expects groups of one size.
         """
+        kv_heads = self.shared_by(module, list(remaining))
+        if kv_heads is not None:
+            ungroup(module, [getattr(module, self.k), getattr(module, self.v)], kv_heads)
 
     # --- how scores are made ------------------------------------------------------------------
 
@@ -107,11 +162,12 @@ class Layout:
 
     def causal(self, module: nn.Module) -> bool:
         """Whether a query sees no later key."""
-        return getattr(module, "is_causal", False) is True
+        return getattr(module, self.decoder_flag, False) is True
 
     def window(self, module: nn.Module) -> int | None:
-        """Return how many positions away a key may be; None for any."""
-        return None
+        """Return the largest visible distance, None for any; modules state the first invisible."""
+        first_invisible: int | None = getattr(module, "sliding_window", None)
+        return None if first_invisible is None else first_invisible - 1
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -122,14 +178,6 @@ class Layout:
         source = arguments.get("key_value_states")
         mask = arguments.get("attention_mask", arguments.get("mask"))
         return AttentionInput(x, x if source is None else source, mask, arguments)
-
-    def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Rotate projected q and k by their positions (rotary models); unchanged by default."""
-        return heads
-
-    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos)."""
-        return None
 
     # --- running a module whose forward is exchanged --------------------------------------------
 
@@ -143,6 +191,12 @@ class Layout:
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Turn z (batch, pos, n_heads * d_head) into what the module returns."""
         return (z, None) if self.out.startswith("..") else (site.projections.out(z), None)
+
+
+def width_of_head(module: nn.Module) -> int | None:
+    """Return the width of one head where an attention module states it."""
+    widths = (getattr(module, name, None) for name in _HEAD_WIDTHS)
+    return next((width for width in widths if isinstance(width, int)), None)
 
 
 @dataclass(frozen=True)
@@ -198,14 +252,17 @@ class AttentionSite(AttentionModule):
     def weights(self) -> AttentionWeights:
         """Return the canonical weights (views where possible), biases as zeros where absent."""
         p = self.projections
-        maps = (p.q, p.k, p.v)
-        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
-        stored = (split(each.weight, 0, self.d_head).transpose(1, 2) for each in maps)
-        W_Q, W_K, W_V = map(self._shared, stored)
-        b_Q, b_K, b_V = (self._shared(split(bias_of(each), 0, self.d_head)) for each in maps)
-        # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
-        W_O = self.output_weight.t().reshape(self.n_heads, self.d_head, p.out.out_features)
-        return AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, bias_of(p.out))
+        return AttentionWeights(
+            W_Q=self._weight(p.q),
+            W_K=self._weight(p.k),
+            W_V=self._weight(p.v),
+            b_Q=self._bias(p.q),
+            b_K=self._bias(p.k),
+            b_V=self._bias(p.v),
+            # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
+            W_O=self.output_weight.t().reshape(self.n_heads, self.d_head, p.out.out_features),
+            b_O=bias_of(p.out),
+        )
 
     @property
     def output_weight(self) -> Tensor:
@@ -213,7 +270,7 @@ class AttentionSite(AttentionModule):
         return self.projections.out.weight[:, : self.n_heads * self.d_head]
 
     def project(self, inputs: AttentionInput) -> Heads:
-        """Return q, k and v as W_Q, W_K and W_V make them, without positions.
+        """Return q, k and v as W_Q, W_K and W_V make them, before any step.
 
         Each is (batch, n_heads, pos, d_head); where heads share keys and values, k and v have as
         many as the model stores.
@@ -225,12 +282,6 @@ class AttentionSite(AttentionModule):
             self.by_head(p.v(inputs.x_v)),
         )
 
-    def mix(self, attend: Attend, inputs: AttentionInput) -> Tensor:
-        """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
-        heads = self.layout.place(self, self.project(inputs), inputs)
-        bias = self.layout.bias(self, heads, inputs)
-        return attend(*heads, inputs.mask, self.scale, bias).transpose(1, 2).flatten(2)
-
     def canonical(self, inputs: AttentionInput, weights: AttentionWeights) -> Heads:
         """Return what :meth:`project` does, from the canonical weights."""
         w = weights
@@ -240,99 +291,43 @@ class AttentionSite(AttentionModule):
             project(inputs.x_v, w.W_V, w.b_V),
         )
 
+    def as_scored(self, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Take projected q, k and v through the steps of the layout: normed, rotated, shared."""
+        for step in self.layout.steps:
+            heads = step.change(self, heads, inputs)
+        return heads
+
+    def bias(self, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return what the steps add to the scaled scores of :meth:`as_scored` heads.
+
+        (1 or batch, n_heads, query_pos, key_pos); None where they add nothing.
+        """
+        total: Tensor | None = None
+        for step in self.layout.steps:
+            bias = step.bias(self, heads, inputs)
+            if bias is not None:
+                total = bias if total is None else total + bias
+        return total
+
+    def mix(self, attend: Attend, inputs: AttentionInput) -> Tensor:
+        """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
+        heads = self.as_scored(self.project(inputs), inputs)
+        bias = self.bias(heads, inputs)
+        return attend(*heads, inputs.mask, self.scale, bias).transpose(1, 2).flatten(2)
+
     def by_head(self, projected: Tensor) -> Tensor:
         """Split by head: (batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
         return split(projected, -1, self.d_head).transpose(1, 2)
 
-    def _shared(self, by_head: Tensor) -> Tensor:
+    def _weight(self, linear: LinearMap) -> Tensor:
+        """(n_heads * d_head, d_model), as nn.Linear keeps it, -> (n_heads, d_model, d_head)."""
+        return self._of_every_head(split(linear.weight, 0, self.d_head).transpose(1, 2))
+
+    def _bias(self, linear: LinearMap) -> Tensor:
+        """(n_heads * d_head,) -> (n_heads, d_head)."""
+        return self._of_every_head(split(bias_of(linear), 0, self.d_head))
+
+    def _of_every_head(self, by_head: Tensor) -> Tensor:
         """Give every head its keys or values where several heads share them."""
         indices = self.layout.shared_by(self.module, self.head_ids)
         return by_head if indices is None or len(by_head) == self.n_heads else by_head[indices]
-
-
-# --- the forward functions of families ------------------------------------------------------------
-
-
-@functools.cache
-def asks_interface(kind: Any) -> bool:
-    """Whether the forward of a class, or of one that it extends, asks for a custom attention."""
-    forwards = (vars(base).get("forward") for base in kind.__mro__)
-    codes = (inspect.unwrap(f).__code__ for f in forwards if inspect.isfunction(f))
-    return any(_INTERFACE in code.co_names for code in codes)
-
-
-def arguments_of(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a call of a module by name, catch-all ones included."""
-    kind: Any = type(module)
-    signature = _signature(kind)
-    arguments = signature.bind(module, *args, **kwargs).arguments
-    arguments.pop(next(iter(signature.parameters)))  # the module
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            arguments |= arguments.pop(parameter.name, {})
-    return arguments
-
-
-@functools.cache
-def _signature(kind: Any) -> inspect.Signature:
-    """Return the signature of the family's own forward, which others may extend with ``*args``."""
-    theirs = (base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
-    signatures = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
-    kinds = ({part.kind for part in each.parameters.values()} for each in signatures)
-    pairs = zip(signatures, kinds, strict=True)
-    return next((s for s, k in pairs if inspect.Parameter.VAR_POSITIONAL not in k), signatures[0])
-
-
-def parameters_of(kind: Any) -> tuple[str, ...]:
-    """Name the parameters of the family's own forward."""
-    return tuple(_signature(kind).parameters)
-
-
-def extend(module: nn.Module, extension: type) -> None:
-    """Let a module's class be extended, once: methods of ``extension`` come before its own.
-
-    Unlike a changed attribute, a class survives copying and leaves the module's state as it is.
-    """
-    if not isinstance(module, extension):
-        kind: Any = type(module)
-        module.__class__ = _extended(kind, extension)
-
-
-@functools.cache
-def _extended(kind: Any, extension: type) -> Any:
-    return type(kind.__name__, (extension, kind), {"headscope_extends": True})
-
-
-class WithoutHeads:
-    """An attention module without any head, which still counts what its cache holds.
-
-    transformers counts the tokens of earlier steps by the keys of a decoder's first layer, and
-    counts empty keys as no token: every step of generating would begin at position 0.
-    """
-
-    headscope_extends = True
-    layer_idx: int = 0
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward; let the cache of its layer count tokens without keys."""
-        output = super().forward(*args, **kwargs)  # type: ignore[misc]
-        cache = kwargs.get("past_key_values")
-        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-        for layer in layers[self.layer_idx :][:1]:
-            vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
-        return output
-
-
-def _tokens(layer: Any) -> int:
-    """Return how many tokens one layer of a cache holds, whatever its number of heads."""
-    return int(layer.keys.shape[-2]) if layer.is_initialized and layer.keys.dim() > 1 else 0
-
-
-def follow(module: nn.Module, path: str) -> object:
-    """Return what lies at a dotted path below ``module``, or None."""
-    target: object = module
-    for name in path.split("."):
-        target = getattr(target, name, None)
-    return target

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import Mask
@@ -20,21 +19,18 @@ class LinearMap:
 
     #: Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
     module: Any
-    #: Which one, where maps of equal size are stored one behind the other (fused q, k, v).
-    part: int = 0
-    parts: int = 1
 
     @property
     def weight(self) -> Tensor:
-        """The map as ``nn.Linear`` has it, (n_out, n_in): a view of what is stored."""
+        """The map as ``nn.Linear`` has it, (n_out, n_in): the parameter itself, or a view of it."""
         stored: Tensor = self.module.weight
-        return self._slice(stored.t() if isinstance(self.module, Conv1D) else stored)
+        return stored.t() if isinstance(self.module, Conv1D) else stored
 
     @property
     def bias(self) -> Tensor | None:
-        """Its bias, (n_out,): a view; None where it has none."""
+        """Its bias, (n_out,); None where it has none."""
         stored: Tensor | None = self.module.bias
-        return None if stored is None else self._slice(stored)
+        return stored
 
     @property
     def in_features(self) -> int:
@@ -46,10 +42,13 @@ class LinearMap:
         """Width of ``x W + b``."""
         return self.weight.shape[0]
 
+    @property
+    def stored_entries(self) -> int:
+        """How many entries of W are stored for this map."""
+        return int(self.module.weight.numel())
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return ``x W + b`` for x (..., n_in)."""
-        if self.parts > 1:
-            return F.linear(x, self.weight, self.bias)
         out: Tensor = self.module(x)
         return out
 
@@ -59,16 +58,15 @@ class LinearMap:
 
     def leaving(self, returned: Tensor) -> Tensor:
         """Turn what the stored module returns into (batch, pos, n_out)."""
-        return returned if self.parts == 1 else returned.chunk(self.parts, dim=-1)[self.part]
+        return returned
 
     def fit(self) -> None:
         """Let the stored map run without input columns, where its own forward cannot."""
 
-    def _slice(self, stored: Tensor) -> Tensor:
-        if self.parts == 1:
-            return stored  # the parameter itself, so that autograd and assignments reach it
-        rows = stored.shape[0] // self.parts
-        return stored[self.part * rows : (self.part + 1) * rows]
+
+def is_linear(module: object) -> bool:
+    """Whether a module is one that :class:`LinearMap` can read."""
+    return isinstance(module, nn.Linear | Conv1D)
 
 
 def bias_of(linear: LinearMap) -> Tensor:
@@ -82,10 +80,10 @@ class HeadRows:
 
     module: nn.Module  # What keeps it
     name: str  # Its attribute: ``weight``, ``bias`` or a name of the family's own
-    width: int  # Rows of one head, in each part
+    width: int  # Rows of one head, in each of the stacked maps
     axis: int = 0  # The axis that counts them
-    #: Maps of equal size one behind the other (fused q, k, v): a head has rows in each.
-    parts: int = 1
+    #: Maps of equal size that are stored one behind the other: a head has rows in each.
+    stacked_maps: int = 1
 
     @property
     def tensor(self) -> Tensor | None:
@@ -96,22 +94,28 @@ class HeadRows:
     def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the indices on the axis that some heads own, ascending."""
         positions = torch.tensor([present.index(head) for head in sorted(heads)], dtype=torch.long)
-        starts = torch.arange(self.parts)[:, None] * len(present) + positions
-        return (starts.flatten()[:, None] * self.width + torch.arange(self.width)).flatten()
+        first_of_map = torch.arange(self.stacked_maps)[:, None] * len(present)
+        blocks = (first_of_map + positions).flatten()
+        return (blocks[:, None] * self.width + torch.arange(self.width)).flatten()
 
 
-def rows_of_linear(linear: nn.Module, width: int, *, parts: int = 1) -> list[HeadRows]:
+def rows_of_linear(linear: nn.Module, width: int, *, stacked_maps: int = 1) -> list[HeadRows]:
     """List what heads own of a map whose outputs are the heads': its rows and its bias."""
     axis = 1 if isinstance(linear, Conv1D) else 0
     return [
-        HeadRows(linear, "weight", width, axis, parts),
-        HeadRows(linear, "bias", width, 0, parts),
+        HeadRows(linear, "weight", width, axis, stacked_maps),
+        HeadRows(linear, "bias", width, 0, stacked_maps),
     ]
 
 
 def columns_of_linear(linear: nn.Module, width: int) -> HeadRows:
     """Return what heads own of a map whose inputs are the heads': columns, or rows in GPT-2."""
-    return HeadRows(linear, "weight", width, 0 if isinstance(linear, Conv1D) else 1)
+    axis = 0 if isinstance(linear, Conv1D) else 1
+    return HeadRows(linear, "weight", width, axis)
+
+
+#: The maps of q, of k and of v.
+InputMaps = tuple[LinearMap, LinearMap, LinearMap]
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class AttentionInput:
 
 
 class Heads(NamedTuple):
-    """q, k, v (batch, n_heads, pos, d_head) as they are scored, with any position in them."""
+    """q, k, v (batch, n_heads, pos, d_head), as projected or after any of a layout's steps."""
 
     q: Tensor
     k: Tensor
@@ -164,5 +168,5 @@ Attend = Callable[[Tensor, Tensor, Tensor, Mask, float | None, Tensor | None], T
 def split(tensor: Tensor, axis: int, d_head: int) -> Tensor:
     """Cut an axis of n_heads * d_head into two, (..., n_heads, d_head, ...); there may be none."""
     axis %= tensor.dim()
-    sizes = (tensor.shape[axis] // d_head, d_head)
-    return tensor.reshape(*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1 :])
+    n_heads = tensor.shape[axis] // d_head
+    return tensor.reshape(*tensor.shape[:axis], n_heads, d_head, *tensor.shape[axis + 1 :])

@@ -7,7 +7,7 @@
 In T5 the first layer of a stack computes the bias of all heads and hands it to the others; in UMT5
 every layer has a bias of its own. Either reaches our attention through transformers' interface. In
 MPNet the encoder computes the bias and hands it to every layer. A module that has lost heads takes
-its own heads' part of the bias.
+the biases of those that remain.
 
 References
 ----------
@@ -24,44 +24,39 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headscope.models.layouts.layout import (
-    AttentionSite,
-    Layout,
-    arguments_of,
-    extend,
-)
+from headscope.models.layouts.forwards import arguments_of, extend
+from headscope.models.layouts.layout import AttentionSite, Layout
 from headscope.models.layouts.maps import AttentionInput, Heads
+from headscope.models.layouts.steps import HandedBias, take_heads
+
+
+class T5Bias(HandedBias):
+    """Add the bias that was handed over, or the one that a layer with a table of its own makes."""
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return these heads' biases, (1 or batch, n_heads, query_pos, key_pos)."""
+        handed = super().bias(site, heads, inputs)
+        module: Any = site.module
+        if handed is not None or not module.has_relative_attention_bias:
+            return handed
+        computed: Tensor = module.compute_bias(inputs.x_q.shape[1], inputs.x_k.shape[1])
+        return computed
 
 
 @dataclass(frozen=True)
 class T5Layout(Layout):
-    """Scores without a scale, and with a bias by relative position."""
+    """T5, whose layers share one bias."""
 
-    needs: str = "key_value_proj_dim"  # T5's attribute for the width of a head
-
-    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return the bias that was handed over, or what the first layer computes."""
-        module: Any = site.module
-        position_bias: Tensor | None = inputs.given.get("position_bias")
-        if position_bias is not None:
-            return take_heads(position_bias, site.head_ids)
-        if not module.has_relative_attention_bias:
-            return None
-        bias: Tensor = module.compute_bias(inputs.x_q.shape[1], inputs.x_k.shape[1])
-        return bias
-
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module with fewer heads share the bias of all heads with the other layers."""
         extend(module, _FewerHeads)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
         vars(module)["headscope_total"] = total
 
 
 @dataclass(frozen=True)
 class UMT5Layout(T5Layout):
     """T5 with a bias in every layer, and another name for what cross-attention reads."""
-
-    needs: str = "encoder_hidden_states"
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -71,34 +66,20 @@ class UMT5Layout(T5Layout):
         source = inputs.given.get("encoder_hidden_states")
         return inputs if source is None else replace(inputs, x_k=source)
 
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Let a module with fewer heads take their part of its bias."""
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Let a module with fewer heads take their biases of its own table."""
         extend(module, _FewerHeadsOwnBias)
-        vars(module)["headscope_kept"] = tuple(kept)
+        vars(module)["headscope_kept"] = tuple(remaining)
 
 
 @dataclass(frozen=True)
 class MPNetLayout(Layout):
-    """Scaled scores, and a bias that the encoder hands to every layer."""
+    """MPNet, whose encoder hands one bias to every layer."""
 
-    needs: str = "position_bias"
-
-    bypasses = True
-
-    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return these heads' part of the bias that was handed over."""
-        position_bias: Tensor | None = inputs.given.get("position_bias")
-        return None if position_bias is None else take_heads(position_bias, site.head_ids)
-
-    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Let a module with fewer heads take their part of the bias of all."""
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Let a module with fewer heads take their biases of those of all."""
         extend(module, GivenBias)
-        vars(module)["headscope_kept"] = tuple(kept)
-
-
-def take_heads(bias: Tensor, heads: Collection[int]) -> Tensor:
-    """Pick some heads' part of the bias of all, (1 or batch, n_heads, query_pos, key_pos)."""
-    return bias if bias.shape[1] in (1, len(heads)) else bias[:, list(heads)]
+        vars(module)["headscope_kept"] = tuple(remaining)
 
 
 class _FewerHeads:
@@ -109,19 +90,19 @@ class _FewerHeads:
     headscope_total: int
 
     def forward(self, *args: Any, position_bias: Tensor | None = None, **kwargs: Any) -> Any:
-        """Run the module's own forward with its heads' part of the bias; return the whole bias."""
+        """Run the module's own forward with its heads' biases; return the bias of all heads."""
         vars(self)["headscope_full_bias"] = position_bias
         bias = None if position_bias is None else take_heads(position_bias, self.headscope_kept)
-        out, made, *rest = super().forward(  # type: ignore[misc]
+        out, used_bias, *rest = super().forward(  # type: ignore[misc]
             *args, position_bias=bias, **kwargs
         )
         full_bias = vars(self).pop("headscope_full_bias")
         if full_bias is None:  # cross-attention has no bias: zeros, for every head
-            full_bias = made.new_zeros(1, self.headscope_total, *made.shape[2:])
+            full_bias = used_bias.new_zeros(1, self.headscope_total, *used_bias.shape[2:])
         return (out, full_bias, *rest)
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the bias of all heads, and return these heads' part."""
+        """Compute the bias of all heads, and return that of these."""
         full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         vars(self)["headscope_full_bias"] = full_bias
         return take_heads(full_bias, self.headscope_kept)
@@ -137,23 +118,22 @@ class _FewerHeadsOwnBias:
     o: Any
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward; that fails without heads: then return ``o`` of no input."""
+        """Run the module's own forward, which fails without heads: return ``o`` of nothing then."""
         if self.headscope_kept:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
-        x = arguments["hidden_states"]
+        x_q = arguments["hidden_states"]
         source = arguments.get("encoder_hidden_states")
-        q, k = (
-            at.new_empty(len(at), 0, at.shape[1], self.key_value_proj_dim)
-            for at in (x, x if source is None else source)
-        )
+        x_k = x_q if source is None else source
+        q = x_q.new_empty(len(x_q), 0, x_q.shape[1], self.key_value_proj_dim)
+        k = x_k.new_empty(len(x_k), 0, x_k.shape[1], self.key_value_proj_dim)
         kind = self.config._attn_implementation
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _without_heads)
         z, pattern = attention(self, q, k, k, arguments.get("attention_mask"), scaling=1.0)
         return self.o(z.flatten(2)), pattern
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the bias of all heads, and return these heads' part."""
+        """Compute the bias of all heads, and return that of these."""
         full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         return take_heads(full_bias, self.headscope_kept)
 
@@ -165,7 +145,7 @@ class GivenBias:
     headscope_kept: tuple[int, ...]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward with its heads' part of the bias."""
+        """Run the module's own forward with its heads' biases."""
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
         if (bias := arguments.get("position_bias")) is not None:
             arguments["position_bias"] = take_heads(bias, self.headscope_kept)

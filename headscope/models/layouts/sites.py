@@ -7,7 +7,7 @@ sequences (cross-attention) is not guessed but watched.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -46,14 +46,15 @@ def find_sites(
         for module in known:
             notes.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
-    return numbered(
-        AttentionSite(**vars(item), stack=stack, layer=getattr(item.module, LAYER, index), row=0)
-        for stack in STACKS
-        for index, item in enumerate(by_stack[stack])
-    )
+    sites = []
+    for stack, items in by_stack.items():
+        for index, item in enumerate(items):
+            layer = getattr(item.module, LAYER, index)
+            sites.append(AttentionSite(**vars(item), stack=stack, layer=layer, row=0))
+    return numbered(sites)
 
 
-def numbered(sites: Iterator[AttentionSite] | Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
+def numbered(sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
     """Give sites their rows."""
     return tuple(dataclasses.replace(site, row=row) for row, site in enumerate(sites))
 
@@ -67,31 +68,48 @@ def layer_lists(
     """
     lists: dict[str, list[list[AttentionModule]]] = {}
     for item in items:
-        parts = item.name.split(".")
-        for end in range(1, len(parts)):
-            parent = model.get_submodule(name := ".".join(parts[:end]))
+        path = item.name.split(".")
+        for depth in range(1, len(path)):
+            name = ".".join(path[:depth])
+            parent = model.get_submodule(name)
             if isinstance(parent, nn.ModuleList):
                 layers = lists.setdefault(name, [[] for _ in parent])
-                layers[int(parts[end])].append(item)
+                layers[int(path[depth])].append(item)
                 break
     return lists
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
     """List the modules of ``model`` that have a known layout, in the order of registration."""
-    items = []
     config = getattr(model, "config", None)
+    items = []
     for name, module in model.named_modules():
         if next(module.children(), None) is None:  # no map of its own
             continue
         parent = model.get_submodule(name.rpartition(".")[0])
-        for layout in LAYOUTS:
-            if (projections := layout.match(module, parent)) is not None:
-                form = layout.under(config)
-                d_head = layout.d_head(module, projections)
-                every = tuple(range(projections.q.out_features // d_head))
-                ids = getattr(module, HEAD_IDS, every)
-                before = getattr(module, HEADS_BEFORE, len(every))
-                items.append(AttentionModule(name, module, form, projections, d_head, ids, before))
-                break
+        item = _attention_module(name, module, parent, config)
+        if item is not None:
+            items.append(item)
     return items
+
+
+def _attention_module(
+    name: str, module: nn.Module, parent: nn.Module, config: Any
+) -> AttentionModule | None:
+    """Describe a module by the first layout that fits; None where none does."""
+    for layout in LAYOUTS:
+        projections = layout.match(module, parent)
+        if projections is None:
+            continue
+        d_head = layout.d_head(module, projections)
+        all_heads = tuple(range(projections.q.out_features // d_head))
+        return AttentionModule(
+            name=name,
+            module=module,
+            layout=layout.under(config),
+            projections=projections,
+            d_head=d_head,
+            head_ids=getattr(module, HEAD_IDS, all_heads),
+            heads_before=getattr(module, HEADS_BEFORE, len(all_heads)),
+        )
+    return None

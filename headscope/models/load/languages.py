@@ -11,7 +11,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from headscope.core.errors import CheckpointError, InputError, nearest
 from headscope.data.languages import SOURCE, TARGET, language_codes
-from headscope.models.load.checkpoint import read_json
+from headscope.models.load.safe_files import read_json
 from headscope.models.load.source import Source
 
 #: Families whose decoder starts with what stands last in a target; others are told by their config.
@@ -37,8 +37,8 @@ def name_languages(
     """
     several = getattr(network.config, "is_encoder_decoder", False)
     codes = language_codes(tokenizer) if several else {}
-    given = {"source_language": source, "target_language": target}
-    for option, language in given.items():
+    options = {"source_language": source, "target_language": target}
+    for option, language in options.items():
         if language is not None and len(codes) < 2:
             raise InputError(
                 f"{origin.name} is no encoder-decoder model of several languages, so {option} has "

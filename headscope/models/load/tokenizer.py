@@ -8,10 +8,8 @@ file.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +20,11 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from headscope.core.errors import CheckpointError, reason
 from headscope.core.safe_text import listed, visible
-from headscope.models.load.checkpoint import TOKENIZER_FILES, read_json, refuse_pointer
+from headscope.models.load.checkpoint import TOKENIZER_FILES
 from headscope.models.load.network import SAFE, explained
+from headscope.models.load.safe_files import read_json, refuse_pointer
 from headscope.models.load.source import Source
+from headscope.models.load.tokenizer_differences import Difference, first_difference
 
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
@@ -33,47 +33,7 @@ FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
 _REMEDY = "save it again with tokenizer.save_pretrained."
 
-#: Texts that normalisers, pre-tokenizers and frames of special tokens read in different ways.
-_TEXTS = (
-    "Foxes",
-    "x-ray",
-    "don't",
-    " the cat",
-    "the  cat",
-    "the cat ",
-    "the\tcat sat.",
-    "a",
-    "self_attention",
-    "e.g. U.S.A.",
-    "1,234.50",
-    "50% off",
-    "a/b",
-    "``quoted''",
-    "WAIT",
-    "Z\u00fcrich",
-    "na\u00efve",
-    "e\u0301",
-    "\u00df \u1e9e",
-    "\u0130stanbul",
-    "\u2026\u2014\u201c",
-    "\ufb01rst \u2167 \u00bd \uff12",
-    "so\u00adft",
-    "a\u200bb\u00a0c",
-    "\U0001f44d\U0001f3fd ok",
-    "\u6771\u4eac\u30bf\u30ef\u30fc",
-    "\u4e2d\u6587abc",
-    "\u041f\u0440\u0438\u0432\u0435\u0442",
-    "\u0928\u092e\u0938\u094d\u0924\u0947",
-    "\u0e2a\u0e27\u0e31\u0e2a",
-    "\u0645\u0631\u062d\u0628\u0627",
-    "The quick brown fox jumps over the lazy dog",
-    "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
-)
-_PAIRS = (("the cat", "a dog"), ("a", "b"))
-#: Most pieces, and most added tokens, that further probes are made of.
-_MOST_PIECES = 100
-_MOST_TOKENS = 256
-_UNCUT = {"truncation": False, "padding": False, "verbose": False}
+
 #: What a piece for a byte, and a token with brackets around it, look like.
 _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
 
@@ -85,14 +45,6 @@ class OpenedTokenizer(NamedTuple):
     #: Whether AutoTokenizer and SentenceTransformer read some texts of the folder otherwise.
     class_differs: bool
     remarks: tuple[str, ...]
-
-
-class Difference(NamedTuple):
-    """A text that two tokenizers read in two ways, and what each of them makes of it."""
-
-    text: str
-    first: str
-    second: str
 
 
 def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
@@ -263,127 +215,6 @@ def _check_length(source: Source, tokenizer: Any) -> None:
             f"{source.folder / SETTINGS} has the model_max_length {str(longest)[:60]!r}, which is "
             f"no number of tokens; {_REMEDY}"
         )
-
-
-# --- where two tokenizers read a text in two ways ---
-
-
-def first_difference(first: Any, second: Any, *, framed: bool = True) -> Difference | None:
-    """Return a probe text that two tokenizers read in two ways; None where they agree on all.
-
-    Compared are ids, spans of pieces in the text, and token types where the model takes them.
-    ``first`` is a fast one, whose vocabulary probes are made of. ``framed``: with the special
-    tokens around a text.
-    """
-    fields = ["ids"]
-    if second.is_fast:
-        fields.append("offsets")
-        if "token_type_ids" in second.model_input_names:
-            fields.append("type_ids")
-    batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
-    for batch in batches:
-        readings = zip(_read(first, batch, framed), _read(second, batch, framed), strict=True)
-        for text, (reading, second_reading) in zip(batch, readings, strict=True):
-            if reading is None:
-                continue  # what cannot be read is said where a user's text is read
-            shown = " | ".join(text) if isinstance(text, tuple) else text
-            if second_reading is None:
-                return Difference(shown, _pieces(reading, special=False), "nothing, and fail")
-            for field in fields:
-                if getattr(reading, field) != getattr(second_reading, field):
-                    return Difference(shown, *_shown(reading, second_reading, field))
-    return None
-
-
-class _Reading(NamedTuple):
-    """One text as a tokenizer reads it; a slow tokenizer tells the first three alone."""
-
-    tokens: Sequence[str]
-    ids: Sequence[int]
-    special: Sequence[int]
-    type_ids: Sequence[int] = ()
-    offsets: Sequence[tuple[int, int]] = ()
-
-
-def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading | None]:
-    """Read texts, or pairs of texts; None for one that the tokenizer fails on."""
-    columns = zip(*batch, strict=True) if isinstance(batch[0], tuple) else (batch,)
-    try:
-        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNCUT)
-    except BaseException as error:
-        # A panic of Rust is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        if len(batch) == 1:
-            return [None]
-        return [_read(tokenizer, [text], framed)[0] for text in batch]
-    if not tokenizer.is_fast:
-        special = set(tokenizer.all_special_ids)
-        return [
-            _Reading(tokenizer.convert_ids_to_tokens(ids), ids, [int(i in special) for i in ids])
-            for ids in read["input_ids"]
-        ]
-    return [
-        _Reading(e.tokens, e.ids, e.special_tokens_mask, e.type_ids, e.offsets)
-        for e in read.encodings
-    ]
-
-
-def _shown(first: _Reading, second: _Reading, field: str) -> tuple[str, str]:
-    """Show how two readings of a text differ: their pieces, or else what differs."""
-    if field != "ids":
-        return _numbers(first, field), _numbers(second, field)
-    if list(first.tokens) == list(second.tokens):
-        return _numbers(first, "ids"), _numbers(second, "ids")
-    framed = _pieces(first, special=False) == _pieces(second, special=False)
-    return _pieces(first, special=framed), _pieces(second, special=framed)
-
-
-def _pieces(reading: _Reading, *, special: bool) -> str:
-    """Write the pieces of a text, with or without the special tokens around it."""
-    marked = zip(reading.tokens, reading.special, strict=True)
-    tokens = [token for token, is_special in marked if special or not is_special]
-    return visible(" ".join(map(str, tokens))) or "nothing"
-
-
-def _numbers(reading: _Reading, field: str) -> str:
-    """Write ids, token types or spans of a text's pieces."""
-    called = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}[field]
-    values = getattr(reading, field)
-    if field == "offsets":
-        values = [f"{start}-{end}" for start, end in values]
-    return f"{called} {' '.join(map(str, values))}"
-
-
-def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
-    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
-    backend = tokenizer.backend_tokenizer
-    ids = sorted(backend.get_vocab(with_added_tokens=False).values())
-    chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
-    words = [text for i in chosen if (text := backend.decode([i]).strip())]
-    for word, following in pairwise(words):
-        yield from (word, word.upper(), word.capitalize())
-        for between in (" ", "  ", "-"):
-            yield f"{word}{between}{following}"
-    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
-        yield from (f"the {token} cat", f"the{token}cat")
-    for step in (backend.normalizer, backend.pre_tokenizer):
-        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
-            yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
-
-
-def _patterns(settings: object) -> Iterator[str]:
-    """Yield every text that a normaliser or pre-tokenizer looks for."""
-    pending = [settings]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            pattern = value.get("pattern")
-            if isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
-                yield pattern["String"]
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
 
 
 # --- what is said ---

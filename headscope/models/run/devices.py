@@ -18,9 +18,11 @@ def pick_device(device: str) -> torch.device:
 
     ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
     """
-    cuda = torch.cuda.is_available()
-    mps = torch.backends.mps.is_available()
-    available = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
+    available = ["cpu"]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available():
+        available.append("mps")
     if device == "auto":
         return torch.device("cuda" if "cuda" in available else "cpu")
     name, colon, index = device.partition(":")
@@ -39,7 +41,9 @@ def widest_dtype(device: str = "auto") -> str:
 
 def dtype_on(dtype: str, device: torch.device) -> torch.dtype:
     """Look up a type by name, and check that the device can compute in it."""
-    names = [name for name in DTYPES if name != "float64" or widest_dtype(str(device)) == name]
+    names = list(DTYPES)
+    if widest_dtype(str(device)) != "float64":
+        names.remove("float64")
     if dtype not in names:
         raise InputError(
             f"dtype {dtype} is not available on {device.type}; give {', '.join(names[:-1])} or "

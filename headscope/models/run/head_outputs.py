@@ -51,7 +51,7 @@ class HeadOutputs(Enum):
             return (change if spread is None else change / spread).square().mean(dim=-1)
         if self is HeadOutputs.CHOICE:
             return _divergence(reference.log_softmax(dim=-1), other.log_softmax(dim=-1))
-        return _divergence(_of_label(reference), _of_label(other)).sum(dim=-1)
+        return _divergence(_label_and_not(reference), _label_and_not(other)).sum(dim=-1)
 
     def coordinates(self, logits: Tensor, spread: Tensor | None = None) -> Tensor:
         """Return vectors (..., d) whose half squared distance is :meth:`distance`, to second order.
@@ -64,7 +64,7 @@ class HeadOutputs(Enum):
             return scaled * math.sqrt(2 / logits.shape[-1])
         if self is HeadOutputs.CHOICE:
             return 2 * (logits.log_softmax(dim=-1) / 2).exp()
-        return 2 * (_of_label(logits) / 2).exp().flatten(-2)
+        return 2 * (_label_and_not(logits) / 2).exp().flatten(-2)
 
 
 def _divergence(reference: Tensor, other: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _divergence(reference: Tensor, other: Tensor) -> Tensor:
     return (reference.exp() * (reference - other)).sum(dim=-1)
 
 
-def _of_label(logits: Tensor) -> Tensor:
+def _label_and_not(logits: Tensor) -> Tensor:
     """Return log-probabilities that each label holds, and that it does not: (..., labels, 2)."""
     return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)], dim=-1)
 

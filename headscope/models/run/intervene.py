@@ -189,20 +189,27 @@ class Exchanged:
         self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Attend; returns z (batch, n_heads, query_pos, d_head)."""
-        every = tuple(range(q.shape[1]))
-        chosen = every if self._heads is None else tuple(self._heads.get(site.row, ()))
-        size = default_scale(q.shape[-1]) if scale is None else scale
-        if chosen == every and every:
-            return self._formula(HeadInputs(site, chosen, q, k, v, mask, size))
+        all_heads = tuple(range(q.shape[1]))
+        chosen = all_heads if self._heads is None else tuple(self._heads.get(site.row, ()))
+        factor = default_scale(q.shape[-1]) if scale is None else scale
+        if chosen == all_heads and all_heads:
+            return self._formula(HeadInputs(site, chosen, q, k, v, mask, factor))
         z = stream_attention(q, k, v, mask=mask, scale=scale)
         if chosen:
             index = torch.tensor(chosen, device=q.device)
-            masks = None if mask is None else mask[(None,) * (4 - mask.dim())]
-            masks = masks if masks is None or masks.shape[1] == 1 else masks[:, index]
-            q = q[:, index]
-            k = k[:, index]
-            v = v[:, index]
-            z[:, index] = self._formula(HeadInputs(site, chosen, q, k, v, masks, size)).to(z)
+            if mask is not None:
+                mask = mask[(None,) * (4 - mask.dim())]
+                mask = mask if mask.shape[1] == 1 else mask[:, index]
+            inputs = HeadInputs(
+                site=site,
+                heads=chosen,
+                q=q[:, index],
+                k=k[:, index],
+                v=v[:, index],
+                mask=mask,
+                scale=factor,
+            )
+            z[:, index] = self._formula(inputs).to(z)
         return z
 
 
@@ -219,8 +226,8 @@ class _Scores:
     """
 
     def __init__(self, loaded: LoadedModel, factors: Factors) -> None:
-        like = next(loaded.model.parameters())
-        self._factors = {row: (L.to(like), R.to(like)) for row, (L, R) in factors.items()}
+        weight = next(loaded.model.parameters())
+        self._factors = {row: (L.to(weight), R.to(weight)) for row, (L, R) in factors.items()}
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep the input of the site that runs next, (batch, 1, pos, d_model)."""
@@ -232,14 +239,15 @@ class _Scores:
     ) -> Tensor:
         if site.row not in self._factors:  # a layer that has lost all its heads
             return stream_attention(q, k, v, mask=mask, scale=scale)
-        left, right = self._factors[site.row]
+        L, R = self._factors[site.row]
         b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
         content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
-        ours_q = self._x_q @ left  # (batch, n_heads, pos, width)
-        ours_k = torch.cat([self._x_k @ right, content], dim=-1)
-        ours_q = torch.cat([ours_q, ours_q.new_ones(*ours_q.shape[:-1], 1)], dim=-1)
+        queries = self._x_q @ L  # (batch, n_heads, pos, width)
+        # One coordinate more, 1 in every query, adds b_Q k^T to the scores.
+        queries = torch.cat([queries, queries.new_ones(*queries.shape[:-1], 1)], dim=-1)
+        keys = torch.cat([self._x_k @ R, content], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
-        return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)
+        return stream_attention(queries, keys, v, mask=mask, scale=scale)
 
 
 # --- watching without changing anything -----------------------------------------------------------
@@ -268,7 +276,7 @@ def watch_inputs(
 def watch_outputs(
     sites: Sequence[AttentionSite],
     see: Callable[[AttentionSite, Any, Any], None],
-    of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
+    module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
 ) -> AbstractContextManager[None]:
     """Call ``see`` with what a module of every site takes first and what it returns."""
 
@@ -278,7 +286,7 @@ def watch_outputs(
             lambda _, args, output: see(next(turns), next(iter(args), None), output)
         )
 
-    return hooked(hook(*item) for item in grouped(sites, of).items())
+    return hooked(hook(*item) for item in grouped(sites, module_of).items())
 
 
 def sums_of_z(
@@ -286,25 +294,28 @@ def sums_of_z(
     batches: Iterable[tuple[Padded, Mapping[str, Sequence[Tensor]]]],
     kinds: int = 1,
 ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Add up every head's z over positions of so many kinds, in the unchanged model.
+    """Add up every head's z over positions of each of so many kinds, in the unchanged model.
 
     Each batch comes with a mask (batch, query_pos) of every kind, by stack. Returns sums (kinds,
     n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
     """
-    sums = {s.row: torch.zeros(kinds, s.n_heads, s.d_head).double() for s in loaded.sites}
-    counts = {site.row: torch.zeros(kinds).double() for site in loaded.sites}
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, Tensor] = {}
+    for site in loaded.sites:
+        sums[site.row] = torch.zeros(kinds, site.n_heads, site.d_head, dtype=torch.float64)
+        counts[site.row] = torch.zeros(kinds, dtype=torch.float64)
     masks: Mapping[str, Sequence[Tensor]] = {}
 
     def add(site: AttentionSite, z: Tensor) -> Tensor:
         for kind, mask in enumerate(masks[site.stack]):
-            of_tokens = exact(z.transpose(1, 2)[mask]).cpu()  # (tokens, n_heads, d_head)
-            sums[site.row][kind] += of_tokens.sum(dim=0)
-            counts[site.row][kind] += len(of_tokens)
+            token_z = exact(z.transpose(1, 2)[mask]).cpu()  # (tokens, n_heads, d_head)
+            sums[site.row][kind] += token_z.sum(dim=0)
+            counts[site.row][kind] += len(token_z)
         return z
 
     with intervene(loaded, z=add) as router:
         run: Run = loaded.run
-        for batch, of_batch in batches:
-            masks = of_batch
+        for batch, batch_masks in batches:
+            masks = batch_masks
             router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
     return sums, counts

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import copy
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +24,7 @@ from headscope.data.token_types import TokenTypes, token_types
 from headscope.models.layouts.families import other_input, refuse
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import find_sites, numbered
+from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.pooling import Pooling, chosen
 from headscope.models.run.task_heads import (
     HeadWeights,
@@ -37,50 +36,6 @@ from headscope.models.run.task_heads import (
 )
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
-
-#: Name, shape, type and checksum of every parameter and buffer.
-Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
-_unchanging: ContextVar[tuple[nn.Module, Fingerprint] | None] = ContextVar(
-    "headscope_unchanging", default=None
-)
-
-
-@dataclass(frozen=True)
-class FileWeights:
-    """Weights as read from a file: its SHA-256, and the network's fingerprint right afterwards."""
-
-    sha256: str
-    network: Fingerprint
-
-
-def fingerprint(network: nn.Module) -> Fingerprint:
-    """Return checksums of a network's parameters and buffers: CRC-32 of every byte, 3 GB a second.
-
-    Unlike version counters it sees edits through ``.data``, and unlike addresses it recognises
-    restored weights.
-    """
-    known = _unchanging.get()
-    return known[1] if known is not None and known[0] is network else _fingerprint(network)
-
-
-@contextmanager
-def unchanging(network: nn.Module) -> Iterator[None]:
-    """Compute the fingerprint once for the whole block, which leaves the network as it is."""
-    token = _unchanging.set((network, _fingerprint(network)))
-    try:
-        yield
-    finally:
-        _unchanging.reset(token)
-
-
-def _fingerprint(network: nn.Module) -> Fingerprint:
-    tensors = (*network.named_parameters(), *network.named_buffers())
-    return tuple((name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors)
-
-
-def _checksum(tensor: Tensor) -> int:
-    data = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(data.numpy().data)
 
 
 @dataclass
@@ -174,8 +129,8 @@ class LoadedModel:
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        names = ("decoder_layers", "num_decoder_layers")
-        decoder = next((n for name in names if (n := getattr(config, name, None))), layers)
+        stated = getattr(config, "decoder_layers", None)
+        decoder = stated or getattr(config, "num_decoder_layers", None) or layers
         return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
 
     @property
@@ -205,9 +160,11 @@ class LoadedModel:
         """Token id that the decoder starts with; None for a model without an encoder-decoder."""
         if not self.encoder_decoder:
             return None
-        names = ("decoder_start_token_id", "bos_token_id")
-        starts = (getattr(self.model.config, name, None) for name in names)
-        return next((int(start) for start in starts if start is not None), self.pad_id)
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            start = getattr(self.model.config, name, None)
+            if start is not None:
+                return int(start)
+        return self.pad_id
 
     @property
     def n_heads(self) -> int:
@@ -257,7 +214,7 @@ class LoadedModel:
         Of an encoder-decoder model that is the decoder's; without anything for the decoder to
         read, only the encoder runs.
         """
-        alone = self.encoder_decoder and decoder_input_ids is None
+        encoder_only = self.encoder_decoder and decoder_input_ids is None
         inputs = _present(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -265,7 +222,7 @@ class LoadedModel:
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
-        return last_state(self.model.get_encoder() if alone else self.model, inputs)
+        return last_state(self.model.get_encoder() if encoder_only else self.model, inputs)
 
     def run(
         self,
@@ -300,10 +257,10 @@ class LoadedModel:
 
         A decoder reads them too; a view of the encoder runs the encoder alone.
         """
-        read = self.pad([tokens or [self.vocab_size - 1, 0, self.vocab_size // 2]])
+        ids, mask = self.pad([tokens or [self.vocab_size - 1, 0, self.vocab_size // 2]])
+        decodes = self.encoder_decoder and self.stacks != ("encoder",)
         with torch.no_grad():
-            decodes = self.encoder_decoder and self.stacks != ("encoder",)
-            return self.forward(*read, *(read if decodes else ()))
+            return self.forward(ids, mask, ids, mask) if decodes else self.forward(ids, mask)
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
@@ -339,10 +296,16 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         why = other_input(network) or "it has no embedding of tokens"
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
     parameter = next(network.parameters())
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    device = str(parameter.device)
-    outer = with_head if task_head else network
-    loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
+    loaded = LoadedModel(
+        name=name,
+        model=network,
+        network=with_head if task_head else network,
+        tokenizer=tokenizer,
+        sites=(),
+        task_head=task_head,
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        device=str(parameter.device),
+    )
     encoder = network.get_encoder() if loaded.encoder_decoder else None
     try:
         loaded.sites = find_sites(network, loaded.run_tiny, encoder)
@@ -395,18 +358,23 @@ def ends_of(loaded: LoadedModel) -> Ends:
     first = None
     if languages is not None:
         if languages.target is None:
-            named = {"source_language": languages.source, "target_language": languages.target}
-            raise InputError(_unnamed(loaded, languages, named))
+            options = {"source_language": languages.source, "target_language": languages.target}
+            raise InputError(_unnamed(loaded, languages, options))
         first = languages.codes[languages.target]
+    if first == loaded.start_id:  # the decoder of an mBART starts with the code of the language
+        first = None
+    return Ends(loaded.start_id, _stop_id(loaded), first)
+
+
+def _stop_id(loaded: LoadedModel) -> int:
+    """Return the token that ends a target, by the configuration of the model or of its writing."""
     network = loaded.network
     for settings in (network.config, getattr(network, "generation_config", None)):
         stop = getattr(settings, "eos_token_id", None)
         if isinstance(stop, list | tuple):
             stop = next(iter(stop), None)
         if stop is not None:
-            # The decoder of an mBART starts with the code of the language.
-            first = None if first == loaded.start_id else first
-            return Ends(loaded.start_id, int(stop), first)
+            return int(stop)
     raise InputError(
         f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
         "end; add it to config.json."
@@ -414,7 +382,10 @@ def ends_of(loaded: LoadedModel) -> Ends:
 
 
 def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]) -> str:
-    """Ask for the languages, of those that are needed, which neither files nor options name."""
+    """Ask for the languages that neither files nor options name.
+
+    ``named`` has the options that are needed, each with the language that it has, or None.
+    """
     options = " and ".join(option for option, language in named.items() if language is None)
     usual = [code for code in languages.codes if code.strip("_").startswith(("en", "fr"))]
     examples = " or ".join([*usual, *languages.codes][:2])

@@ -40,8 +40,9 @@ def outputs(loaded: LoadedModel, rows: Sequence[Sequence[int]] = ()) -> list[Ten
     real = mask.bool()
     if loaded.start_id is not None:
         starts = [[loaded.start_id, *row] for row in reversed(rows)]
-        inputs["decoder_input_ids"], decoded = loaded.pad(starts)
-        inputs["decoder_attention_mask"], real = decoded, decoded.bool()
+        decoder_ids, decoder_mask = loaded.pad(starts)
+        inputs |= {"decoder_input_ids": decoder_ids, "decoder_attention_mask": decoder_mask}
+        real = decoder_mask.bool()
     with torch.no_grad():
         hidden, logits = loaded.run(**inputs)
     tensors = [hidden[real]]

@@ -40,13 +40,13 @@ def mean_sqrt_pooled(hidden: Tensor, real: Tensor) -> Tensor:
 
 def cls_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Return the state of the first real token, wherever the padding is."""
-    return _at(hidden, real.to(torch.int32).argmax(dim=1))
+    return _state_at(hidden, real.to(torch.int32).argmax(dim=1))
 
 
 def last_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Return the state of the last real token, wherever the padding is."""
     back = real.to(torch.int32).flip(1).argmax(dim=1)
-    return _at(hidden, hidden.shape[1] - 1 - back)
+    return _state_at(hidden, hidden.shape[1] - 1 - back)
 
 
 def max_pooled(hidden: Tensor, real: Tensor) -> Tensor:
@@ -77,17 +77,18 @@ MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
+def cosine(embeddings: Tensor, references: Tensor, *, precise: bool = True) -> Tensor:
     """Return the cosine of corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
 
     Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
     float64, unless ``precise`` is False: then in the type of the rows.
     """
     if precise:
-        ours = exact(ours)
-        theirs = exact(theirs)
-    both_zero = ~(ours.detach().any(dim=-1) | theirs.detach().any(dim=-1))
-    return torch.cosine_similarity(ours, theirs, dim=-1).masked_fill(both_zero, 1.0)
+        embeddings = exact(embeddings)
+        references = exact(references)
+    both_zero = ~(embeddings.detach().any(dim=-1) | references.detach().any(dim=-1))
+    similarity = torch.cosine_similarity(embeddings, references, dim=-1)
+    return similarity.masked_fill(both_zero, 1.0)
 
 
 def _total(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +98,7 @@ def _total(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     return (states * weight).sum(1), weight.sum(1)
 
 
-def _at(hidden: Tensor, position: Tensor) -> Tensor:
+def _state_at(hidden: Tensor, position: Tensor) -> Tensor:
     """Pick one position of each sequence."""
     index = position[:, None, None].expand(-1, 1, hidden.shape[-1])
     return wide(hidden).gather(1, index)[:, 0]
@@ -139,10 +140,9 @@ class Dense:
         return y + x if self.residual else y
 
     def __str__(self) -> str:
-        wide = self.weight.shape[1]
-        narrow = self.weight.shape[0]
+        n_out, n_in = self.weight.shape
         residual = "" if self.residual is False else " residual"
-        return f"dense {wide}x{narrow} {self.activation.lower()}{residual}"
+        return f"dense {n_in}x{n_out} {self.activation.lower()}{residual}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,7 @@ class Pooling:
         """
         self.check()
         if self.skipped:
-            real = real * (real.cumsum(dim=1) > self.skipped)
+            real = real.bool() & (real.cumsum(dim=1) > self.skipped)
         pooled = torch.cat([MODES[mode](hidden, real) for mode in self.modes], dim=-1)
         for step in self.steps:
             pooled = step(pooled)

@@ -112,15 +112,15 @@ class _FastLinear:
         # With a single row, oneDNN would sum in another order than with the plain weight.
         if self._pack is None or x.numel() == x.shape[-1] or weight.is_inference():
             return weight
-        now = id(weight), weight.data_ptr(), weight._version
-        if now != self._seen:
-            self._seen = now
+        state = (id(weight), weight.data_ptr(), weight._version)
+        if state != self._seen:
+            self._seen = state
             self._packed = None
             return weight
         if self._packed is None:
             with _one_packs:
-                self._packed = _in_use.get(now) or _Packed(weight.detach(), self._pack(weight))
-                _in_use[now] = self._packed
+                self._packed = _in_use.get(state) or _Packed(weight.detach(), self._pack(weight))
+                _in_use[state] = self._packed
         return self._packed.ordered
 
 
@@ -138,7 +138,8 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         ctx.product = product
         ctx.frozen = None if trained else W
-        ctx.save_for_backward(*((x, W) if trained else ()))
+        if trained:
+            ctx.save_for_backward(x, W)
         return product(x, W, b, "none", [], "")
 
     @staticmethod
@@ -146,13 +147,15 @@ class _Product(torch.autograd.Function):
         """Multiply the gradient by W for x, and by x for W."""
         g = grads[0].contiguous()
         if ctx.frozen is not None:
-            return ctx.product(g, ctx.frozen.t(), None, "none", [], ""), None, None, None, None
+            d_x = ctx.product(g, ctx.frozen.t(), None, "none", [], "")
+            return d_x, None, None, None, None
         x, W = ctx.saved_tensors
         rows = g.flatten(0, -2)
         x = x.flatten(0, -2)
-        by_x = ctx.product(g, W.t(), None, "none", [], "")
-        by_W = ctx.product(rows.t().contiguous(), x.t().contiguous(), None, "none", [], "")
-        return by_x, None, by_W, rows.sum(dim=0) if ctx.needs_input_grad[3] else None, None
+        d_x = ctx.product(g, W.t(), None, "none", [], "")
+        d_W = ctx.product(rows.t().contiguous(), x.t().contiguous(), None, "none", [], "")
+        d_b = rows.sum(dim=0) if ctx.needs_input_grad[3] else None
+        return d_x, None, d_W, d_b, None
 
 
 def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
@@ -186,13 +189,18 @@ def _needed() -> Iterator[tuple[Any, str, Any]]:
     """Yield (owner, attribute, value) of each setting, when all those before it have been made."""
     backends = torch.backends
     # The old way first: torch refuses to read it once the new one has said something else.
-    if _read(every := _AllBackends(), "precision") not in (None, "highest"):
-        yield every, "precision", "highest"
+    all_backends = _AllBackends()
+    if _read(all_backends, "precision") not in (None, "highest"):
+        yield all_backends, "precision", "highest"
     if _read(backends.cudnn, "allow_tf32"):
         yield backends.cudnn, "allow_tf32", False
-    mkldnn = backends.mkldnn
-    others = ((backends.cudnn, "conv"), (mkldnn, "matmul"), (mkldnn, "conv"))
-    for owner in (backends.cuda.matmul, *(getattr(owner, name, None) for owner, name in others)):
+    owners = [
+        backends.cuda.matmul,
+        getattr(backends.cudnn, "conv", None),
+        getattr(backends.mkldnn, "matmul", None),
+        getattr(backends.mkldnn, "conv", None),
+    ]
+    for owner in owners:
         if _read(owner, "fp32_precision") not in (None, "ieee", "none"):
             yield owner, "fp32_precision", "ieee"
     for kind in ("fp16", "bf16"):

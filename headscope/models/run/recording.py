@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -14,11 +14,11 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.core.activations import Activations
 from headscope.core.errors import HeadscopeError, reason
-from headscope.data.pieces import unreadable
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs, watch_outputs
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.probes import Probe
 from headscope.models.run.routing import Router, SiteObserver, routed, use_implementation
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
@@ -26,107 +26,6 @@ from headscope.models.run.routing import Router, SiteObserver, routed, use_imple
 _CHUNK = 1 << 17
 #: Errors of a layout that was misread: tensors that do not fit, arguments that are not there.
 _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
-
-
-LONG = 256  # Tokens of the long probe, at least, where the model has room for them.
-_TEXT = (
-    "The old ferry left the harbour before dawn, and nobody on the quay could say who had "
-    "untied it.",
-    "She wrote it down.",
-    "When the auditors asked for the ledgers of 1987, the clerk who kept the keys had retired.",
-    "Why?",
-)
-_RANDOM_LENGTHS = (23, 7, 16, 3)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One batch of the certificate."""
-
-    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
-    #: (batch, pos): on the model's device; the mask is 1 for tokens and 0 for padding.
-    input_ids: Tensor
-    attention_mask: Tensor
-    #: (batch, target_pos): the same for the decoder of an encoder-decoder model.
-    decoder_input_ids: Tensor | None = None
-    decoder_attention_mask: Tensor | None = None
-
-    @property
-    def inputs(self) -> dict[str, Tensor]:
-        """What the model is called with."""
-        every = {part.name: getattr(self, part.name) for part in fields(self)[1:]}
-        return {name: tensor for name, tensor in every.items() if tensor is not None}
-
-    @property
-    def real(self) -> Tensor:
-        """Positions of the model's last states that are no padding, (batch, pos), boolean."""
-        last = self.decoder_attention_mask
-        return (self.attention_mask if last is None else last).bool()
-
-    def real_queries(self, stack: str) -> Tensor:
-        """Return the query positions of a stack that are not padding, (batch, query_pos), bool."""
-        return self.attention_mask.bool() if stack == "encoder" else self.real
-
-    def real_keys(self, stack: str) -> Tensor:
-        """Return the key positions of a stack that are not padding, (batch, key_pos), bool."""
-        return self.attention_mask.bool() if stack == "cross" else self.real_queries(stack)
-
-    @property
-    def padded(self) -> int:
-        """Positions that are padding."""
-        masks = (self.attention_mask, self.decoder_attention_mask)
-        return sum(int((mask == 0).sum()) for mask in masks if mask is not None)
-
-
-def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
-    """Return batches of sentences (random ids without a tokenizer): short and padded, and long.
-
-    The long one goes beyond every sliding window, where the model has room for that. A decoder
-    reads the next sentence's tokens, so that the lengths differ.
-    """
-    windows = [site.window for site in loaded.sites if site.window is not None]
-    room = min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
-    if loaded.tokenizer is None:
-        generator = torch.Generator().manual_seed(0)
-        bounds = min(5, loaded.vocab_size - 1), loaded.vocab_size
-        *short, long = [
-            torch.randint(*bounds, (min(n, loaded.max_length),), generator=generator).tolist()
-            for n in (*_RANDOM_LENGTHS, room)
-        ]
-    else:
-        texts = [*_TEXT, " ".join(_TEXT * (room // 50))]
-        try:
-            encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
-        except Exception as error:  # tokenizers raises no more special kind
-            raise unreadable(loaded, error) from error
-        *short, long = [list(ids) for ids in encoded["input_ids"]]
-        long = long if len(long) <= room else long[: room - 1] + long[-1:]
-    highest = max(max(ids) for ids in [*short, long])
-    if highest >= loaded.vocab_size:
-        raise HeadscopeError(
-            f"The tokenizer of {loaded.name} gives token id {highest}, but the model's embedding "
-            f"has {loaded.vocab_size} rows; tokenizer and weights do not belong together."
-        )
-
-    def probe(name: str, sequences: list[list[int]]) -> Probe:
-        ids, mask = loaded.pad(sequences)
-        if loaded.start_id is None:
-            return Probe(name, ids, mask)
-        targets = [*sequences[1:], sequences[0][: max(1, len(sequences[0]) * 3 // 4)]]
-        started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
-        return Probe(name, ids, mask, *loaded.pad(started))
-
-    padded = probe("right-padded", [ids[: loaded.max_length] for ids in short])
-    unpadded = probe("unpadded", [long])
-    if getattr(loaded.tokenizer, "padding_side", "right") != "left":
-        return padded, unpadded
-    ids = padded.input_ids.clone()
-    mask = padded.attention_mask.clone()
-    for row, n in enumerate(padded.attention_mask.sum(1).tolist()):
-        ids[row] = ids[row].roll(ids.shape[1] - n)
-        mask[row] = mask[row].roll(mask.shape[1] - n)
-    left = replace(padded, name="left-padded", input_ids=ids, attention_mask=mask)
-    return padded, left, unpadded
 
 
 @dataclass(frozen=True)
@@ -169,7 +68,8 @@ class Recording:
 
     def site(self, site: AttentionSite) -> SiteRecord:
         """Return what was seen at one site."""
-        return SiteRecord(*(self.seen[part.name].get(site.row) for part in fields(SiteRecord)))
+        shown = {f.name: self.seen[f.name].get(site.row) for f in fields(SiteRecord)}
+        return SiteRecord(**shown)
 
 
 def run_eager(
@@ -190,8 +90,8 @@ def run_eager(
         if scores:
             run.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
-        if pattern is None:
-            pattern = _joined(site, None, "pattern", probe)
+        if pattern is None and site.n_heads == 0:
+            pattern = _of_no_head(site, "pattern", probe)
         # XLM computes it in float32 whatever the dtype of the model
         run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
 
@@ -204,9 +104,10 @@ def run_eager(
         for site in run.sites:
             with suppress(*_MISREAD):
                 inputs = run.seen["inputs"][site.row]
-                heads = site.layout.place(site, site.project(inputs), inputs)
-                for name in ("q", "k", "v"):
-                    run.keep(name, site, getattr(heads, name))
+                heads = site.as_scored(site.project(inputs), inputs)
+                run.keep("q", site, heads.q)
+                run.keep("k", site, heads.k)
+                run.keep("v", site, heads.v)
     return run
 
 
@@ -266,9 +167,12 @@ def run_ours(
         run.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     run.masks_seen = router.masks_seen
     for site in sites:
-        of_site = chunks.by_site.pop(site.row, None)  # not held twice
+        site_chunks = chunks.by_site.pop(site.row, {})  # not held twice
         for name in ("pattern", "q", "k", "v"):
-            run.keep(name, site, _joined(site, of_site, name, probe))
+            # A layer that has lost all its heads has nothing to show, and nothing can be missing.
+            no_head = site.n_heads == 0
+            tensor = _of_no_head(site, name, probe) if no_head else _joined(site_chunks, name)
+            run.keep(name, site, tensor)
     return run
 
 
@@ -301,26 +205,32 @@ def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractCon
         run.keep("z", site, site.projections.out.entering(z))
         run.keep("out", site, site.projections.out.leaving(output))
 
-    return watch_outputs(sites, keep, lambda site: site.projections.out.module)
+    return watch_outputs(sites, keep, module_of=lambda site: site.projections.out.module)
 
 
-def _joined(
-    site: AttentionSite,
-    chunks: dict[tuple[int, int], Activations] | None,
-    name: str,
-    probe: Probe,
-) -> Tensor | None:
-    """Put the chunks of one site back together: (batch, n_heads, pos, ...)."""
+def _joined(chunks: Mapping[tuple[int, int], Activations], name: str) -> Tensor | None:
+    """Put the chunks of one site back together: (batch, n_heads, pos, ...); None without any.
+
+    ``chunks`` are keyed by their first row and their first head.
+    """
     if not chunks:
-        if site.n_heads > 0:
-            return None
-        # A layer that has lost all its heads has nothing to show, and nothing can be missing.
-        batch, n_q = probe.real_queries(site.stack).shape
-        n_k = probe.real_keys(site.stack).shape[1]
-        of_keys = (n_k, site.d_head)
-        sizes = {"pattern": (n_q, n_k), "q": (n_q, site.d_head), "k": of_keys, "v": of_keys}
-        return torch.empty(batch, 0, *sizes[name], device=probe.input_ids.device)
-    rows = sorted({row for row, _ in chunks})
+        return None
     heads = sorted({head for _, head in chunks})
-    parts = [[getattr(chunks[row, head], name) for head in heads] for row in rows]
-    return torch.cat([torch.cat(of_row, dim=1) for of_row in parts])
+    examples = []
+    for row in sorted({row for row, _ in chunks}):
+        tensors = [getattr(chunks[row, head], name) for head in heads]
+        examples.append(torch.cat(tensors, dim=1))
+    return torch.cat(examples)
+
+
+def _of_no_head(site: AttentionSite, name: str, probe: Probe) -> Tensor:
+    """Return the empty pattern, q, k or v of a layer without heads, (batch, 0, pos, ...)."""
+    batch, n_q = probe.real_queries(site.stack).shape
+    n_k = probe.real_keys(site.stack).shape[1]
+    sizes = {
+        "pattern": (n_q, n_k),
+        "q": (n_q, site.d_head),
+        "k": (n_k, site.d_head),
+        "v": (n_k, site.d_head),
+    }
+    return torch.empty(batch, 0, *sizes[name], device=probe.input_ids.device)

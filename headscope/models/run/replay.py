@@ -73,12 +73,11 @@ class Replay:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._sites = loaded.sites
-        self._layers: list[nn.Module] = [
-            loaded.model.get_submodule(f"{name}.{index}")
-            for name, layers in layer_lists(loaded.model, loaded.sites).items()
-            for index, sites in enumerate(layers)
-            if sites
-        ]
+        self._layers: list[nn.Module] = []
+        for name, layers in layer_lists(loaded.model, loaded.sites).items():
+            for index, sites in enumerate(layers):
+                if sites:
+                    self._layers.append(loaded.model.get_submodule(f"{name}.{index}"))
 
     @contextmanager
     def recording(self) -> Iterator[Recorded]:
@@ -133,11 +132,11 @@ class Rerun:
         self._replay = Replay(loaded)
         self._row = 0
         self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
-        like = loaded.model.get_input_embeddings().weight
-        read = [batch.inputs[0] for batch in self.batches]
-        read += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
-        states = sum(ids.numel() for ids in read)
-        self._fits = states * like.shape[-1] * like.element_size() <= RECORDED
+        table = loaded.model.get_input_embeddings().weight
+        token_rows = [batch.inputs[0] for batch in self.batches]
+        token_rows += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
+        states = sum(ids.numel() for ids in token_rows)
+        self._fits = states * table.shape[-1] * table.element_size() <= RECORDED
 
     def start_at(self, row: int) -> None:
         """Continue with versions that equal the model before the site of this row."""
@@ -145,18 +144,21 @@ class Rerun:
         self._recorded = {}
         if not (row and self._fits):
             return
-        recorded = {}
+        recorded: dict[int, Recorded] = {}
         with gated(self.loaded) as run:
             for batch in self.batches:
                 with self._replay.recording() as full_pass:
                     states = self._last_states(run, batch)
                 needed = full_pass.only_before(self.loaded.sites[row])
+                if not recorded and not self._plays_back(run, batch, needed, states):
+                    return
                 recorded[id(batch.inputs[0])] = needed
-                if len(recorded) == 1:
-                    with self._replay.playing(needed, row):
-                        if not torch.equal(self._last_states(run, batch), states):
-                            return
         self._recorded = recorded
+
+    def _plays_back(self, run: Run, batch: Padded, recorded: Recorded, states: Tensor) -> bool:
+        """Whether a pass with recorded layers gives the model's own states, bit by bit."""
+        with self._replay.playing(recorded, self._row):
+            return torch.equal(self._last_states(run, batch), states)
 
     def again(self, run: Run, version: LoadedModel) -> Run:
         """Let ``run``, of the model or of a changed copy, play back layers for its batches."""
@@ -178,6 +180,6 @@ def _repeated(output: Any, copies: int, rows: int = 0) -> Any:
         return output
     rows = rows or len(first_tensor(output))
     if isinstance(output, tuple):
-        return tuple(_repeated(part, copies, rows) for part in output)
+        return tuple(_repeated(value, copies, rows) for value in output)
     has_rows = torch.is_tensor(output) and output.shape[:1] == (rows,)
     return output.repeat(copies, *[1] * (output.dim() - 1)) if has_rows else output

@@ -37,7 +37,7 @@ class SiteObserver(Protocol):
     """An observer of the activations of attention sites."""
 
     def observe(self, site: Activations) -> None:
-        """Look at one chunk of one site; keep no reference to its tensors."""
+        """Measure one chunk of one site; keep no reference to its tensors."""
 
     def finish(self, stack: str, layer: int) -> None:
         """Note that all chunks of this site have been shown; by default nothing is left to do."""
@@ -52,9 +52,9 @@ class Router:
     """Counts and observes the calls that one model makes of our attention.
 
     Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
-    our attention runs too, unobserved. A ``mechanism`` runs in place of our attention;
-    observers, who otherwise see every chunk of every site, see nothing then. At most
-    ``chunk_entries`` entries of patterns exist at a time.
+    our attention runs too, unobserved. A ``mechanism`` runs in place of our attention; observers,
+    who otherwise see every chunk of every site, see nothing then. At most ``chunk_entries`` entries
+    of patterns exist at a time.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Router:
         self.sites = tuple(sites)
         self._sites = grouped(sites, lambda site: site.module)
         self._unseen = {site.module for site in others}
-        self._turn: Counter[nn.Module] = Counter()
+        self._turns: Counter[nn.Module] = Counter()
         self._stop_at: int | None = None
         self._skipped: Collection[tuple[str, int]] = ()
 
     def begin(self) -> None:
         """Forget the calls of the pass before; every forward pass starts with this."""
         self.calls.clear()
-        self._turn.clear()
+        self._turns.clear()
         self.masks_seen = 0
         self.skip(self._skipped)
 
@@ -91,7 +91,7 @@ class Router:
         for site in self.sites:
             if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
-                self._turn[site.module] += 1
+                self._turns[site.module] += 1
 
     @contextmanager
     def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
@@ -153,7 +153,9 @@ class Router:
         masked = mask is not None
         mask = with_bias(mask, bias)
         if 0 < k.shape[1] < q.shape[1]:
-            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+            group = q.shape[1] // k.shape[1]
+            k = k.repeat_interleave(group, dim=1)
+            v = v.repeat_interleave(group, dim=1)
         if module in self._unseen:
             return stream_attention(q, k, v, mask=mask, scale=scale)
         site = self._next_site(module)
@@ -171,15 +173,31 @@ class Router:
         """Run our attention and show its patterns to the observers."""
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            part = q[rows, heads], k[rows, heads], v[rows, heads]
-            address = (site.stack, site.layer, site.row)
-            chunk = Activations(*address, rows, heads, q.shape[1], *part, pattern, z)
+            chunk = Activations(
+                stack=site.stack,
+                layer=site.layer,
+                row=site.row,
+                rows=rows,
+                heads=heads,
+                n_heads=q.shape[1],
+                q=q[rows, heads],
+                k=k[rows, heads],
+                v=v[rows, heads],
+                pattern=pattern,
+                z=z,
+            )
             for observer in self.observers:
                 observer.observe(chunk)
 
         show = visit if self.observers else None
         z = stream_attention(
-            q, k, v, mask=mask, scale=scale, visit=show, chunk_entries=self._chunk_entries
+            q,
+            k,
+            v,
+            mask=mask,
+            scale=scale,
+            visit=show,
+            chunk_entries=self._chunk_entries,
         )
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
@@ -192,9 +210,9 @@ class Router:
                 f"{type(module).__name__} calls a custom attention, but headscope does not know "
                 "where it keeps its weights."
             )
-        turn = self._turn[module]
-        self._turn[module] += 1
-        return sites[min(turn, len(sites) - 1)]
+        earlier_calls = self._turns[module]
+        self._turns[module] += 1
+        return sites[min(earlier_calls, len(sites) - 1)]
 
 
 def current_router() -> Router:
@@ -221,9 +239,10 @@ def _attention(
     router = current_router()
     unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
     if unknown or dropout > 0:
-        what = ", ".join(unknown) or "dropout"
+        addition = ", ".join(unknown) or "dropout"
         raise UnsupportedModelError(
-            f"{type(module).__name__} adds {what} to its attention, which headscope does not cover."
+            f"{type(module).__name__} adds {addition} to its attention, which headscope does not "
+            "cover."
         )
     bias = kwargs.get("position_bias")
     z = router.attend(module, query, key, value, attention_mask, scaling, bias)
@@ -234,10 +253,11 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """Make transformers write causal masks out: our attention has no is_causal shortcut."""
     kwargs["allow_is_causal_skip"] = False
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
-    if mask is None or bool((seen := mask.any(dim=-1, keepdim=True)).all()):
-        return mask
-    # A padded query may lie beyond the window of every token. Nobody looks at what it sees.
-    return mask | ~seen
+    if mask is None:
+        return None
+    # A padded query may lie beyond the window of every token. What it attends to is never used.
+    sees_a_key = mask.any(dim=-1, keepdim=True)
+    return mask if bool(sees_a_key.all()) else mask | ~sees_a_key
 
 
 # Without a mask function of the same name, transformers would drop the mask silently.
@@ -300,9 +320,11 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs."""
     # Modules that never ask for a custom attention get another forward.
-    every_site = (*router.sites, *router.others)
-    bypassing = {site.module: site for site in every_site if site.layout.bypasses}
-    forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
+    forwards = {
+        site.module: partial(_forward, router, site)
+        for site in (*router.sites, *router.others)
+        if site.layout.bypasses
+    }
     token = _active.set(router)
     try:
         with (

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
@@ -48,45 +48,55 @@ def side_by_side(
     end with the last result, or when the generator is closed.
     """
     stream = iter(items)
-    first = list(islice(stream, 2))
-    # one has all cores to itself
-    alone = alone or len(first) < 2
-    items = chain(first, stream)
+    first_two = list(islice(stream, 2))
+    items = chain(first_two, stream)
     threads = torch.get_num_threads()
-    count = 1 if alone or loaded.device != "cpu" else min(threads, AT_ONCE)
+    count = min(threads, AT_ONCE)
+    if alone or len(first_two) < 2 or loaded.device != "cpu":  # one item has all cores to itself
+        count = 1
     copies = _copies(loaded, count) if count > 1 else None
     if copies is None:
         with start(loaded) as run:
             yield from map(run, items)
         return
-    asked = SimpleQueue["_Work[Result, Item] | None"]()
-    waiting = deque["Future[Result]"]()
+    queue = SimpleQueue["_Work[Result, Item] | None"]()
     workers = [
-        Thread(target=copy_context().run, args=(_work, model, start, asked), daemon=True)
+        Thread(target=copy_context().run, args=(_work, model, start, queue), daemon=True)
         for model in copies
     ]
     torch.set_num_threads(threads // count)
     try:
         for worker in workers:
             worker.start()
-        for item in items:
-            waiting.append(Future())
-            asked.put((waiting[-1], item))
-            if len(waiting) >= count + _AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from _results_in_order(items, queue, count + _AHEAD)
     finally:
-        try:
-            while True:  # after an error or an interrupt: items not yet begun are dropped
-                asked.get_nowait()
-        except Empty:
-            pass
-        for _ in workers:
-            asked.put(None)
-        for worker in workers:
-            worker.join()
+        _end(workers, queue)
         torch.set_num_threads(threads)
+
+
+def _results_in_order(
+    items: Iterable[Item], queue: SimpleQueue[_Work[Result, Item] | None], most: int
+) -> Iterator[Result]:
+    """Put items into the queue, at most so many ahead, and yield their results in order."""
+    waiting = deque["Future[Result]"]()
+    for item in items:
+        waiting.append(Future())
+        queue.put((waiting[-1], item))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _end(workers: Sequence[Thread], queue: SimpleQueue[_Work[Result, Item] | None]) -> None:
+    """Drop items that were not begun, after an error or an interrupt, and end the threads."""
+    with suppress(Empty):
+        while True:
+            queue.get_nowait()
+    for _ in workers:
+        queue.put(None)
+    for worker in workers:
+        worker.join()
 
 
 def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
@@ -99,7 +109,7 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
     weights = (*loaded.network.parameters(), *loaded.network.buffers())
     shared = [*weights, loaded.tokenizer, loaded.certificate, loaded.file]
     try:
-        return [copy.deepcopy(loaded, {id(part): part for part in shared}) for _ in range(count)]
+        return [copy.deepcopy(loaded, {id(value): value for value in shared}) for _ in range(count)]
     except (TypeError, RuntimeError, AttributeError):  # the user attached something
         return None
 
@@ -107,7 +117,7 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
 def _work(
     loaded: LoadedModel,
     start: Start[Item, Result],
-    asked: SimpleQueue[_Work[Result, Item] | None],
+    queue: SimpleQueue[_Work[Result, Item] | None],
 ) -> None:
     """Run items from the queue until it holds None."""
     torch.get_num_threads()  # torch sets a thread's share of the cores when it first asks
@@ -121,7 +131,7 @@ def _work(
             def run(item: Item) -> Result:
                 raise failed
 
-        for future, item in iter(asked.get, None):
+        for future, item in iter(queue.get, None):
             try:
                 future.set_result(run(item))
             except BaseException as error:  # raised where the result is fetched

@@ -32,22 +32,20 @@ Select = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Joined:
-    """A selection that puts another model's states behind the picked ones, for one run of the head.
-
-    ``logits`` gives the head's output for the others, for a graph that has already run its head.
-    """
+    """A selection that puts another model's states behind the picked ones: the head runs once."""
 
     pick: Select
-    others: Tensor
-    logits: Callable[[], Tensor]
+    other_states: Tensor  # (picked, d_model), of the other model
+    #: The head's output for these, for a graph that has already run its head.
+    other_logits: Callable[[], Tensor]
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Join states: (1, picked + others, d_model)."""
-        return torch.cat([self.pick(hidden), self.others.to(hidden.dtype)])[None]
+        """Join states: (1, picked of both models, d_model)."""
+        return torch.cat([self.pick(hidden), self.other_states.to(hidden.dtype)])[None]
 
     def of_logits(self, logits: Tensor) -> Tensor:
-        """Join logits: (1, picked + others, classes)."""
-        return torch.cat([self.pick(logits), self.logits().to(logits)])[None]
+        """Join logits: (1, picked of both models, classes)."""
+        return torch.cat([self.pick(logits), self.other_logits().to(logits)])[None]
 
 
 def task_head_of(architecture: object) -> str | None:
@@ -76,7 +74,7 @@ class HeadWeights:
     architecture: str  # The class that config.json names
     #: Weights of the head that are missing or have another shape; empty where it was not asked for.
     lacking: tuple[str, ...] = ()
-    partly: bool = False  # Whether the weights hold another part of the head
+    partly: bool = False  # Whether the weights hold the rest of the head
     unread: tuple[str, ...] = ()  # Weights that the network has no use for
 
     def __str__(self) -> str:

@@ -42,25 +42,25 @@ def is_norm(module: nn.Module) -> bool:
 class Call:
     """One call of a module: what it took first and returned first."""
 
-    turn: ModuleTurn
+    module_turn: ModuleTurn
     start: int  # Counted in events of the run, the beginnings and ends of calls
-    end: int
+    stop: int
     x: Tensor | None
     y: Tensor
 
     def encloses(self, other: Call) -> bool:
         """Whether another call was made inside this one."""
-        return self.start < other.start and other.end < self.end
+        return self.start < other.start and other.stop < self.stop
 
     @property
     def is_norm(self) -> bool:
         """Whether it is a LayerNorm or an RMSNorm."""
-        return is_norm(self.turn.module)
+        return is_norm(self.module_turn.module)
 
     @property
     def is_map(self) -> bool:
         """Whether it is a linear map."""
-        return isinstance(self.turn.module, nn.Linear | Conv1D)
+        return isinstance(self.module_turn.module, nn.Linear | Conv1D)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Seen:
         """The calls of each module, in order."""
         calls: dict[nn.Module, list[Call]] = defaultdict(list)
         for call in self.calls:
-            calls[call.turn.module].append(call)
+            calls[call.module_turn.module].append(call)
         return calls
 
-    def at(self, turn: ModuleTurn) -> Call:
+    def call_in(self, module_turn: ModuleTurn) -> Call:
         """Return the call of a module in its turn."""
-        return self.by_module[turn.module][turn.number]
+        return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
@@ -99,48 +99,52 @@ class Seen:
     def around(self, sites: Sequence[AttentionSite]) -> list[Call]:
         """List the calls in which these sites run and no others, the innermost first."""
         rows = {site.row for site in sites}
-        inner = [write for row, write in self.writes.items() if row in rows]
-        outer = [write for row, write in self.writes.items() if row not in rows]
+        writes = [write for row, write in self.writes.items() if row in rows]
+        other_writes = [write for row, write in self.writes.items() if row not in rows]
         return [
             call
             for call in reversed(self.calls)
-            if all(map(call.encloses, inner)) and not any(map(call.encloses, outer))
+            if all(map(call.encloses, writes)) and not any(map(call.encloses, other_writes))
         ]
 
 
 def watch(loaded: LoadedModel) -> Seen:
     """Run three tokens, and keep every module's calls."""
     calls: list[Call] = []
-    open_: list[int] = []
+    starts: list[int] = []  # Of the calls that have not ended yet
     inputs: dict[int, AttentionInput] = {}
     events = 0
     turns = defaultdict[nn.Module, int](int)
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal events
-        open_.append(events)
+        starts.append(events)
         events += 1
 
     def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
-        start = open_.pop()
+        start = starts.pop()
         if (y := first_tensor(output)) is not None:
-            turn = ModuleTurn(module, turns[module])
-            calls.append(Call(turn, start, events, first_tensor(args, kwargs), y))
+            module_turn = ModuleTurn(module, turns[module])
+            calls.append(Call(module_turn, start, events, first_tensor(args, kwargs), y))
         turns[module] += 1
         events += 1
 
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
     hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
     hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
-    # Tokens whose embedding is not zero: else every sum equals its parts.
-    used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
-    ids = [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
-    seeing = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
-    with hooked(hooks), seeing:
-        last = loaded.run_tiny(ids)
+    reading = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
+    with hooked(hooks), reading:
+        last = loaded.run_tiny(_three_tokens(loaded))
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
+
+
+def _three_tokens(loaded: LoadedModel) -> list[int]:
+    """Return ids of tokens whose embedding is not zero: else every sum would equal its terms."""
+    table = loaded.model.get_input_embeddings().weight.detach()
+    used = table.any(1).nonzero()[:, 0].tolist()
+    return [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
 
 
 #: The first tensors that some calls took and returned.
@@ -150,32 +154,32 @@ Captured = dict[ModuleTurn, tuple[Tensor, Tensor]]
 @contextmanager
 def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
     """Capture the first tensor that goes into some calls of one run, and what comes out of them."""
-    wanted = set(calls)
+    watched = set(calls)
     captured = Captured()
     turns = defaultdict[nn.Module, int](int)
 
     def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        turn = ModuleTurn(module, turns[module])
+        module_turn = ModuleTurn(module, turns[module])
         turns[module] += 1
-        if turn in wanted:
-            captured[turn] = first_tensor(args, kwargs), first_tensor(output)
+        if module_turn in watched:
+            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output)
 
-    modules = dict.fromkeys(turn.module for turn in wanted)
+    modules = dict.fromkeys(module_turn.module for module_turn in watched)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
         yield captured
 
 
-def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:
+def near(a: Tensor, b: Tensor | None, minuend: Tensor | None = None) -> bool:
     """Whether tensors have one shape and equal numbers up to rounding.
 
-    ``of`` is the sum from which ``a`` was obtained by subtraction; its rounding is allowed, too.
+    Where ``a`` is a difference, the rounding of the ``minuend`` is allowed, too.
     """
     if b is None or b.shape != a.shape or not a.is_floating_point():
         return False
     step = 4 * torch.finfo(a.dtype).eps
     slack = max(_CLOSE, step) * max(1e-6, float(a.abs().max()))
-    if of is not None:
-        slack += step * float(of.abs().max())
+    if minuend is not None:
+        slack += step * float(minuend.abs().max())
     return float((a - b).abs().max()) <= slack
 
 
@@ -190,16 +194,21 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     norms: dict[int, nn.LayerNorm] = {}
     for row, read in seen.inputs.items():
         for call in seen.calls:
-            module = call.turn.module
-            same = call.y.data_ptr() == read.x_q.data_ptr()
-            if isinstance(module, nn.LayerNorm) and same and call.y.shape == read.x_q.shape:
+            module = call.module_turn.module
+            same_memory = call.y.data_ptr() == read.x_q.data_ptr()
+            same_tensor = same_memory and call.y.shape == read.x_q.shape
+            if isinstance(module, nn.LayerNorm) and same_tensor:
                 norms[row] = module
     return norms
 
 
 def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
-    like = torch.ones(norm.normalized_shape, dtype=torch.float64)
+    ones = torch.ones(norm.normalized_shape, dtype=torch.float64)
     gain: Tensor | None = norm.weight
     shift: Tensor | None = norm.bias
-    return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift
+    if gain is None:
+        gain = ones
+    if shift is None:
+        shift = torch.zeros_like(ones)
+    return gain, shift

@@ -1,4 +1,4 @@
-"""Copies of a model: without heads, padded with zeros, in another dtype, or random."""
+"""Copies of a model: without heads, in another dtype, or with random weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.memory import give_back
-from headscope.models.anatomy.feed_forward import lost_neurons
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.sites import attention_modules
 from headscope.models.run.devices import DTYPES
+from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import (
-    FileWeights,
     LoadedModel,
     as_before,
     copied_network,
-    fingerprint,
     wrap,
 )
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.surgery.cutting import cut_modules, fill_module
+from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import (
     drop_layers,
     kept_layers,
@@ -36,7 +33,7 @@ from headscope.models.surgery.layers import (
     restore,
     settings_before,
 )
-from headscope.models.surgery.neurons import cut_neurons, fill_neurons, record_of
+from headscope.models.surgery.neurons import cut_neurons, record_of
 
 Head = tuple[int, int]  # (row of its site, original index)
 
@@ -68,17 +65,20 @@ def remove_heads(
     InputError
         If a head does not exist or is gone already, or if none would be left.
     """
-    wanted = with_shared(loaded.sites, [_row_of(loaded, address) for address in heads])
-    for row, head in wanted:
+    to_remove = with_shared(loaded.sites, [_row_of(loaded, address) for address in heads])
+    for row, head in to_remove:
         site = loaded.sites[row]
         if head not in site.head_ids:
             name = head_name(site.layer, head, site.stack)
             raise InputError(f"{name} has been removed from {loaded.name} already.")
-    if len(wanted) == sum(site.n_heads for site in loaded.sites):
+    if len(to_remove) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
+    remaining = {
+        site.name: [head for head in site.head_ids if (site.row, head) not in to_remove]
+        for site in loaded.sites
+    }
     # Cutting gives every attention map weights of its own in either case.
     network = copied_network(loaded, share=share)
-    remaining = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
     cut_modules(network, lambda _, item: remaining.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
@@ -120,35 +120,27 @@ def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
 
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Head]) -> tuple[Head, ...]:
     """Add to each head the heads that share its weights in other layers (ALBERT), sorted."""
-    group_of = {row: group for group in shared_layers(sites) for row in group}
-    shared = {(other, head) for row, head in heads for other in group_of.get(row, (row,))}
+    group_of_row: dict[int, Sequence[int]] = {}
+    for group in shared_layers(sites):
+        group_of_row |= dict.fromkeys(group, group)
+    shared: set[Head] = set()
+    for row, head in heads:
+        shared |= {(sharing, head) for sharing in group_of_row.get(row, (row,))}
     return tuple(sorted(shared))
 
 
 def removed_heads(loaded: LoadedModel) -> tuple[Head, ...]:
     """List the heads that a model has lost: row of their site, and original index."""
-    every = ((site, head) for site in loaded.sites for head in range(site.heads_before))
-    return tuple((site.row, head) for site, head in every if head not in site.head_ids)
+    removed: list[Head] = []
+    for site in loaded.sites:
+        missing = (head for head in range(site.heads_before) if head not in site.head_ids)
+        removed += [(site.row, head) for head in missing]
+    return tuple(removed)
 
 
 def original_heads(loaded: LoadedModel) -> int:
     """Return how many heads the layer with most heads had before any was removed."""
     return max((site.heads_before for site in loaded.sites), default=0)
-
-
-def expand_all(loaded: LoadedModel) -> Any:
-    """Copy the network in its original shape; heads and neurons that were removed are zeros there.
-
-    Layers that were removed stay so: no weights make a layer return its input.
-    """
-    network = copy.deepcopy(loaded.network)
-    base = getattr(network, "base_model", network)
-    for item in attention_modules(base):
-        if item.n_heads < item.heads_before:
-            fill_module(item)
-    for network_of_neurons in lost_neurons(base).values():
-        fill_neurons(network_of_neurons)
-    return network
 
 
 def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
@@ -159,15 +151,17 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     if loaded.dtype == dtype:
         return loaded
     sha256 = loaded.weights_sha256
-    network = loaded.network
-    kind = DTYPES[dtype]
-    # Each tensor is converted where the copy would be made, so that none is held a third time.
-    converted = {
-        id(tensor): nn.Parameter(tensor.detach().to(kind), tensor.requires_grad)
-        for tensor in network.parameters()
-        if tensor.is_floating_point()
-    } | {id(tensor): tensor.to(kind) for tensor in network.buffers() if tensor.is_floating_point()}
-    network = copy.deepcopy(network, converted)
+    torch_dtype = DTYPES[dtype]
+    # deepcopy takes these in place of the tensors with these ids: so none is held a third time.
+    converted: dict[int, Any] = {}
+    for parameter in loaded.network.parameters():
+        if parameter.is_floating_point():
+            tensor = parameter.detach().to(torch_dtype)
+            converted[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)
+    for buffer in loaded.network.buffers():
+        if buffer.is_floating_point():
+            converted[id(buffer)] = buffer.to(torch_dtype)
+    network = copy.deepcopy(loaded.network, converted)
     copied = dataclasses.replace(
         wrap(network, loaded.tokenizer, name=loaded.name),
         revision=loaded.revision,

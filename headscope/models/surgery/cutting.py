@@ -1,4 +1,4 @@
-r"""Take heads out of attention modules, and rows out of stored maps, in place, or put them back.
+r"""Take heads out of attention modules, and rows out of stored maps, in place.
 
 ::
 
@@ -16,14 +16,13 @@ Michel et al. 2019, arXiv:1905.10650, section 2.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headscope.core.errors import UnsupportedModelError
-from headscope.models.layouts.layout import AttentionModule, WithoutHeads, extend
+from headscope.models.layouts.forwards import WithoutHeads, extend
+from headscope.models.layouts.layout import AttentionModule
 from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
 
@@ -38,8 +37,8 @@ def cut_module(item: AttentionModule, heads: Collection[int]) -> None:
     The module remembers these names. A layer may lose all its heads: b_O is what it then adds.
     """
     remaining = [head for head in item.head_ids if head in heads]
-    gone = [head for head in item.head_ids if head not in heads]
-    remove_rows(item.stored(), item.head_ids, gone)
+    removed = [head for head in item.head_ids if head not in heads]
+    remove_rows(item.stored(), item.head_ids, removed)
     # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
     out = item.projections.out.module
     if out.bias is not None:
@@ -56,26 +55,21 @@ def cut_modules(
     network: Any, heads_of: Callable[[int, AttentionModule], Collection[int] | None]
 ) -> None:
     """Cut every attention module of a network for which ``heads_of`` names heads, in place."""
-    for index, item in enumerate(attention_modules(getattr(network, "base_model", network))):
-        if (heads := heads_of(index, item)) is not None:
+    base = getattr(network, "base_model", network)
+    for index, item in enumerate(attention_modules(base)):
+        heads = heads_of(index, item)
+        if heads is not None:
             cut_module(item, heads)
 
 
-def fill_module(item: AttentionModule) -> None:
-    """Give a module all its heads back, in place; those that it lacks are zeros."""
-    every = range(item.heads_before)
-    missing = [head for head in every if head not in item.head_ids]
-    fill_rows(item.stored(), every, missing)
-    _mark(item, list(every))
-    item.layout.fit(item.module, every, item.heads_before)
-
-
-def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
+def _mark(item: AttentionModule, head_ids: Sequence[int]) -> None:
+    """Let a module remember its heads, and set its attributes that count them."""
     module: Any = item.module
-    vars(module)[HEAD_IDS] = tuple(ids)
+    vars(module)[HEAD_IDS] = tuple(head_ids)
     vars(module)[HEADS_BEFORE] = item.heads_before
-    sizes = dict.fromkeys(_COUNTS, len(ids)) | dict.fromkeys(_WIDTHS, len(ids) * item.d_head)
-    for name, size in sizes.items():
+    counts = dict.fromkeys(_COUNTS, len(head_ids))
+    widths = dict.fromkeys(_WIDTHS, len(head_ids) * item.d_head)
+    for name, size in (counts | widths).items():
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)
 
@@ -83,34 +77,20 @@ def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
 # --- stored tensors -------------------------------------------------------------------------------
 
 
-def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], gone: Sequence[int]) -> None:
-    """Remove the rows of some heads (or neurons) from stored tensors; ``present`` lists all."""
-    for part in dict.fromkeys(stored):  # fused maps are listed three times
-        if (tensor := part.tensor) is not None:
-            left = torch.ones(tensor.shape[part.axis], dtype=torch.bool)
-            left[part.rows(present, gone)] = False
-            rows = left.nonzero().flatten().to(tensor.device)
-            replace_stored(part.module, part.name, tensor.detach().index_select(part.axis, rows))
+def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], removed: Sequence[int]) -> None:
+    """Remove the rows of some heads (or neurons) from stored tensors, in place.
 
-
-def fill_rows(stored: Iterable[HeadRows], every: Sequence[int], missing: Sequence[int]) -> None:
-    """Put zeros where some of ``every`` head (or neuron) are missing in stored tensors."""
-    for part in dict.fromkeys(stored):
-        if (tensor := part.tensor) is not None:
-            full = with_rows(tensor, part.rows(every, missing), part.axis)
-            replace_stored(part.module, part.name, full)
-
-
-def with_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
-    """Return a copy of a stored tensor, of any shape, with rows of zeros put in.
-
-    ``rows`` (k,) says where the new rows lie on the longer axis, each once.
+    ``present`` lists all heads that the tensors have, ``removed`` among them.
     """
-    left = torch.ones(tensor.shape[axis] + len(rows), dtype=torch.bool)
-    left[rows] = False
-    shape = [*tensor.shape[:axis], len(left), *tensor.shape[axis + 1 :]]
-    full = tensor.new_zeros(shape)
-    return full.index_copy(axis, left.nonzero().flatten().to(tensor.device), tensor.detach())
+    for head_rows in dict.fromkeys(stored):  # fused maps are listed three times
+        tensor = head_rows.tensor
+        if tensor is None:
+            continue
+        stays = torch.ones(tensor.shape[head_rows.axis], dtype=torch.bool)
+        stays[head_rows.rows(present, removed)] = False
+        rows = stays.nonzero().flatten().to(tensor.device)
+        smaller = tensor.detach().index_select(head_rows.axis, rows)
+        replace_stored(head_rows.module, head_rows.name, smaller)
 
 
 def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
@@ -123,75 +103,3 @@ def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.out_features, module.in_features = tensor.shape
     elif hasattr(module, "nf"):  # GPT-2's maps, which are kept transposed
         vars(module)["nx"], vars(module)["nf"] = tensor.shape
-
-
-# --- rows of the vocabulary that a model puts out ---
-#
-# They are the weight (and bias) of the output embedding, which may be the input embedding itself,
-# and whatever else behind the base model has a number, or a vector, for each piece: biases that
-# stand by themselves (BERT's, the final_logits_bias of BART), the second table of MobileBERT.
-
-
-@dataclass(frozen=True)
-class OutputRows:
-    """One tensor with a number, or a vector, for each piece that a model puts out."""
-
-    module: nn.Module
-    name: str
-    tensor: Tensor
-    axis: int  # Along which pieces are counted
-
-    def write(self, tensor: Tensor) -> None:
-        """Put another tensor in its place, of whatever length."""
-        if isinstance(self.tensor, nn.Parameter) and not isinstance(tensor, nn.Parameter):
-            tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
-        setattr(self.module, self.name, tensor)
-
-
-def output_rows(network: Any, rows: int) -> list[OutputRows]:
-    """Find these tensors in a network with a vocabulary of ``rows``; none if it puts out none.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If its output embedding has another number of rows.
-    """
-    head = getattr(network, "get_output_embeddings", lambda: None)()
-    if head is None:
-        return []
-    if not isinstance(head, nn.Linear) or head.weight.shape[0] != rows:
-        raise UnsupportedModelError(
-            f"{type(network).__name__} has no output embedding with one row for each of its "
-            f"{rows:,} pieces; leave the vocabulary whole."
-        )
-    base = getattr(network, "base_model", network)
-    inside = set(base.modules())
-    outputs = []
-    for module in network.modules():
-        tensors = {**module._parameters, **module._buffers}
-        for name, tensor in tensors.items():
-            behind = module not in inside or module is head or name == "final_logits_bias"
-            if behind and tensor is not None and rows in tensor.shape:
-                axis = tuple(tensor.shape).index(rows)
-                outputs.append(OutputRows(module, name, tensor, axis))
-    return outputs
-
-
-def cut_outputs(
-    network: Any, row_ids: Sequence[int], rows: int, known: dict[int, nn.Parameter]
-) -> None:
-    """Leave only the rows ``row_ids`` of what a network puts out, in place.
-
-    ``known`` has the cut tensors of its input, by the ids of the old ones: tied ones stay tied.
-    """
-    made: dict[int, Tensor] = dict(known)
-    for item in output_rows(network, rows):
-        old = item.tensor
-        if id(old) not in made:
-            left = old.detach().index_select(item.axis, torch.tensor(row_ids, device=old.device))
-            is_parameter = isinstance(old, nn.Parameter)
-            made[id(old)] = nn.Parameter(left, old.requires_grad) if is_parameter else left
-        item.write(made[id(old)])
-        if isinstance(item.module, nn.Linear):
-            width = "in_features" if item.axis else "out_features"
-            setattr(item.module, width, len(row_ids))

@@ -1,4 +1,4 @@
-"""Cut feed-forward networks down to some of their neurons, or fill them up again.
+"""Cut feed-forward networks down to some of their neurons.
 
 In place, as :mod:`~headscope.models.surgery.cutting` does it to heads, and as a copy of a model, as
 :mod:`~headscope.models.surgery.copies` does. :mod:`~headscope.models.anatomy.feed_forward` finds
@@ -25,7 +25,7 @@ from headscope.models.anatomy.feed_forward import (
     lost_neurons,
 )
 from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
-from headscope.models.surgery.cutting import fill_rows, remove_rows, replace_stored
+from headscope.models.surgery.cutting import remove_rows, replace_stored
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ class KeptNeurons:
 def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
     """Leave only the neurons with these original numbers, in place."""
     chosen = set(numbers)
-    present = {number: index for index, number in enumerate(item.neuron_ids)}
-    gone = [index for number, index in present.items() if number not in chosen]
-    remove_rows(item.stored(), range(len(present)), gone)
+    removed = [index for index, number in enumerate(item.neuron_ids) if number not in chosen]
+    remove_rows(item.stored(), range(len(item.neuron_ids)), removed)
     second = item.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
@@ -51,21 +50,14 @@ def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
     vars(second)[FIRST_MAPS] = item.first
 
 
-def fill_neurons(item: Neurons) -> None:
-    """Give a network all its neurons back, in place; those that it lacks are zeros."""
-    every = range(item.width_before)
-    missing = sorted(set(every).difference(item.neuron_ids))
-    fill_rows(item.stored(), every, missing)
-    vars(item.second)[NEURON_IDS] = tuple(every)
-
-
 def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
     """Say which networks have lost neurons, and which are left, for a file."""
     names = {module: name for name, module in base.named_modules()}
-    return {
-        name: KeptNeurons(tuple(names[m] for m in item.first), item.width_before, item.neuron_ids)
-        for name, item in lost_neurons(base).items()
-    }
+    records: dict[str, KeptNeurons] = {}
+    for name, item in lost_neurons(base).items():
+        first = tuple(names[module] for module in item.first)
+        records[name] = KeptNeurons(first, item.width_before, item.neuron_ids)
+    return records
 
 
 def whole_neurons(base: nn.Module, name: str, record: KeptNeurons) -> Neurons | None:
@@ -75,7 +67,8 @@ def whole_neurons(base: nn.Module, name: str, record: KeptNeurons) -> Neurons | 
     maps = [module for module in candidates if isinstance(module, nn.Linear | Conv1D)]
     if len(maps) != len(candidates) or len(candidates) < 2:
         return None
-    item = Neurons(tuple(maps[:-1]), maps[-1], tuple(range(record.before)), record.before)
+    *first, second = maps
+    item = Neurons(tuple(first), second, tuple(range(record.before)), record.before)
     return item if item.fits else None
 
 
@@ -114,37 +107,40 @@ def remove_neurons(
         If a layer's network cannot be taken apart.
     """
     all_stacks = loaded.whole or loaded
-    known = {item.name: item for item in feed_forwards(all_stacks)}
-    remaining = {}
+    items = {item.name: item for item in feed_forwards(all_stacks)}
     for name, numbers in neurons.items():
-        if name not in known:
+        if name not in items:
             raise InputError(
                 f"{loaded.name} has no feed-forward network {name}; its first is "
-                f"{next(iter(known))}."
+                f"{next(iter(items))}."
             )
-        present = known[name].neuron_ids
-        gone = set(numbers)
-        if missing := sorted(gone.difference(present)):
-            raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
-        if len(gone) == len(present):
-            raise InputError(
-                f"That would remove every neuron of {name} of {loaded.name}; keep at least one, or "
-                "remove the whole layer."
-            )
-        remaining[name] = [number for number in present if number not in gone]
+        _check_numbers(loaded, items[name], numbers)
     network = copied_network(loaded, share=share)
     base = getattr(network, "base_model", network)
-    for name, left in remaining.items():
-        if len(left) < known[name].width:
-            keep_neurons(_moved(known[name], all_stacks.model, base), left)
+    for name, numbers in neurons.items():
+        if len(numbers):
+            copied = _same_of_copy(items[name], all_stacks.model, base)
+            keep_neurons(copied, set(copied.neuron_ids).difference(numbers))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
-def _moved(item: FeedForward, old: nn.Module, new: nn.Module) -> FeedForward:
+def _check_numbers(loaded: LoadedModel, item: FeedForward, numbers: Sequence[int]) -> None:
+    """Refuse to remove neurons that are not there, or all of them."""
+    removed = set(numbers)
+    if missing := sorted(removed.difference(item.neuron_ids)):
+        raise InputError(f"{item.name} of {loaded.name} has no neuron {missing[0]} (any more).")
+    if len(removed) == len(item.neuron_ids):
+        raise InputError(
+            f"That would remove every neuron of {item.name} of {loaded.name}; keep at least one, "
+            "or remove the whole layer."
+        )
+
+
+def _same_of_copy(item: FeedForward, original: nn.Module, copied: nn.Module) -> FeedForward:
     """Return the same feed-forward network of a copy."""
-    names = {module: name for name, module in old.named_modules()}
-    first = tuple(new.get_submodule(names[module]) for module in item.first)
-    return dataclasses.replace(item, first=first, second=new.get_submodule(item.name))
+    names = {module: name for name, module in original.named_modules()}
+    first = tuple(copied.get_submodule(names[module]) for module in item.first)
+    return dataclasses.replace(item, first=first, second=copied.get_submodule(item.name))
 
 
 def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:

@@ -37,25 +37,30 @@ _ORIGINALS: dict[nn.Module, OutputMap] = {}
 @contextmanager
 def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
     """Run a model with other output maps, given by row, then put back those it had."""
-    before = {row: output_map(loaded.sites[row]) for row in maps}
-    modules = {loaded.sites[row].module: original for row, original in before.items()}
-    new = {module: original for module, original in modules.items() if module not in _ORIGINALS}
-    _ORIGINALS.update(new)
+    maps_before = {row: output_map(loaded.sites[row]) for row in maps}
+    newly_replaced: dict[nn.Module, OutputMap] = {}
+    for row, map_before in maps_before.items():
+        module = loaded.sites[row].module
+        if module not in _ORIGINALS:
+            newly_replaced[module] = map_before
+    _ORIGINALS.update(newly_replaced)
     try:
-        for row, other in maps.items():
-            _fill(loaded.sites[row], other)
+        for row, new_map in maps.items():
+            _fill(loaded.sites[row], new_map)
         yield
     finally:
-        for row, original in before.items():
-            _fill(loaded.sites[row], original)
-        for module in new:
+        for row, map_before in maps_before.items():
+            _fill(loaded.sites[row], map_before)
+        for module in newly_replaced:
             del _ORIGINALS[module]
 
 
 @contextmanager
 def original_outputs(loaded: LoadedModel) -> Iterator[None]:
     """Run a model with its original output maps, even while :func:`replaced_outputs` has others."""
-    originals = {s.row: _ORIGINALS[s.module] for s in loaded.sites if s.module in _ORIGINALS}
+    originals = {
+        site.row: _ORIGINALS[site.module] for site in loaded.sites if site.module in _ORIGINALS
+    }
     with replaced_outputs(loaded, originals):
         yield
 
@@ -68,22 +73,23 @@ def make_permanent(
     ``gates`` (n_layers, n_heads) are as the full model counts its heads; layers that ``maps`` lacks
     keep their W_O.
     """
-    done = set()
+    done: set[nn.Module] = set()
     for site, full_site in zip(compact.sites, full.sites, strict=True):
         if site.module in done:  # ALBERT: one map, many layers
             continue
         done.add(site.module)
         indices = [full_site.head_ids.index(head) for head in site.head_ids]
         if site.row in maps:
-            here = maps[site.row]
-            by_head = here.W.reshape(-1, site.d_head, here.W.shape[1])
-            _fill(site, OutputMap(by_head[indices].flatten(0, 1), here.b))
+            repaired = maps[site.row]
+            by_head = repaired.W.reshape(-1, site.d_head, repaired.W.shape[1])
+            _fill(site, OutputMap(by_head[indices].flatten(0, 1), repaired.b))
         factors = gates[site.row, indices].to(site.output_weight)
         with torch.no_grad():  # a gate made permanent
             site.output_weight.mul_(factors.repeat_interleave(site.d_head))
 
 
 def _fill(site: AttentionSite, new: OutputMap) -> None:
+    """Write another output map into a site's module; b_O only where the module has one."""
     out = site.projections.out
     with torch.no_grad():
         site.output_weight.copy_(new.W.t())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,50 +47,103 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     """
     if way == "head":
         return []
-    used = _depended_on(loaded)
-
-    def used_among(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Return which of some parameters are used, each once, in the order of the model."""
-        ids = {id(p) for p in parameters}
-        return [p for p in used if id(p) in ids]
-
-    encoder = loaded.model.get_encoder() if loaded.encoder_decoder else loaded.model
-    modules = list(encoder.modules())
-    # NoNorm, of MobileBERT, is the gain and the bias of a LayerNorm alone.
-    norm_modules = [m for m in modules if is_norm(m) or type(m).__name__ == "NoNorm"]
-    norms = used_among(p for m in norm_modules for p in m.parameters(False))
+    parameters = _Parameters(loaded)
+    norms = parameters.norms
     if not norms:
         raise UnsupportedModelError(
             f"{loaded.name} has no LayerNorm or RMSNorm with parameters, so transfer cannot "
             "train them."
         )
-    if way in ("layernorm", "all"):
-        return [Chosen(p) for p in (norms if way == "layernorm" else used)]
-    stacks = ("encoder",) if loaded.encoder_decoder else STACKS
-    sites = [site for site in loaded.sites if site.stack in stacks]
-    norm_ids = {id(p) for p in norms}
+    if way == "all":
+        return [Chosen(p) for p in parameters.used]
+    if way == "layernorm":
+        return [Chosen(p) for p in norms]
     if way == "attention":
-        maps = [m for p in (s.projections for s in sites) for m in (p.q, p.k, p.v, p.out)]
-        owners = [*(site.module for site in sites), *(m.module for m in maps)]
-        held = used_among(p for owner in owners for p in owner.parameters())
-        return [Chosen(p) for p in held if id(p) not in norm_ids]
-    tables = [m for m in modules if isinstance(m, nn.Embedding)]
-    others = norm_ids | {id(p) for table in tables for p in table.parameters()}
-    biases = [p for p in used if id(p) not in others and p.ndim == 1]
-    # No embeddings, most of which are never read.
-    matrices = [p for p in used if id(p) not in others and p.ndim > 1]
+        return [Chosen(p) for p in parameters.attention]
     if way == "all_biases":
-        of_norms = [getattr(m, "bias", None) for m in norm_modules]
-        every = used_among([*biases, *(bias for bias in of_norms if bias is not None)])
-        if not every:
+        if not parameters.all_biases:
             raise UnsupportedModelError(f"{loaded.name} has no biases.")
-        return [Chosen(p) for p in every]
+        return [Chosen(p) for p in parameters.all_biases]
+    # as many numbers as the norms have
     n = sum(p.numel() for p in norms)
-    if way == "lora":  # the matrices that hold W_Q and W_V come first; fused ones hold W_K too
-        projections = [site.projections for site in sites]
-        first = {id(m.module.weight) for p in projections for m in (p.q, p.v)}
-        return _rank_one(loaded, matrices, first, n, seed)
-    return _drawn(loaded, biases if way == "biases" else matrices, n, way, seed)
+    if way == "lora":
+        first = parameters.of_queries_and_values
+        return _rank_one(loaded, parameters.matrices, first, n, seed)
+    source = parameters.biases if way == "biases" else parameters.matrices
+    return _drawn(loaded, source, n, way, seed)
+
+
+class _Parameters:
+    """The parameters of an encoder by kind, each once, in the order of the model.
+
+    Only those that the last states depend on.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.used = _depended_on(loaded)
+        encoder = loaded.model.get_encoder() if loaded.encoder_decoder else loaded.model
+        self._modules = list(encoder.modules())
+        stacks = ("encoder",) if loaded.encoder_decoder else STACKS
+        self._sites = [site for site in loaded.sites if site.stack in stacks]
+
+    def _used_among(self, parameters: Iterable[nn.Parameter | None]) -> list[nn.Parameter]:
+        """Return which of some parameters are used."""
+        ids = {id(p) for p in parameters}
+        return [p for p in self.used if id(p) in ids]
+
+    @cached_property
+    def _norm_modules(self) -> list[nn.Module]:
+        # NoNorm, of MobileBERT, is the gain and the bias of a LayerNorm alone.
+        return [m for m in self._modules if is_norm(m) or type(m).__name__ == "NoNorm"]
+
+    @cached_property
+    def norms(self) -> list[nn.Parameter]:
+        """Gains and biases of every norm."""
+        of_norms = (module.parameters(recurse=False) for module in self._norm_modules)
+        return self._used_among(chain.from_iterable(of_norms))
+
+    @cached_property
+    def attention(self) -> list[nn.Parameter]:
+        """W_Q, W_K, W_V, W_O with their biases, and what else attention modules hold; no norms."""
+        modules: list[nn.Module] = []
+        for site in self._sites:
+            maps = site.projections
+            modules += [site.module, *(m.module for m in (maps.q, maps.k, maps.v, maps.out))]
+        held = self._used_among(chain.from_iterable(m.parameters() for m in modules))
+        norm_ids = set(map(id, self.norms))
+        return [p for p in held if id(p) not in norm_ids]
+
+    @cached_property
+    def _of_layers(self) -> list[nn.Parameter]:
+        """What is neither of a norm nor of an embedding, most of which is never read."""
+        tables = [m for m in self._modules if isinstance(m, nn.Embedding)]
+        of_tables = chain.from_iterable(table.parameters() for table in tables)
+        excluded = {id(p) for p in chain(self.norms, of_tables)}
+        return [p for p in self.used if id(p) not in excluded]
+
+    @cached_property
+    def biases(self) -> list[nn.Parameter]:
+        """Biases of linear maps."""
+        return [p for p in self._of_layers if p.ndim == 1]
+
+    @cached_property
+    def matrices(self) -> list[nn.Parameter]:
+        """Linear maps of the layers."""
+        return [p for p in self._of_layers if p.ndim > 1]
+
+    @cached_property
+    def all_biases(self) -> list[nn.Parameter]:
+        """Every bias, those of norms included."""
+        of_norms = [getattr(module, "bias", None) for module in self._norm_modules]
+        return self._used_among([*self.biases, *of_norms])
+
+    @property
+    def of_queries_and_values(self) -> set[int]:
+        """The ids of matrices that hold W_Q and W_V; fused ones hold W_K too."""
+        maps: list[Any] = []
+        for site in self._sites:
+            maps += [site.projections.q, site.projections.v]
+        return {id(m.module.weight) for m in maps}
 
 
 def count(chosen: Sequence[Chosen]) -> int:
@@ -115,8 +171,8 @@ def _drawn(
     loaded: LoadedModel, source: Sequence[nn.Parameter], n: int, way: str, seed: int
 ) -> list[Chosen]:
     """Draw ``n`` entries from parameters, all equally likely."""
-    ends = np.cumsum([p.numel() for p in source], dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
+    bounds = np.cumsum([0, *(p.numel() for p in source)], dtype=np.int64)  # Where each begins
+    total = int(bounds[-1])
     if total < n:
         raise UnsupportedModelError(
             f"{loaded.name} has {n:,} parameters of norms, but only {total:,} other {way} to draw "
@@ -124,13 +180,12 @@ def _drawn(
         )
     rng = np.random.default_rng((abs(seed), 8))
     positions = np.sort(rng.choice(total, size=n, replace=False))
-    owner = np.searchsorted(ends, positions, side="right")
-    starts = np.concatenate([[0], ends[:-1]])
-    return [
-        Chosen(p, torch.from_numpy(positions[owner == i] - starts[i]).to(p.device))
-        for i, p in enumerate(source)
-        if (owner == i).any()
-    ]
+    chosen: list[Chosen] = []
+    for parameter, start, stop in zip(source, bounds[:-1], bounds[1:], strict=True):
+        entries = positions[(positions >= start) & (positions < stop)] - start
+        if len(entries):
+            chosen.append(Chosen(parameter, torch.from_numpy(entries).to(parameter.device)))
+    return chosen
 
 
 def _rank_one(
@@ -141,11 +196,13 @@ def _rank_one(
     rng = np.random.default_rng((abs(seed), 10))
     order = sorted(rng.permutation(len(flat)).tolist(), key=lambda i: id(flat[i]) not in first)
     chosen: list[Chosen] = []
-    for p in (flat[i] for i in order):
-        if n > 0:
-            chosen.append(Chosen(p, rank_one=min(n, sum(p.shape))))
-            n -= len(chosen[-1])
-    if n > 0:
+    n_missing = n
+    for i in order:
+        if n_missing > 0:
+            change = Chosen(flat[i], rank_one=min(n_missing, sum(flat[i].shape)))
+            chosen.append(change)
+            n_missing -= len(change)
+    if n_missing > 0:
         raise UnsupportedModelError(
             f"{loaded.name} has more parameters of norms than rank-one changes of all its matrices."
         )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 
 from headscope.core.errors import InputError
 from headscope.core.options import ThresholdSet
+
+_BOUNDS_FILE = resources.files("headscope.reports.claims") / "bounds.toml"
+#: The default bounds of every claim, by the claim's name, in the order of the claims.
+BOUNDS: dict[str, dict[str, float]] = tomllib.loads(_BOUNDS_FILE.read_text("utf-8"))
 
 
 @dataclass(frozen=True)
 class InsightThresholds(ThresholdSet):
     """When a claim holds; every field is an option and a TOML key. Our own choice, all of them.
+
+    The defaults stand in ``bounds.toml``.
 
     Attributes
     ----------
@@ -44,21 +52,21 @@ class InsightThresholds(ThresholdSet):
         Claim 9: points of accuracy that everything trained may lie above LayerNorm alone.
     """
 
-    asymmetry: float = 0.1
-    value_width: float = 0.8
-    recovered: float = 0.5
-    random_p: float = 0.05
-    metric_loss: float = 0.05
-    layer_below: float = 0.10
-    head_within: float = 0.10
-    low_rank: float = 0.9
-    most: float = 0.5
-    interference: float = 0.0
-    collapsed: float = 0.01
-    step_slack: float = 0.10
-    layernorm_change: float = 0.10
-    above_rounding: float = 0.5
-    tuning_gap: float = 2.0
+    asymmetry: float = BOUNDS["asymmetry"]["asymmetry"]
+    value_width: float = BOUNDS["routing"]["value_width"]
+    recovered: float = BOUNDS["routing"]["recovered"]
+    random_p: float = BOUNDS["labelled_heads"]["random_p"]
+    metric_loss: float = BOUNDS["labelled_heads"]["metric_loss"]
+    layer_below: float = BOUNDS["shared_projections"]["layer_below"]
+    head_within: float = BOUNDS["shared_projections"]["head_within"]
+    low_rank: float = BOUNDS["low_rank"]["low_rank"]
+    most: float = BOUNDS["low_rank"]["most"]
+    interference: float = BOUNDS["interference"]["interference"]
+    collapsed: float = BOUNDS["collapse"]["collapsed"]
+    step_slack: float = BOUNDS["collapse"]["step_slack"]
+    layernorm_change: float = BOUNDS["collapse"]["layernorm_change"]
+    above_rounding: float = BOUNDS["collapse"]["above_rounding"]
+    tuning_gap: float = BOUNDS["frozen"]["tuning_gap"]
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

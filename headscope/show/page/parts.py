@@ -18,7 +18,7 @@ class Part:
 
     anchor: str
     title: str
-    body: Markup  # As ``headscope.show.page.template.body`` writes blocks
+    body: Markup  # As ``headscope.show.page.html_blocks.body`` writes blocks
     more: Markup | None = None  # What is folded up, under this caption
     fold: str = "All numbers"
     wide: bool = False  # Whether it takes a whole row

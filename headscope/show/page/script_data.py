@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,17 +29,18 @@ def page_json(data: Any) -> Markup:
 
 def chart_html(block: Chart | Panels) -> Markup:
     """Write a figure for ``charts.js``; nothing where no panel has a value to show."""
-    panels = [block] if isinstance(block, Chart) else _captioned(block)
-    written = [_panel(panel, block.alt or panel.title) for panel in panels if _known(panel)]
-    if not written:
+    charts = [block] if isinstance(block, Chart) else _captioned(block)
+    panels = [_panel(chart, block.alt or chart.title) for chart in charts if _known(chart)]
+    if not panels:
         return Markup("")
-    data: dict[str, Any] = {"title": _words(block.title), "panels": written}
+    data: dict[str, Any] = {"title": _words(block.title), "panels": panels}
     if isinstance(block, Panels):
-        data["shared"] = len({panel.y for panel in panels}) == 1
-        if block.groups[1]:
-            data["groups"] = [_words(block.groups[0]), [_words(name) for name in block.groups[1]]]
+        data["shared"] = len({chart.y for chart in charts}) == 1
+        caption, names = block.groups
+        if names:
+            data["groups"] = [_words(caption), [_words(name) for name in names]]
     else:
-        written[0]["title"] = ""
+        panels[0]["title"] = ""
     return Markup(
         '<figure class="chart"><script type="application/json">{}</script></figure>'
     ).format(page_json(data))
@@ -48,20 +49,29 @@ def chart_html(block: Chart | Panels) -> Markup:
 def _captioned(block: Panels) -> list[Chart]:
     """Give each chart its captions: in a figure file, charts side by side may share them."""
     charts = [panel for panel in block.panels if isinstance(panel, Chart)]
-    across = next((panel.x for panel in charts if panel.x), "")
-    made: list[Chart] = []
-    for i, panel in enumerate(charts):
-        above = made[i - block.across].title if i >= block.across else ""
-        y = panel.y or (made[-1].y if made else "")
-        made.append(replace(panel, title=panel.title or above, x=panel.x or across, y=y))
-    return made
+    shared_x = next((chart.x for chart in charts if chart.x), "")
+    captioned: list[Chart] = []
+    for i, chart in enumerate(charts):
+        title_above = captioned[i - block.across].title if i >= block.across else ""
+        y_before = captioned[-1].y if captioned else ""
+        captioned.append(
+            replace(
+                chart,
+                title=chart.title or title_above,
+                x=chart.x or shared_x,
+                y=chart.y or y_before,
+            )
+        )
+    return captioned
 
 
 def _known(panel: Chart) -> bool:
-    return any(_value(y) is not None for series in panel.series for y in series.y)
+    """Whether a chart has a value to show."""
+    return any(any(_value(y) is not None for y in series.y) for series in panel.series)
 
 
 def _panel(panel: Chart, alt: str) -> dict[str, Any]:
+    """Write a chart under the names that ``charts.js`` reads."""
     bars = any(series.kind == "bars" for series in panel.series)
     return {
         "title": _words(panel.title),
@@ -71,21 +81,26 @@ def _panel(panel: Chart, alt: str) -> dict[str, Any]:
         "xs": panel.x_scale,
         "ys": panel.y_scale,
         "names": [_words(name) for name in panel.x_names],
-        "levels": [[_words(name), _short(at)] for name, at in (panel.levels or {}).items()],
-        "xlevels": [[_words(name), _short(at)] for name, at in (panel.x_levels or {}).items()],
+        "levels": _levels(panel.levels),
+        "xlevels": _levels(panel.x_levels),
         "series": [_series(series, bars) for series in panel.series],
     }
 
 
+def _levels(levels: Mapping[str, float] | None) -> list[list[Any]]:
+    return [[_words(name), _short(value)] for name, value in (levels or {}).items()]
+
+
 def _series(series: Series, bars: bool) -> dict[str, Any]:
-    x = list(series.x)
+    """Write a series; x that counts up by one is written as its first value alone."""
+    x: Any
     if bars:
-        x = [_words(str(name)) for name in x]
+        x = [_words(str(name)) for name in series.x]
     else:
-        x = list(map(_short, x))
+        x = [_short(value) for value in series.x]
         if x and x == [x[0] + i for i in range(len(x))]:
             x = x[0]
-    made = {
+    written = {
         "n": _words(series.name),
         "k": series.kind,
         "x": x,
@@ -98,7 +113,7 @@ def _series(series: Series, bars: bool) -> dict[str, Any]:
         "w": series.width,
         "g": list(series.groups),
     }
-    return {key: item for key, item in made.items() if item or key in ("x", "y")}
+    return {key: value for key, value in written.items() if value or key in ("x", "y")}
 
 
 def _pairs(pairs: Iterable[Sequence[float] | None]) -> list[list[float | None] | None]:

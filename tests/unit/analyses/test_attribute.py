@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 import headscope
 from headscope.analyses.attribute.result import INDEPENDENT, NUMBERS
-from headscope.analyses.attribute.view import agreement_sentence, sum_sentence
+from headscope.analyses.attribute.sentences import agreement_sentence, sum_sentence
 from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models.anatomy.readout import Readout, task_head
 from headscope.models.anatomy.residual import find_stream, record
@@ -33,7 +33,8 @@ def bert(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(bert):
+def cosine(bert):
+    """The cosine of A and B, taken apart by token too."""
     return headscope.attribute(bert, A, B, tokens=True)
 
 
@@ -43,74 +44,107 @@ def parts_of_mean_embedding(loaded, text: str) -> dict[str, np.ndarray]:
     x = network.embeddings(torch.tensor([loaded.tokenizer(text)["input_ids"]]))[0]
     carried = Carried(network, x.detach().numpy(), heads=4, eps=network.config.layer_norm_eps)
     for layer in range(2):
-        at = f"encoder.layer.{layer}"
-        own = f"encoder.layer.{layer}.attention"
-        maps = [f"{own}.self.{name}" for name in ("query", "key", "value")]
-        carried.attend(f"L{layer}H", [*maps, f"{own}.output.dense"])
-        carried.norm(f"{own}.output.LayerNorm")
-        carried.feed_forward(f"F{layer}", f"{at}.intermediate.dense", f"{at}.output.dense")
-        carried.norm(f"{at}.output.LayerNorm")
-    return {name: part.mean(0) for name, part in carried.parts.items()}
+        prefix = f"encoder.layer.{layer}"
+        attention = f"{prefix}.attention"
+        maps = [f"{attention}.self.{name}" for name in ("query", "key", "value")]
+        carried.attend(f"L{layer}H", [*maps, f"{attention}.output.dense"])
+        carried.norm(f"{attention}.output.LayerNorm")
+        carried.feed_forward(f"F{layer}", f"{prefix}.intermediate.dense", f"{prefix}.output.dense")
+        carried.norm(f"{prefix}.output.LayerNorm")
+    return {name: written.mean(0) for name, written in carried.parts.items()}
 
 
-def test_parts_of_a_cosine_are_those_of_the_oracle(bert, found):
-    a, b = (parts_of_mean_embedding(bert, text) for text in (A, B))
-    whole_a = sum(a.values())
-    whole_b = sum(b.values())
-    length = np.linalg.norm(whole_a) * np.linalg.norm(whole_b)
-    expected = {n: (a[n] @ whole_b + whole_a @ b[n]) / (2 * length) for n in a}
-    assert found.output.value == pytest.approx(whole_a @ whole_b / length, abs=1e-12)
-    for head in found.heads:
+def test_parts_of_a_cosine_are_those_of_the_oracle(bert, cosine):
+    a = parts_of_mean_embedding(bert, A)
+    b = parts_of_mean_embedding(bert, B)
+    embedding_a = sum(a.values())
+    embedding_b = sum(b.values())
+    lengths = np.linalg.norm(embedding_a) * np.linalg.norm(embedding_b)
+    expected = {name: (a[name] @ embedding_b + embedding_a @ b[name]) / (2 * lengths) for name in a}
+    assert cosine.output.value == pytest.approx(embedding_a @ embedding_b / lengths, abs=1e-12)
+    for head in cosine.heads:
         assert head.direct.value == pytest.approx(expected[head.name], abs=1e-12)
-    for layer in found.layers:
+    for layer in cosine.layers:
         assert layer.feed_forward.value == pytest.approx(expected[f"F{layer.layer}"], abs=1e-12)
     for kind in ("embeddings", "biases"):
-        assert found.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
-    assert found.check.error < 1e-12
-    # The same heads by the token that they read, and the pairs of tokens, are all of it again.
-    assert sum(t.heads for t in found.tokens) == pytest.approx(found.part("heads").value)
-    assert sum(t.embeddings for t in found.tokens) == pytest.approx(expected["embeddings"])
-    pairs = found.pairs
+        assert cosine.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
+    assert cosine.check.error < 1e-12
+    embedding_parts = sum(token.embeddings for token in cosine.tokens)
+    assert embedding_parts == pytest.approx(expected["embeddings"])
+
+
+def test_tokens_and_pairs_of_tokens_are_all_of_the_output_again(cosine):
+    by_token = sum(token.heads for token in cosine.tokens)
+    assert by_token == pytest.approx(cosine.part("heads").value)
+    pairs = cosine.pairs
     total = sum(map(sum, pairs.values)) + pairs.biases
-    assert total == pytest.approx(found.output.value, abs=1e-12)
+    assert total == pytest.approx(cosine.output.value, abs=1e-12)
     assert (len(pairs.rows), len(pairs.columns)) == (len(pairs.values), len(pairs.values[0]))
 
 
-def test_lengths_counted_is_the_derivative_of_the_cosine(bert, found):
+def test_lengths_counted_is_the_derivative_of_the_cosine(bert, cosine):
     """By a gate on the head's write to the last states, all other parts as they are: autograd."""
-    a, b = (parts_of_mean_embedding(bert, text) for text in (A, B))
-    names = [head.name for head in found.heads]
+    names = [head.name for head in cosine.heads]
     gates = torch.ones(len(names), dtype=torch.float64, requires_grad=True)
-    wholes = []
-    for parts in (a, b):
-        heads = torch.tensor(np.stack([parts[name] for name in names]))
-        rest = torch.tensor(sum(part for name, part in parts.items() if name not in names))
-        wholes.append(rest + gates @ heads)
-    (expected,) = torch.autograd.grad(torch.cosine_similarity(*wholes, dim=0), gates)
-    for head, slope in zip(found.heads, expected.tolist(), strict=True):
+    embeddings = []
+    for text in (A, B):
+        written = parts_of_mean_embedding(bert, text)
+        heads = torch.tensor(np.stack([written.pop(name) for name in names]))
+        rest = torch.tensor(sum(written.values()))
+        embeddings.append(rest + gates @ heads)
+    (expected,) = torch.autograd.grad(torch.cosine_similarity(*embeddings, dim=0), gates)
+    for head, slope in zip(cosine.heads, expected.tolist(), strict=True):
         assert head.first_order.value == pytest.approx(slope, abs=1e-12)
         assert abs(head.first_order.value - 2 * head.direct.value) > 1e-6  # lengths do count
 
 
-def test_a_layer_has_the_rank_correlation_of_its_heads(found):
-    last = found.layers[-1]
-    own = [h for h in found.heads if h.layer == last.layer]
-    for name, shown in (("direct", "spearman"), ("first_order", "spearman_first_order")):
-        values = [[getattr(h, field).value for h in own] for field in (name, "removed")]
-        assert getattr(last, shown) == pytest.approx(spearmanr(*values).statistic)
-    assert f"with lengths counted at {last.spearman_first_order:.2f}" in agreement_sentence(found)
+def test_a_layer_has_the_rank_correlation_of_its_heads(cosine):
+    last = cosine.layers[-1]
+    heads = [head for head in cosine.heads if head.layer == last.layer]
+    removed = [head.removed.value for head in heads]
+    direct = [head.direct.value for head in heads]
+    first_order = [head.first_order.value for head in heads]
+    assert last.spearman == pytest.approx(spearmanr(direct, removed).statistic)
+    assert last.spearman_first_order == pytest.approx(spearmanr(first_order, removed).statistic)
+    assert f"with lengths counted at {last.spearman_first_order:.2f}" in agreement_sentence(cosine)
 
 
-def test_removed_is_the_model_that_lacks_the_head(bert, found):
-    def cosine(model) -> float:
-        states = [model.forward(*model.pad([model.tokenizer(t)["input_ids"]])) for t in (A, B)]
-        a, b = (s[0].mean(0).detach() for s in states)
-        return float(torch.cosine_similarity(a, b, dim=0))
+def test_removed_is_the_model_that_lacks_the_head(bert, cosine):
+    def cosine_of(model) -> float:
+        embeddings = []
+        for text in (A, B):
+            states = model.forward(*model.pad([model.tokenizer(text)["input_ids"]]))
+            embeddings.append(states[0].mean(0).detach())
+        return float(torch.cosine_similarity(*embeddings, dim=0))
 
-    for head in found.heads:
+    for head in cosine.heads:
         smaller = headscope.remove_heads(bert, [(head.layer, head.head)])
-        expected = cosine(bert) - cosine(smaller)
+        expected = cosine_of(bert) - cosine_of(smaller)
         assert head.removed.value == pytest.approx(expected, abs=1e-9)
+
+
+def test_against_a_third_text_every_number_is_the_difference_of_two_cosines(bert, cosine):
+    difference = headscope.attribute(bert, A, B, against=C, tokens=True, validate=False)
+    other = headscope.attribute(bert, A, C, tokens=True, validate=False)
+    assert difference.is_difference
+    assert difference.texts == (A, B, C)
+    expected = cosine.output.value - other.output.value
+    assert difference.output.value == pytest.approx(expected, abs=1e-12)
+    assert difference.check.error < 1e-12
+    for name in ("direct", "first_order", "removed"):
+        for head, nearer, farther in zip(difference.heads, cosine.heads, other.heads, strict=True):
+            expected = getattr(nearer, name).value - getattr(farther, name).value
+            assert getattr(head, name).value == pytest.approx(expected, abs=1e-10)
+    # The third text's tokens stand behind the second's, and count negatively.
+    pairs = difference.pairs
+    assert pairs.columns == (*cosine.pairs.columns, *other.pairs.columns)
+    n_second = len(cosine.pairs.columns)
+    np.testing.assert_allclose(np.array(pairs.values)[:, :n_second], cosine.pairs.values)
+    np.testing.assert_allclose(-np.array(pairs.values)[:, n_second:], other.pairs.values)
+    total = sum(map(sum, pairs.values)) + pairs.biases
+    assert total == pytest.approx(difference.output.value, abs=1e-12)
+    assert {token.text for token in difference.tokens} == {0, 1, 2}
+    assert sum_sentence(difference).startswith("The difference of the cosines ")
 
 
 # --- what follows the layers; the layers of every family: tests/parity/test_anatomy.py ------------
@@ -130,12 +164,12 @@ def test_heads_of_tasks_are_held_exactly(name, auto):
     select = (lambda hidden: hidden[:, 1:2]) if loaded.task_head == "mlm" else None
     run = record(loaded, stream, ids, real)
     readout = Readout(task_head(loaded, stream.end, ids, real, None, select), run.hidden)
-    own = loaded.run(ids, real, select=select)[1].flatten(1)
-    torch.testing.assert_close(readout.value, own.detach())
-    weights = torch.zeros_like(own)
+    logits = loaded.run(ids, real, select=select)[1].flatten(1)
+    torch.testing.assert_close(readout.value, logits.detach())
+    weights = torch.zeros_like(logits)
     weights[:, 1] = 1.0
-    g, constant = readout.of(weights)
-    assert error_of(run.contributions(g), own[:, 1].detach() - constant) < 1e-12
+    read_by, constant = readout.of(weights)
+    assert error_of(run.contributions(read_by), logits[:, 1].detach() - constant) < 1e-12
 
 
 def test_a_function_is_held_at_its_secant():
@@ -146,9 +180,10 @@ def test_a_function_is_held_at_its_secant():
             return torch.sigmoid(x)
 
     readout = Readout(sigmoid, u)
-    g, constant = readout.of(torch.ones_like(u))
-    slopes = [(1 / (1 + math.exp(-x)) - 0.5) / x if x else 0.25 for x in u[0].tolist()]
-    assert g[0].tolist() == pytest.approx(slopes)
+    read_by, constant = readout.of(torch.ones_like(u))
+    slope_at_zero = 0.25
+    slopes = [(1 / (1 + math.exp(-x)) - 0.5) / x if x else slope_at_zero for x in u[0].tolist()]
+    assert read_by[0].tolist() == pytest.approx(slopes)
     assert float(constant) == pytest.approx(1.5)
 
 
@@ -182,76 +217,49 @@ def planted(tmp_path_factory):
 
 def planted_in(folder, **config):
     """A classifier in which L1H2 alone writes anything, and alone decides the class."""
-    where = tiny_bert(folder, task_head="classification", **config)
-    loaded = headscope.load(str(where), dtype="float64", task_head="auto")
+    checkpoint = tiny_bert(folder, task_head="classification", **config)
+    loaded = headscope.load(str(checkpoint), dtype="float64", task_head="auto")
     with torch.no_grad():
-        for number, layer in enumerate(loaded.model.encoder.layer):
+        for layer in loaded.model.encoder.layer:
             for linear in (layer.attention.output.dense, layer.output.dense):
-                kept = linear.weight.clone()
-                linear.weight.zero_()
                 linear.bias.zero_()
-                if number == 1 and linear is layer.attention.output.dense:
-                    linear.weight[:, 16:24] = 3 * kept[:, 16:24]
-        loaded.model.pooler.dense.bias.zero_()
-        logits = []
-        for model in (loaded, headscope.remove_heads(loaded, [(1, 2)])):
-            ids = model.pad([model.tokenizer(A)["input_ids"]])
-            logits.append(model.run(*ids)[1][0].clone())
-        # The classes change places halfway between the logits with and without the head.
-        loaded.network.classifier.bias -= (logits[0] + logits[1]) / 2
+            layer.output.dense.weight.zero_()
+        layers = loaded.model.encoder.layer
+        layers[0].attention.output.dense.weight.zero_()
+        W_O = layers[1].attention.output.dense.weight
+        columns_of_head = 3 * W_O[:, 16:24]
+        W_O.zero_()
+        W_O[:, 16:24] = columns_of_head
     return loaded
 
 
-def test_a_planted_head_is_the_only_one_that_counts_and_flips_the_class(planted):
-    found = headscope.attribute(planted, A, flip=True, validate=False)
-    for head in found.heads:
+def test_a_planted_head_is_the_only_one_that_counts(planted):
+    result = headscope.attribute(planted, A, validate=False)
+    for head in result.heads:
         if head.name == "L1H2":
             assert abs(head.direct.value) > 1e-3
             assert abs(head.removed.value) > 1e-3
         else:
             assert head.direct.value == 0
             assert abs(head.removed.value) < 1e-12
-    reversal = found.reversal
-    assert reversal.found
-    assert reversal.heads == ("L1H2",)
-    assert reversal.margins[0] > 0 > reversal.margins[1]
-    # The other heads of its layer are all the other sets there are, and none does it.
-    assert (reversal.draws, reversal.random_reversed) == (3, 0)
-    assert reversal.put_back == pytest.approx(reversal.margins[:1])
-    assert found.part("feed-forward").value == 0
-    pair = headscope.attribute(planted, A, B, resamples=0, validate=False)  # as a cross-encoder
-    assert pair.check.error < 1e-12
+    assert result.part("feed-forward").value == 0
+    as_cross_encoder = headscope.attribute(planted, A, B, validate=False)
+    assert as_cross_encoder.check.error < 1e-12
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_planted_head_flips_a_label_whatever_the_others_are(tmp_path, number):
-    """One label is predicted, the other not; neither is an alternative to the other."""
-    independent = {"problem_type": "multi_label_classification"}
-    loaded = planted_in(tmp_path, **independent)
+def test_of_independent_labels_the_named_one_is_taken_apart(tmp_path, number):
+    loaded = planted_in(tmp_path, problem_type="multi_label_classification")
     with torch.no_grad():
         ids = loaded.pad([loaded.tokenizer(A)["input_ids"]])
         logits = loaded.run(*ids)[1][0]
-    few = {"resamples": 0, "validate": False}
-    found = headscope.attribute(loaded, A, label=f"LABEL_{number}", flip=True, **few)
-    assert found.output.value == pytest.approx(float(logits[number]))
-    assert found.reversal.heads == ("L1H2",)
-    assert found.reversal.margins[0] == pytest.approx(abs(float(logits[number])))
-    assert found.reversal.margins[1] == pytest.approx(-abs(float(logits[number])))
-    assert sum_sentence(found).startswith(f"The logit of the label LABEL_{number} ")
+    result = headscope.attribute(loaded, A, label=f"LABEL_{number}", validate=False)
+    assert result.output.value == pytest.approx(float(logits[number]))
+    assert sum_sentence(result).startswith(f"The logit of the label LABEL_{number} ")
+
+
+def test_the_words_of_results_are_those_of_the_models_outputs():
     assert (HeadOutputs.LABELS.value, HeadOutputs.NUMBERS.value) == (INDEPENDENT, NUMBERS)
-
-
-def test_a_comparison_is_reversed_and_its_sides_do_not_matter(bert, monkeypatch):
-    monkeypatch.setattr("headscope.analyses.attribute.reversal.SEARCHES", 1)
-    few = {"most": 3, "resamples": 0, "validate": False}
-    first = headscope.attribute(bert, A, B, against=C, **few).reversal
-    other = headscope.attribute(bert, A, C, against=B, **few).reversal
-    assert first.swapped != other.swapped
-    assert first.heads == other.heads
-    assert first.margins == pytest.approx(other.margins)
-    assert first.margins[0] > 0
-    assert list(first.margins) == sorted(first.margins, reverse=True)
-    assert first.found == (first.margins[-1] < 0)
 
 
 # --- many examples, and what is refused -----------------------------------------------------------
@@ -260,22 +268,22 @@ def test_a_comparison_is_reversed_and_its_sides_do_not_matter(bert, monkeypatch)
 def test_data_gives_means_of_single_runs(bert, tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text(f"{A},{B},1\n{A},{C},2\n{C},{B},3\n")
-    few = {"resamples": 0, "validate": False}
-    found = headscope.attribute(bert, data=path, removals=2, control=True, seed=1, **few)
-    alone = [headscope.attribute(bert, *pair, **few) for pair in ((A, B), (A, C), (C, B))]
-    assert (found.examples, found.removals) == (3, 2)
-    assert found.output.value == pytest.approx(np.mean([r.output.value for r in alone]))
-    for i, head in enumerate(found.heads):
-        each = [r.heads[i] for r in alone]
-        assert head.direct.value == pytest.approx(np.mean([h.direct.value for h in each]))
+    many = headscope.attribute(bert, data=path, removals=2, control=True, seed=1, validate=False)
+    alone = [headscope.attribute(bert, *pair, validate=False) for pair in ((A, B), (A, C), (C, B))]
+    assert (many.examples, many.removals) == (3, 2)
+    assert many.output.value == pytest.approx(np.mean([single.output.value for single in alone]))
+    for i, head in enumerate(many.heads):
+        same_head = [single.heads[i] for single in alone]
+        assert head.direct.value == pytest.approx(np.mean([h.direct.value for h in same_head]))
         assert head.direct.interval is None, "three examples have no interval"
-        expected = (each[0].removed.value + each[1].removed.value) / 2
+        expected = (same_head[0].removed.value + same_head[1].removed.value) / 2
         assert head.removed.value == pytest.approx(expected)
     assert alone[0].heads[0].direct.interval is None
-    assert [group.heads for group in found.groups] == [4, 4]
-    assert sum(g.direct.value for g in found.groups) == pytest.approx(found.part("heads").value)
-    assert found.shuffled.examples == 3
-    assert found.control.output.value != found.output.value
+    assert [group.heads for group in many.groups] == [4, 4]
+    together = sum(group.direct.value for group in many.groups)
+    assert together == pytest.approx(many.part("heads").value)
+    assert many.shuffled.examples == 3
+    assert many.control.output.value != many.output.value
 
 
 @pytest.mark.parametrize(
@@ -284,7 +292,8 @@ def test_data_gives_means_of_single_runs(bert, tmp_path):
         ({"first": A}, "give a second one"),
         ({"first": A, "second": " "}, "A text is empty"),
         ({"first": A, "against": C}, "give two texts"),
-        ({"first": A, "second": B, "flip": True}, "this output is a cosine"),
+        ({"first": A, "second": B, "against": "cat " * 90}, "longer than"),
+        ({"first": A, "second": B, "label": "cat"}, "this output is a cosine"),
         ({"first": A, "second": B, "of": "class"}, "has no classification head"),
         ({"first": A, "second": B, "of": "target"}, "has no seq2seq head"),
         ({"first": A, "second": B, "target": C}, "what an encoder-decoder model writes"),
@@ -297,11 +306,14 @@ def test_what_is_refused(bert, options, words):
         headscope.attribute(bert, **options, validate=False)
 
 
-def test_one_output_has_no_prediction_to_change(tmp_path):
+def test_against_is_for_cosines(planted):
+    with pytest.raises(InputError, match="against compares cosines"):
+        headscope.attribute(planted, A, B, against=C, validate=False)
+
+
+def test_one_output_is_a_score(tmp_path):
     reranker = tiny_bert(tmp_path / "reranker", task_head="classification", num_labels=1)
-    with pytest.raises(InputError, match="no prediction to change"):
-        headscope.attribute(str(reranker), A, B, flip=True, validate=False)
-    score = headscope.attribute(str(reranker), A, B, resamples=0, validate=False)
+    score = headscope.attribute(str(reranker), A, B, validate=False)
     assert sum_sentence(score).startswith("The score ")
 
 
@@ -310,17 +322,17 @@ def test_one_of_several_numbers_has_to_be_named(tmp_path):
     model = tiny_bert(tmp_path / "numbers", task_head="classification", **numbers)
     with pytest.raises(InputError, match="3 numbers, none of which is its prediction; name one"):
         headscope.attribute(str(model), A, validate=False)
-    found = headscope.attribute(str(model), A, label="LABEL_2", resamples=0, validate=False)
-    assert sum_sentence(found).startswith("The score LABEL_2 ")
+    named = headscope.attribute(str(model), A, label="LABEL_2", validate=False)
+    assert sum_sentence(named).startswith("The score LABEL_2 ")
 
 
 def test_calibration_text_may_be_the_compared_text(bert):
-    found = headscope.attribute(bert, A, B, calibration=[B, B], resamples=0, validate=False)
-    assert (found.calibration["same"], found.shuffled.examples) == (True, 2)
+    result = headscope.attribute(bert, A, B, calibration=[B, B], validate=False)
+    assert (result.calibration["same"], result.shuffled.examples) == (True, 2)
 
 
 def test_rounding_alone_is_not_correlated(bert):
-    found = headscope.attribute(bert, A, A, resamples=0, validate=False)
-    assert found.output.value == pytest.approx(1.0)
-    assert (found.spearman, found.layers[1].spearman_first_order) == (None, None)
-    assert "Spearman" not in agreement_sentence(found)
+    result = headscope.attribute(bert, A, A, validate=False)
+    assert result.output.value == pytest.approx(1.0)
+    assert (result.spearman, result.layers[1].spearman_first_order) == (None, None)
+    assert "Spearman" not in agreement_sentence(result)

@@ -1,4 +1,7 @@
-"""``attribute``: whether rankings name the heads that matter, and more than one way to remove."""
+"""``attribute``: whether rankings name the heads that matter, and removal at the mean.
+
+A slow script does the same from plain modules, one text, one head and one set after the other.
+"""
 
 import itertools
 import math
@@ -11,24 +14,25 @@ from scipy import stats
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.analyses.attribute.removal import donors
-from headscope.analyses.attribute.reversal import matched_sets, search
 from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError
-from headscope.data.token_rows import encode_rows, halve
+from headscope.data.halves import halve
 from headscope.show.blocks import Table
 
 A = "the cat sat on the mat"
 B = "a big dog ran"
-C = "it was red and she saw it"
 LINES = ["the dog sat", "he saw a big house", "it ran to the red mat", "she was in the house"]
 WIDTH = 8  # of a head
+SPECIAL_IDS = (2, 3)
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     folder = tiny_bert(tmp_path_factory.mktemp("bert"))
     return uneven(headscope.load(str(folder), dtype="float64"))
+
+
+# --- the slow script ------------------------------------------------------------------------------
 
 
 class Plain:
@@ -46,21 +50,21 @@ class Plain:
         return self.loaded.tokenizer(text)["input_ids"]
 
     def special(self, text):
-        return torch.tensor([token in (2, 3) for token in self.ids(text)])
+        return torch.tensor([token in SPECIAL_IDS for token in self.ids(text)])
 
     def states(self, text, replaced=None):
         """Last states (pos, d_model), and z of every head as the model computes it."""
-        seen = {}
+        z_of_heads = {}
         handles = []
         for number, dense in enumerate(self.dense):
 
             def hook(_, args, number=number):
                 z = args[0].clone()
                 for head in range(4):
-                    own = slice(head * WIDTH, (head + 1) * WIDTH)
-                    seen[number, head] = z[0, :, own].clone()
+                    columns = slice(head * WIDTH, (head + 1) * WIDTH)
+                    z_of_heads[number, head] = z[0, :, columns].clone()
                     if (number, head) in (replaced or {}):
-                        z[0, :, own] = replaced[number, head]
+                        z[0, :, columns] = replaced[number, head]
                 return (z,)
 
             handles.append(dense.register_forward_pre_hook(hook))
@@ -68,166 +72,173 @@ class Plain:
             states = self.loaded.model(torch.tensor([self.ids(text)])).last_hidden_state[0]
         for handle in handles:
             handle.remove()
-        return states, seen
+        return states, z_of_heads
 
     def at_mean(self, lines):
-        """What the heads leave in a text: their mean over lines, special tokens apart."""
+        """Return what heads leave in a text: their mean over lines, special tokens apart."""
         runs = [(self.states(line)[1], self.special(line)) for line in lines]
-        means = {
-            head: [torch.cat([z[head][at == kind] for z, at in runs]).mean(0) for kind in (0, 1)]
-            for head in self.heads
-        }
-        return lambda text, heads: {
-            head: torch.where(self.special(text)[:, None], means[head][1], means[head][0])
-            for head in heads
-        }
+        ordinary = {}
+        special = {}
+        for head in self.heads:
+            ordinary[head] = torch.cat([z[head][~marks] for z, marks in runs]).mean(0)
+            special[head] = torch.cat([z[head][marks] for z, marks in runs]).mean(0)
 
-    def cosine(self, texts, replaced=lambda text, heads: {}, heads=()):
-        a, b = (self.states(text, replaced(text, heads))[0].mean(0) for text in texts)
-        return float(torch.cosine_similarity(a, b, dim=0))
+        def replaced(text, heads):
+            marks = self.special(text)[:, None]
+            return {head: torch.where(marks, special[head], ordinary[head]) for head in heads}
+
+        return replaced
+
+    def at_zero(self, text, heads):
+        """Return zeros in place of heads."""
+        return dict.fromkeys(heads, 0.0)
+
+    def cosine(self, texts, heads=(), replacement=None):
+        """Return the cosine of two texts' mean states; ``replacement(text, heads)`` as above."""
+        embeddings = []
+        for text in texts:
+            replaced = {} if replacement is None else replacement(text, heads)
+            embeddings.append(self.states(text, replaced)[0].mean(0))
+        return float(torch.cosine_similarity(*embeddings, dim=0))
 
 
-def areas(plain, pairs, left, signed, absolute, kept):
-    """CPR and CMD of an order each, one pair, one number of heads and one set after the other."""
-    ablated = [plain.cosine(pair, left, plain.heads) for pair in pairs]
-    whole = [plain.cosine(pair) for pair in pairs]
-    curves = []
-    for order in (signed, absolute):
-        curve = []
-        for k in kept:
-            back = total = 0.0
-            for pair, start, end in zip(pairs, ablated, whole, strict=True):
-                found = plain.cosine(pair, left, order[k:])
-                back += (found - start) * math.copysign(1, end - start)
-                total += abs(end - start)
-            curve.append(back / total)
-        curves.append(curve)
-    steps = [(b - a) / kept[-1] for a, b in itertools.pairwise(kept)]
-    cpr = sum(
-        w * (a + b) / 2 for w, (a, b) in zip(steps, itertools.pairwise(curves[0]), strict=True)
-    )
-    gaps = [abs(1 - f) for f in curves[1]]
-    cmd = sum(w * (a + b) / 2 for w, (a, b) in zip(steps, itertools.pairwise(gaps), strict=True))
-    return curves, cpr, cmd
+def slow_curve(plain, pairs, means, order, kept_counts):
+    """Return what the first heads of an order bring back, over what all bring back."""
+    ablated = [plain.cosine(pair, plain.heads, means) for pair in pairs]
+    outputs = [plain.cosine(pair) for pair in pairs]
+    curve = []
+    for count in kept_counts:
+        back = 0.0
+        total = 0.0
+        for pair, start, output in zip(pairs, ablated, outputs, strict=True):
+            change = plain.cosine(pair, order[count:], means) - start
+            back += change * math.copysign(1, output - start)
+            total += abs(output - start)
+        curve.append(back / total)
+    return curve
+
+
+def area_under(curve, kept_counts):
+    """Return the area by the trapezoidal rule over the share of heads kept."""
+    area = 0.0
+    for i in range(1, len(curve)):
+        width = (kept_counts[i] - kept_counts[i - 1]) / kept_counts[-1]
+        area += width * (curve[i] + curve[i - 1]) / 2
+    return area
+
+
+def gap_to_one(curve, kept_counts):
+    return area_under([abs(1 - share) for share in curve], kept_counts)
+
+
+def both_orders(effects):
+    """Return the heads with the largest effects first, and with the largest sizes first."""
+    signed = sorted(effects, key=lambda head: -effects[head])
+    absolute = sorted(effects, key=lambda head: -abs(effects[head]))
+    return signed, absolute
+
+
+# --- areas ----------------------------------------------------------------------------------------
 
 
 def test_areas_are_those_of_a_slow_script(bert):
-    found = headscope.attribute(bert, A, B, calibration=LINES, curves=True, validate=False)
+    result = headscope.attribute(bert, A, B, calibration=LINES, curves=True, validate=False)
     plain = Plain(bert)
-    judged = found.faithfulness
-    left = plain.at_mean(LINES)
+    means = plain.at_mean(LINES)
+    judged = result.faithfulness
     assert judged.same
     assert judged.kept == (0, 1, 2, 3, 4, 6, 8)
     direction = math.copysign(1, judged.output - judged.ablated)
     assert judged.output == pytest.approx(plain.cosine((A, B)), abs=1e-9)
-    assert judged.ablated == pytest.approx(plain.cosine((A, B), left, plain.heads), abs=1e-9)
-    assert [c.ranking for c in judged.rankings] == [
-        "direct",
-        "first_order",
-        "removed",
-        "removed_mean",
-        "resampled",
-    ]
+    assert judged.ablated == pytest.approx(plain.cosine((A, B), plain.heads, means), abs=1e-9)
+    names = [curve.ranking for curve in judged.rankings]
+    assert names == ["direct", "first_order", "removed", "removed_mean"]
     for curve in judged.rankings:
-        effect = {
-            (h.layer, h.head): direction * getattr(h, curve.ranking).value for h in found.heads
-        }
-        signed = sorted(plain.heads, key=lambda head: -effect[head])
-        absolute = sorted(plain.heads, key=lambda head: -abs(effect[head]))
-        curves, cpr, cmd = areas(plain, [(A, B)], left, signed, absolute, judged.kept)
-        assert curve.signed == pytest.approx(curves[0], abs=1e-8)
-        assert curve.absolute == pytest.approx(curves[1], abs=1e-8)
+        effects = {}
+        for head in result.heads:
+            effects[head.layer, head.head] = direction * getattr(head, curve.ranking).value
+        signed_order, absolute_order = both_orders(effects)
+        signed = slow_curve(plain, [(A, B)], means, signed_order, judged.kept)
+        absolute = slow_curve(plain, [(A, B)], means, absolute_order, judged.kept)
+        cpr = area_under(signed, judged.kept)
+        assert curve.signed == pytest.approx(signed, abs=1e-8)
+        assert curve.absolute == pytest.approx(absolute, abs=1e-8)
         assert curve.cpr.value == pytest.approx(cpr, abs=1e-8)
-        assert curve.cmd.value == pytest.approx(cmd, abs=1e-8)
+        assert curve.cmd.value == pytest.approx(gap_to_one(absolute, judged.kept), abs=1e-8)
         assert curve.cpr.interval is None  # one example
         better = sum(other.cpr.value >= cpr for other in judged.random)
         assert curve.cpr_p == pytest.approx((1 + better) / 20)
     assert len(judged.random) == 19
 
 
-def test_one_half_ranks_and_the_other_judges(bert, tmp_path):
+@pytest.fixture(scope="module")
+def pairs():
     words = ["cat", "dog", "mat", "house", "red", "big", "she", "he", "it", "was"]
-    twos = itertools.islice(itertools.permutations(words, 2), 16)
-    pairs = [(f"the {a} {b} sat", f"a {b} {a} ran on it") for a, b in twos]
-    path = tmp_path / "pairs.csv"
+    two_words = itertools.islice(itertools.permutations(words, 2), 16)
+    return [(f"the {a} {b} sat", f"a {b} {a} ran on it") for a, b in two_words]
+
+
+@pytest.fixture(scope="module")
+def over_pairs(bert, pairs, tmp_path_factory):
+    """Attributed over 16 pairs, all of which lose their heads."""
+    path = tmp_path_factory.mktemp("data") / "pairs.csv"
     path.write_text("".join(f"{a},{b},{i % 5}\n" for i, (a, b) in enumerate(pairs)))
-    found = headscope.attribute(
-        bert, data=path, removals=16, calibration=LINES, resamples=0, seed=4, validate=False
+    return headscope.attribute(
+        bert, data=path, removals=16, calibration=LINES, seed=4, validate=False
     )
-    judged = found.faithfulness
+
+
+def test_one_half_ranks_and_the_other_judges(bert, pairs, over_pairs):
     plain = Plain(bert)
-    left = plain.at_mean(LINES)
-    ranks, judges = halve(pairs, 4)
-    assert (judged.ranked, judged.judged, judged.same) == (len(ranks), len(judges), False)
-    score = dict.fromkeys(plain.heads, 0.0)
-    for i in ranks:
-        whole = plain.cosine(pairs[i])
-        ablated = plain.cosine(pairs[i], left, plain.heads)
+    means = plain.at_mean(LINES)
+    judged = over_pairs.faithfulness
+    ranking, judging = halve(pairs, 4)
+    assert (judged.ranked, judged.judged, judged.same) == (len(ranking), len(judging), False)
+    effects = dict.fromkeys(plain.heads, 0.0)
+    for i in ranking:
+        output = plain.cosine(pairs[i])
+        ablated = plain.cosine(pairs[i], plain.heads, means)
         for head in plain.heads:
-            effect = whole - plain.cosine(pairs[i], left, [head])
-            score[head] += effect * math.copysign(1, whole - ablated)
-    signed = sorted(plain.heads, key=lambda head: -score[head])
-    absolute = sorted(plain.heads, key=lambda head: -abs(score[head]))
-    others = [pairs[i] for i in judges]
-    _, cpr, cmd = areas(plain, others, left, signed, absolute, judged.kept)
-    (curve,) = (c for c in judged.rankings if c.ranking == "removed_mean")
+            effect = output - plain.cosine(pairs[i], [head], means)
+            effects[head] += effect * math.copysign(1, output - ablated)
+    signed_order, absolute_order = both_orders(effects)
+    judging_pairs = [pairs[i] for i in judging]
+    signed = slow_curve(plain, judging_pairs, means, signed_order, judged.kept)
+    absolute = slow_curve(plain, judging_pairs, means, absolute_order, judged.kept)
+    cpr = area_under(signed, judged.kept)
+    cmd = gap_to_one(absolute, judged.kept)
+    curve = next(curve for curve in judged.rankings if curve.ranking == "removed_mean")
     assert (curve.cpr.value, curve.cmd.value) == pytest.approx((cpr, cmd), abs=1e-8)
     assert curve.cpr.low < cpr < curve.cpr.high
     assert curve.cmd.low < cmd < curve.cmd.high
-    # The intervals of single heads: their own, and the one that holds for all eight at once.
-    each = [plain.cosine(pair) - plain.cosine(pair, left, [(1, 2)]) for pair in pairs]
-    head = next(h for h in found.heads if h.name == "L1H2")
-    error = np.std(each, ddof=1) / math.sqrt(16)
-    for tail, ends in (
+
+
+def test_a_head_has_two_intervals_and_a_size_over_examples(bert, pairs, over_pairs):
+    """The interval of this head alone, and the one that holds for all eight at once."""
+    plain = Plain(bert)
+    means = plain.at_mean(LINES)
+    head = next(head for head in over_pairs.heads if head.name == "L1H2")
+    at_mean = [plain.cosine(pair) - plain.cosine(pair, [(1, 2)], means) for pair in pairs]
+    error = np.std(at_mean, ddof=1) / math.sqrt(16)
+    for tail, interval in (
         (0.025, head.removed_mean.interval),
         (0.025 / 8, head.removed_mean.joint.interval),
     ):
         half = stats.t.isf(tail, 15) * error
-        assert ends == pytest.approx((np.mean(each) - half, np.mean(each) + half), abs=1e-9)
-    # Only heads whose interval excludes zero, all heads taken together, are named.
-    tables = [block for block in VIEW.blocks(found) if isinstance(block, Table)]
-    named = [row.name for t in tables if "most when removed" in t.title for row in t.rows]
-    beyond = {h.name for h in found.heads if h.removed.above or h.removed.below}
-    assert set(named) == beyond != {h.name for h in found.heads}
-    zeros = [
-        plain.cosine(pair)
-        - plain.cosine(pair, lambda text, heads: dict.fromkeys(heads, 0.0), [(1, 2)])
-        for pair in pairs
-    ]
-    assert head.removed_size.value == pytest.approx(np.mean(np.abs(zeros)), abs=1e-9)
+        mean = np.mean(at_mean)
+        assert interval == pytest.approx((mean - half, mean + half), abs=1e-9)
+    at_zero = [plain.cosine(pair) - plain.cosine(pair, [(1, 2)], plain.at_zero) for pair in pairs]
+    assert head.removed_size.value == pytest.approx(np.mean(np.abs(at_zero)), abs=1e-9)
 
 
-def test_resampled_z_comes_from_positions_of_the_same_kind(bert):
-    plain = Plain(bert)
-    rows = [row for row in encode_rows(bert, LINES, None) if row is not None]
-    pool = donors(bert, rows, 5)
-    runs = [(plain.states(line)[1], plain.special(line)) for line in LINES]
-    drawn = {}
-    for text in (A, B):
-        (row,) = encode_rows(bert, [text], None)
-        drawn[text] = [pool(number)(row) for number in range(8)]
-        for means in drawn[text]:
-            for layer, head in plain.heads:
-                seen = torch.cat([z[layer, head] for z, _ in runs])
-                kinds = torch.cat([special for _, special in runs])
-                for z, special in zip(means[layer][0, head], plain.special(text), strict=True):
-                    near = (seen[kinds == special] - z).abs().amax(1)
-                    assert near.min() < 1e-9
-        first = torch.stack([means[0][0, 0] for means in drawn[text]])
-        assert (first.std(0) > 0).any()  # draws differ
-    found = headscope.attribute(bert, A, B, calibration=LINES, seed=5, validate=False)
-    whole = plain.cosine((A, B))
-    for layer, head in ((0, 1), (1, 3)):
-        without = [
-            plain.cosine(
-                (A, B),
-                lambda text, heads, i=i: {h: drawn[text][i][h[0]][0, h[1]] for h in heads},
-                [(layer, head)],
-            )
-            for i in range(8)
-        ]
-        own = next(h for h in found.heads if (h.layer, h.head) == (layer, head))
-        assert own.resampled.value == pytest.approx(whole - np.mean(without), abs=1e-9)
+def test_only_heads_whose_joint_interval_excludes_zero_are_named(over_pairs):
+    tables = [block for block in VIEW.blocks(over_pairs) if isinstance(block, Table)]
+    table = next(table for table in tables if "most when removed" in table.title)
+    beyond_zero = {
+        head.name for head in over_pairs.heads if head.removed.above or head.removed.below
+    }
+    assert {row.name for row in table.rows} == beyond_zero
+    assert 0 < len(beyond_zero) < len(over_pairs.heads)
 
 
 # --- a planted circuit ----------------------------------------------------------------------------
@@ -241,9 +252,12 @@ def circuit(tmp_path_factory):
     writes the same everywhere, where the classifier does see it: a large direct part, and nothing
     that its mean would not give. All other heads write nothing.
     """
-    where = tiny_bert(tmp_path_factory.mktemp("circuit"), task_head="classification")
-    loaded = headscope.load(str(where), dtype="float64", task_head="auto")
-    one, two, three = (slice(8 * i, 8 * i + 8) for i in (1, 2, 3))
+    folder = tiny_bert(tmp_path_factory.mktemp("circuit"), task_head="classification")
+    loaded = headscope.load(str(folder), dtype="float64", task_head="auto")
+    # Coordinates 0 to 7 hold the token, 8 to 15 what L0H1 writes, 24 to 31 what the head reads.
+    from_first = slice(8, 16)
+    rows_of_reader = slice(16, 24)
+    seen_by_classifier = slice(24, 32)
     with torch.no_grad():
         embeddings = loaded.model.embeddings
         for table in (embeddings.position_embeddings, embeddings.token_type_embeddings):
@@ -255,105 +269,49 @@ def circuit(tmp_path_factory):
                 linear.weight.zero_()
                 linear.bias.zero_()
 
-        def write(layer, head, to):
+        def write(layer, head, coordinates):
             """Let a head write to some coordinates, with a sum of zero over them."""
             weight = torch.randn(8, 8, dtype=torch.float64)
-            layers[layer].attention.output.dense.weight[to, 8 * head : 8 * head + 8] = (
-                weight - weight.mean(0)
-            )
+            W_O = layers[layer].attention.output.dense.weight
+            W_O[coordinates, 8 * head : 8 * head + 8] = weight - weight.mean(0)
 
         torch.manual_seed(1)
-        write(0, 1, one)
-        write(1, 2, three)
-        write(0, 3, three)
+        write(0, 1, from_first)
+        write(1, 2, seen_by_classifier)
+        write(0, 3, seen_by_classifier)
         decoy = layers[0].attention.self
+        decoy.value.weight[seen_by_classifier] = 0.0
+        decoy.value.bias[seen_by_classifier] = 1.0 + torch.rand(8, dtype=torch.float64)
         reader = layers[1].attention.self
-        decoy.value.weight[three] = 0.0
-        decoy.value.bias[three] = 1.0 + torch.rand(8, dtype=torch.float64)
-        reader.value.weight[two, :8] = reader.value.weight[two, 16:] = 0.0
-        reader.value.weight[two] *= 10
-        for name in ("query", "key"):
-            getattr(reader, name).weight[two] = 0.0
+        reader.value.weight[rows_of_reader, :8] = 0.0
+        reader.value.weight[rows_of_reader, 16:] = 0.0
+        reader.value.weight[rows_of_reader] *= 10
+        reader.query.weight[rows_of_reader] = 0.0
+        reader.key.weight[rows_of_reader] = 0.0
         loaded.model.pooler.dense.weight[:, :24] = 0.0
     return loaded
 
 
 def test_a_planted_circuit_is_found_by_removal_and_not_by_direct_parts(circuit):
-    found = headscope.attribute(circuit, A, calibration=LINES, circuit="L0H1, L1H2", validate=False)
-    heads = {head.name: head for head in found.heads}
-    assert abs(heads["L0H1"].direct.value) < 1e-12 < 1e-4 < abs(heads["L0H1"].removed_mean.value)
+    result = headscope.attribute(
+        circuit, A, calibration=LINES, circuit="L0H1, L1H2", validate=False
+    )
+    heads = {head.name: head for head in result.heads}
+    assert abs(heads["L0H1"].direct.value) < 1e-12
+    assert abs(heads["L0H1"].removed_mean.value) > 1e-4
     assert abs(heads["L0H3"].direct.value) > 1e-3
     assert abs(heads["L0H3"].removed_mean.value) < 1e-9
-    curves = {curve.ranking: curve for curve in found.faithfulness.rankings}
+    curves = {curve.ranking: curve for curve in result.faithfulness.rankings}
     assert "first_order" not in curves  # a logit has no lengths
     # One pair of the twelve is lost to the decoy; with no direct part, L0H1 ties with five others.
     assert curves["direct"].roc == pytest.approx((5 + 2.5) / 12, abs=0.2)
-    for name in ("removed_mean", "resampled"):
-        assert curves[name].roc == 1.0
-        assert curves[name].absolute[2] == pytest.approx(1.0, abs=1e-9)  # two heads do it all
-        assert curves[name].cmd.value < curves["direct"].cmd.value
-    assert curves["removed_mean"].cmd_p < 0.2
+    by_mean = curves["removed_mean"]
+    assert by_mean.roc == 1.0
+    assert by_mean.absolute[2] == pytest.approx(1.0, abs=1e-9)  # two heads do it all
+    assert by_mean.cmd.value < curves["direct"].cmd.value
+    assert by_mean.cmd_p < 0.2
+
+
+def test_a_circuit_names_heads_that_there_are(circuit):
     with pytest.raises(InputError, match="L7H0: there is no layer 7"):
         headscope.attribute(circuit, A, circuit="L7H0", validate=False)
-
-
-# --- sets of heads --------------------------------------------------------------------------------
-
-
-class Margins:
-    """Margins by set, in place of a model."""
-
-    def __init__(self, margins):
-        self.of = {frozenset(heads): margin for heads, margin in margins.items()}
-
-    def measure(self, sets, left=None, base=()):
-        return np.array([self.of[frozenset(heads)] for heads in sets])
-
-
-def test_heads_that_are_not_needed_are_put_back():
-    a = (0, 0)
-    b = (0, 1)
-    c = (1, 0)
-    margins = {(): 1.0, (a,): 0.4, (b,): 0.6, (c,): 0.7, (a, b): 0.2, (a, c): 0.3, (b, c): -0.1}
-    found = search(Margins({**margins, (a, b, c): -0.2}), [a, b, c], 3)
-    assert found.chosen == (a, b, c)
-    assert found.heads == (b, c)
-    assert found.margins == (1.0, 0.4, 0.2, -0.2)
-    assert (found.margin, found.put_back) == (-0.1, (0.7, 0.6))
-    assert found.reversed
-    kept = search(Margins({**margins, (b, c): 0.1, (a, b, c): -0.2}), [a, b, c], 3)
-    assert kept.heads == kept.chosen == (a, b, c)
-    assert kept.put_back == (0.1, 0.3, 0.2)
-    short = search(Margins(margins), [a, b, c], 2)
-    assert (short.heads, short.margin, short.put_back) == ((a, b), 0.2, ())
-    assert not short.reversed
-
-
-def test_random_sets_have_as_many_heads_in_the_same_layers():
-    heads = list(itertools.product(range(3), range(4)))
-    found = [(0, 1), (2, 0), (2, 3)]
-    sets = matched_sets(found, heads, 15, seed=2)
-    assert len({frozenset(s) for s in sets}) == 15
-    assert frozenset(found) not in map(frozenset, sets)
-    assert all(sorted(row for row, _ in s) == [0, 2, 2] for s in sets)
-    assert len(matched_sets(found, heads, 1000, seed=2)) == 4 * 6 - 1  # all that there are
-    assert matched_sets([(1, i) for i in range(4)], heads, 5, seed=2) == []
-
-
-def test_other_triples_have_the_same_margin(bert):
-    plain = Plain(bert)
-    words = ("cat", "dog", "mat", "house", "red", "big")
-    lines = [f"the {a} saw a {b}" for a, b in itertools.permutations(words, 2)]
-    found = headscope.attribute(
-        bert, A, B, against=C, calibration=lines, most=2, validate=False
-    ).reversal
-    second, third = (C, B) if found.swapped else (B, C)
-    margin = plain.cosine((A, second)) - plain.cosine((A, third))
-    assert found.margins[0] == pytest.approx(margin, abs=1e-9)
-    assert found.others
-    assert all(abs(other.margin - margin) <= 0.2 * margin for other in found.others)
-    gone = {(int(name[1]), int(name[3])) for name in found.heads}
-    left = plain.at_mean(lines)
-    at_mean = plain.cosine((A, second), left, gone) - plain.cosine((A, third), left, gone)
-    assert found.margin_mean == pytest.approx(at_mean, abs=1e-9)
-    assert len(found.margins_resampled) == 8

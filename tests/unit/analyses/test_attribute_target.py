@@ -20,8 +20,8 @@ from tiny_models import (
 )
 
 import headscope
-from headscope.analyses.attribute.measure import Example, margin_of
 from headscope.analyses.attribute.removal import Versions
+from headscope.analyses.attribute.targets import example_of
 from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import Ends, encode_pairs
@@ -55,9 +55,11 @@ def pairs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(marian, pairs):
-    few = {"calibration": pairs, "resamples": 0, "validate": False}
-    return headscope.attribute(marian, SOURCE, target=TARGET, tokens=True, **few)
+def attributed(marian, pairs):
+    """The mean logit of TARGET given SOURCE, taken apart by token too."""
+    return headscope.attribute(
+        marian, SOURCE, target=TARGET, tokens=True, calibration=pairs, validate=False
+    )
 
 
 @torch.no_grad()
@@ -67,8 +69,10 @@ def logits_of(network, ids=IDS, labels=LABELS) -> torch.Tensor:
     return network(input_ids=torch.tensor([ids]), decoder_input_ids=read).logits[0]
 
 
-def gold(network, places=(0, 1, 2, 3, 4)) -> float:
-    return float(np.mean([float(logits_of(network)[i, LABELS[i]]) for i in places]))
+def mean_logit(network, positions=(0, 1, 2, 3, 4)) -> float:
+    """Return the mean logit of the target's tokens at some positions."""
+    logits = logits_of(network)
+    return float(np.mean([float(logits[i, LABELS[i]]) for i in positions]))
 
 
 def parts_of_logits(network) -> dict[str, np.ndarray]:
@@ -81,92 +85,108 @@ def parts_of_logits(network) -> dict[str, np.ndarray]:
     x = x + decoder.embed_positions.weight[: len(LABELS)]
     carried = Carried(network, x.detach().numpy(), config.decoder_attention_heads, 1e-5)
     for layer in range(config.decoder_layers):
-        at = f"model.decoder.layers.{layer}"
+        prefix = f"model.decoder.layers.{layer}"
         for stack, name in (("decoder", "self_attn"), ("cross", "encoder_attn")):
-            maps = [f"{at}.{name}.{part}_proj" for part in ("q", "k", "v", "out")]
+            maps = [f"{prefix}.{name}.{letter}_proj" for letter in ("q", "k", "v", "out")]
             keys = source if stack == "cross" else None
             carried.attend(f"{stack}:L{layer}H", maps, keys, causal=stack == "decoder")
-            carried.norm(f"{at}.{name}_layer_norm")
-        carried.feed_forward(f"F{layer}", f"{at}.fc1", f"{at}.fc2")
-        carried.norm(f"{at}.final_layer_norm")
-    W = carried.weights["lm_head.weight"][LABELS]
-    found = {name: (part * W).sum(-1) for name, part in carried.parts.items()}
-    found["biases"] = found["biases"] + network.final_logits_bias[0].numpy()[LABELS]
-    return found
+            carried.norm(f"{prefix}.{name}_layer_norm")
+        carried.feed_forward(f"F{layer}", f"{prefix}.fc1", f"{prefix}.fc2")
+        carried.norm(f"{prefix}.final_layer_norm")
+    W_U = carried.weights["lm_head.weight"][LABELS]
+    logits = {name: (written * W_U).sum(-1) for name, written in carried.parts.items()}
+    logits["biases"] = logits["biases"] + network.final_logits_bias[0].numpy()[LABELS]
+    return logits
 
 
-def test_parts_of_a_target_are_those_of_the_oracle(marian, found):
-    expected = {n: part.mean() for n, part in parts_of_logits(marian.network).items()}
-    assert found.output.value == pytest.approx(gold(marian.network), abs=1e-12)
-    assert sum(expected.values()) == pytest.approx(found.output.value, abs=1e-12)
-    assert found.check.error < 1e-12
-    for head in found.heads:
-        own = None if head.stack == "encoder" else pytest.approx(expected[head.name], abs=1e-12)
-        assert head.direct.value == own
-    for layer in found.layers:
-        own = expected[f"F{layer.layer}"]
-        known = None if layer.stack == "cross" else pytest.approx(own, abs=1e-12)
-        assert layer.feed_forward.value == known
+def test_parts_of_a_target_are_those_of_the_oracle(marian, attributed):
+    expected = {name: logits.mean() for name, logits in parts_of_logits(marian.network).items()}
+    assert attributed.output.value == pytest.approx(mean_logit(marian.network), abs=1e-12)
+    assert sum(expected.values()) == pytest.approx(attributed.output.value, abs=1e-12)
+    assert attributed.check.error < 1e-12
+    for head in attributed.heads:
+        if head.stack == "encoder":
+            assert head.direct.value is None
+        else:
+            assert head.direct.value == pytest.approx(expected[head.name], abs=1e-12)
+    for layer in attributed.layers:
+        if layer.stack == "cross":
+            assert layer.feed_forward.value is None
+        else:
+            network = expected[f"F{layer.layer}"]
+            assert layer.feed_forward.value == pytest.approx(network, abs=1e-12)
     for kind in ("embeddings", "biases"):
-        assert found.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
+        assert attributed.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
     for stack, kind in (("decoder", "self-attention"), ("cross", "cross-attention")):
-        own = sum(part for name, part in expected.items() if name.startswith(stack))
-        assert found.part(kind).value == pytest.approx(own, abs=1e-12)
-    # By the token that was read: the source by cross-attention alone.
+        of_stack = sum(value for name, value in expected.items() if name.startswith(stack))
+        assert attributed.part(kind).value == pytest.approx(of_stack, abs=1e-12)
+
+
+def test_the_source_is_read_by_cross_attention_alone(marian, attributed):
     for text, kind in ((0, "cross-attention"), (1, "self-attention")):
-        read = sum(token.heads for token in found.tokens if token.text == text)
-        assert read == pytest.approx(found.part(kind).value, abs=1e-12)
-    assert sum(t.embeddings for t in found.tokens) == pytest.approx(expected["embeddings"])
-    assert [t.token for t in found.tokens if t.text == 0] == [*SOURCE.split(), "[SEP]"]
-    # The rows of the table are what cross-attention gives to each of the target's tokens.
-    by_row = {n: p for n, p in parts_of_logits(marian.network).items() if n.startswith("cross")}
-    rows = np.array(found.pairs.values).sum(1) * len(LABELS)
-    np.testing.assert_allclose(rows, sum(by_row.values()), atol=1e-12)
-    assert found.pairs.rows == (*TARGET.split(), "[SEP]")
-    assert len(found.pairs.columns) == len(IDS)
+        read = sum(token.heads for token in attributed.tokens if token.text == text)
+        assert read == pytest.approx(attributed.part(kind).value, abs=1e-12)
+    source_tokens = [token.token for token in attributed.tokens if token.text == 0]
+    assert source_tokens == [*SOURCE.split(), "[SEP]"]
+    embeddings = sum(token.embeddings for token in attributed.tokens)
+    assert embeddings == pytest.approx(parts_of_logits(marian.network)["embeddings"].mean())
+
+
+def test_a_row_of_pairs_is_what_cross_attention_gives_to_a_token_of_the_target(marian, attributed):
+    cross = sum(
+        logits
+        for name, logits in parts_of_logits(marian.network).items()
+        if name.startswith("cross")
+    )
+    rows = np.array(attributed.pairs.values).sum(1) * len(LABELS)
+    np.testing.assert_allclose(rows, cross, atol=1e-12)
+    assert attributed.pairs.rows == (*TARGET.split(), "[SEP]")
+    assert len(attributed.pairs.columns) == len(IDS)
 
 
 def test_one_token_of_a_target_is_its_own_logit(marian, pairs):
     expected = parts_of_logits(marian.network)
-    found = headscope.attribute(
-        marian, SOURCE, target=TARGET, at=3, tokens=True, calibration=pairs, resamples=0
-    )
-    assert (found.label, found.pairs.rows) == ("dog", ("dog",))
-    assert found.output.value == pytest.approx(gold(marian.network, [2]), abs=1e-12)
-    for head in found.heads:
+    third = headscope.attribute(marian, SOURCE, target=TARGET, at=3, tokens=True, calibration=pairs)
+    assert (third.label, third.pairs.rows) == ("dog", ("dog",))
+    assert third.output.value == pytest.approx(mean_logit(marian.network, [2]), abs=1e-12)
+    for head in third.heads:
         if head.stack != "encoder":
             assert head.direct.value == pytest.approx(expected[head.name][2], abs=1e-12)
 
 
-@pytest.mark.parametrize(("stack", "side"), [("cross", "encoder_attn"), ("decoder", "self_attn")])
-def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, found, stack, side):
+@pytest.mark.parametrize(("stack", "name"), [("cross", "encoder_attn"), ("decoder", "self_attn")])
+def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, attributed, stack, name):
     """The decoder's start token is special, and has a mean of its own.
 
     A pair that shares a text with what is taken apart is left out of the means.
     """
     network = copy.deepcopy(marian.network)
-    own = slice(8, 12)
-    dense = network.get_submodule(f"model.decoder.layers.1.{side}.out_proj")
-    seen = []
-    handle = dense.register_forward_pre_hook(lambda _, args: seen.append(args[0][0, :, own]))
-    others = [pair for pair in PAIRS if not {*pair} & {SOURCE, TARGET}]
-    assert 1 < len(others) < len(PAIRS)
-    assert found.calibration["dropped"] == len(PAIRS) - len(others)
-    for source, target in others:
-        ids, labels = ([*(NUMBERS[w] for w in t.split()), SEP] for t in (source, target))
+    columns = slice(8, 12)  # of head 2
+    dense = network.get_submodule(f"model.decoder.layers.1.{name}.out_proj")
+    z_of_pairs = []
+    handle = dense.register_forward_pre_hook(
+        lambda _, args: z_of_pairs.append(args[0][0, :, columns])
+    )
+    unshared = [pair for pair in PAIRS if not {*pair} & {SOURCE, TARGET}]
+    assert 1 < len(unshared) < len(PAIRS)
+    assert attributed.calibration["dropped"] == len(PAIRS) - len(unshared)
+    for source, target in unshared:
+        ids = [*(NUMBERS[word] for word in source.split()), SEP]
+        labels = [*(NUMBERS[word] for word in target.split()), SEP]
         logits_of(network, ids, labels)
     handle.remove()
-    first, rest = (torch.cat([z[part] for z in seen]).mean(0) for part in (slice(1), slice(1, 99)))
+    at_start = torch.cat([z[:1] for z in z_of_pairs]).mean(0)
+    behind_start = torch.cat([z[1:] for z in z_of_pairs]).mean(0)
 
-    def leave(_, args):
+    def leave_mean(_, args):
         z = args[0].clone()
-        z[0, :, own] = rest
-        z[0, 0, own] = first
+        z[0, :, columns] = behind_start
+        z[0, 0, columns] = at_start
         return (z,)
 
-    dense.register_forward_pre_hook(leave)
-    expected = gold(marian.network) - gold(network)
-    head = next(h for h in found.heads if h.name == f"{stack}:L1H2")
+    dense.register_forward_pre_hook(leave_mean)
+    expected = mean_logit(marian.network) - mean_logit(network)
+    head = next(head for head in attributed.heads if head.name == f"{stack}:L1H2")
     assert head.removed_mean.value == pytest.approx(expected, abs=1e-10)
 
 
@@ -177,8 +197,8 @@ def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, found, stack,
 def test_the_parts_of_every_family_add_up(name):
     loaded = opened(name, "float64")
     stream = find_stream(loaded)
-    given = batch(loaded)
-    ids, real, read, read_mask = given.values()
+    inputs = batch(loaded)
+    ids, real, read, read_mask = inputs.values()
     decoder = {"decoder_input_ids": read, "decoder_attention_mask": read_mask}
     weights = torch.randn(3, 7, 61, dtype=torch.float64) * read_mask[..., None]
 
@@ -188,14 +208,15 @@ def test_the_parts_of_every_family_add_up(name):
     run = record(loaded, stream, ids, real, decoder=decoder, patterns=True)
     head = task_head(loaded, stream.end, ids, real, None, decoder=decoder, read=linear)
     readout = Readout(head, run.hidden)
-    own = linear(loaded.network(**given).logits.detach())
-    torch.testing.assert_close(readout.value, own)
-    g, constant = readout.of(torch.ones_like(own))
-    by_place, by_source = (run.contributions(g, by_source=by) for by in (False, True))
-    for parts in (by_place, by_source):
-        # T5's norms are of float32.
-        assert error_of(parts, own[:, 0] - constant) < (1e-6 if "t5" in name else 1e-12)
-    torch.testing.assert_close(by_place.heads.sum(-1), by_source.heads.sum(-1))
+    output = linear(loaded.network(**inputs).logits.detach())
+    torch.testing.assert_close(readout.value, output)
+    read_by, constant = readout.of(torch.ones_like(output))
+    by_position = run.contributions(read_by, by_source=False)
+    by_source = run.contributions(read_by, by_source=True)
+    tolerance = 1e-6 if "t5" in name else 1e-12  # T5's norms are of float32.
+    for contributions in (by_position, by_source):
+        assert error_of(contributions, output[:, 0] - constant) < tolerance
+    torch.testing.assert_close(by_position.heads.sum(-1), by_source.heads.sum(-1))
     cross = [site.row for site in loaded.sites if site.stack == "cross"]
     torch.testing.assert_close(
         by_source.cross.sum((1, 2)), by_source.heads[:, cross].sum((1, 2, 3))
@@ -205,18 +226,18 @@ def test_the_parts_of_every_family_add_up(name):
 
 @pytest.mark.parametrize("kind", ["marian", "t5"])
 def test_layers_that_are_played_back_change_nothing(kind):
-    """Sets that share heads, in an order that mixes all stacks, and each in a run of its own."""
+    """Sets that begin in different stacks, together, and each in a run of its own."""
     loaded = wrap(translator(kind).double(), framed_tokenizer("$A [SEP]"), name="tiny")
     ends = Ends(loaded.start_id, SEP)
     (row,) = encode_pairs(loaded, [SOURCE], [TARGET], ends)
-    example = Example("target", (row,), positions=tuple(range(len(LABELS))))
-    heads = [(site.row, i) for site in loaded.sites for i in range(0, site.n_heads, 2)]
-    base = [heads[5], heads[-1]]
-    sets = [base, *((*base, head) for head in heads[::-1])]
-    together = Versions(loaded, example, margin_of).measure(sets, base=base)
-    alone = [
-        float(Versions(loaded, example, margin_of).measure([own], base=own)[0]) for own in sets
-    ]
+    example = example_of(row)
+    heads = []
+    for site in loaded.sites:
+        heads += [(site.row, i) for i in range(0, site.n_heads, 2)]
+    # One head of the encoder goes with each second head: half of the sets begin there.
+    sets = [[head] if i % 2 else [head, heads[1]] for i, head in enumerate(reversed(heads))]
+    together = Versions(loaded, example).outputs(sets)
+    alone = [float(Versions(loaded, example).outputs([heads_off])[0]) for heads_off in sets]
     np.testing.assert_allclose(together, alone, atol=1e-10)
     assert len(set(np.round(alone, 8))) > len(heads) - 3
 
@@ -224,8 +245,7 @@ def test_layers_that_are_played_back_change_nothing(kind):
 # --- what is taken where nothing, or something else, is given ------------------------------------
 
 
-def test_without_a_target_it_is_what_the_model_writes(tmp_path, monkeypatch):
-    monkeypatch.setattr("headscope.analyses.attribute.reversal.SEARCHES", 2)
+def test_without_a_target_it_is_what_the_model_writes(tmp_path):
     folder = write_translator(tmp_path / "model")
     source = "a big red dog ran"
     tokenizer = framed_tokenizer("$A [SEP]")
@@ -233,37 +253,47 @@ def test_without_a_target_it_is_what_the_model_writes(tmp_path, monkeypatch):
     ids = translator("marian").generate(ids, num_beams=1, do_sample=False, max_new_tokens=16)
     written = tokenizer.decode(ids[0], skip_special_tokens=True)
     lines = ["the cat sat", "he saw a dog", "it"]
-    few = {"calibration": lines, "resamples": 0, "validate": False}
-    found = headscope.attribute(str(folder), source, flip=True, tokens=True, **few)
-    assert (found.kind, found.texts) == ("target", (source, written))
+    result = headscope.attribute(
+        str(folder), source, tokens=True, calibration=lines, validate=False
+    )
+    assert (result.kind, result.texts) == ("target", (source, written))
     # Cut short after 16 tokens, it has no end token.
-    assert list(found.pairs.rows) == tokenizer.convert_ids_to_tokens(ids[0, 1:])
-    assert found.calibration["lines"] == 3
-    assert found.reversal.question == "predicted"
-    assert found.reversal.margins[0] > 0
-    same = 0.2 * found.reversal.margins[0] + 1e-9
-    assert all(abs(o.margin - found.reversal.margins[0]) <= same for o in found.reversal.others)
-    cards = list(VIEW.facts(found, []))  # The page's heads are the encoder's.
+    assert list(result.pairs.rows) == tokenizer.convert_ids_to_tokens(ids[0, 1:])
+    assert result.calibration["lines"] == 3
+    cards = list(VIEW.facts(result, []))  # The page's heads are the encoder's.
     assert [(card.layer, card.head) for card in cards] == list(itertools.product((0, 1), range(4)))
     assert all("direct" not in card.values for card in cards)
-    # Two texts are compared by the encoder, as before.
-    both = headscope.attribute(str(folder), source, "a dog", **few)
-    assert both.kind == "cosine"
-    assert {head.stack for head in both.heads} == {"encoder"}
+
+
+def test_two_texts_are_compared_by_the_encoder(tmp_path):
+    folder = write_translator(tmp_path / "model")
+    lines = ["the cat sat", "he saw a dog", "it"]
+    cosine = headscope.attribute(
+        str(folder), "a big red dog ran", "a dog", calibration=lines, validate=False
+    )
+    assert cosine.kind == "cosine"
+    assert {head.stack for head in cosine.heads} == {"encoder"}
 
 
 def test_data_gives_means_of_single_runs(marian, pairs):
-    few = {"resamples": 0, "validate": False}
-    found = headscope.attribute(marian, data=pairs, removals=2, control=True, **few)
-    few["calibration"] = pairs
-    alone = [headscope.attribute(marian, a, target=b, **few) for a, b in PAIRS]
-    assert (found.kind, found.examples, found.removals) == ("target", 3, 2)
-    assert found.output.value == pytest.approx(np.mean([r.output.value for r in alone]))
-    swapped = headscope.attribute(marian, PAIRS[1][0], target=PAIRS[0][1], **few).output.value
-    others = [(PAIRS[2][0], PAIRS[1][1]), (PAIRS[0][0], PAIRS[2][1])]
-    rest = [headscope.attribute(marian, a, target=b, **few).output.value for a, b in others]
-    assert found.shuffled.output.value == pytest.approx(np.mean([swapped, *rest]))
-    assert found.control.output.value != found.output.value
+    def output_of(source, target):
+        alone = headscope.attribute(
+            marian, source, target=target, calibration=pairs, validate=False
+        )
+        return alone.output.value
+
+    many = headscope.attribute(marian, data=pairs, removals=2, control=True, validate=False)
+    assert (many.kind, many.examples, many.removals) == ("target", 3, 2)
+    outputs = [output_of(source, target) for source, target in PAIRS]
+    assert many.output.value == pytest.approx(np.mean(outputs))
+    # The control pairs each target with the next pair's source.
+    sources = [source for source, _ in PAIRS]
+    next_sources = [*sources[1:], sources[0]]
+    shuffled = [
+        output_of(source, target) for source, (_, target) in zip(next_sources, PAIRS, strict=True)
+    ]
+    assert many.shuffled.output.value == pytest.approx(np.mean(shuffled))
+    assert many.control.output.value != many.output.value
 
 
 @pytest.mark.parametrize(

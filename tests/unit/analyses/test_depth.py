@@ -31,23 +31,29 @@ def random_states(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def composite_norm(matrix: np.ndarray) -> float:
+    return math.sqrt(np.linalg.norm(matrix, 1) * np.linalg.norm(matrix, np.inf))
+
+
 def test_ratio_is_its_definition():
     hidden = random_states(3, 6, 4) + 1.0
-    found = residual_ratio(hidden)
-    for states, value in zip(hidden, found, strict=True):
-        sizes = [
-            math.sqrt(np.linalg.norm(matrix, 1) * np.linalg.norm(matrix, np.inf))
-            for matrix in (states.numpy() - states.numpy().mean(axis=0), states.numpy())
-        ]
-        assert float(value) == pytest.approx(sizes[0] / sizes[1], rel=1e-12)
-    # Equal rows have no residual, opposite rows are all residual.
+    for states, ratio in zip(hidden.numpy(), residual_ratio(hidden), strict=True):
+        residual = states - states.mean(axis=0)
+        expected = composite_norm(residual) / composite_norm(states)
+        assert float(ratio) == pytest.approx(expected, rel=1e-12)
+
+
+def test_equal_rows_have_no_residual_and_opposite_rows_are_all_residual():
     row = random_states(1, 1, 8)
     assert float(residual_ratio(row.expand(1, 5, 8))) < 1e-15
     assert float(residual_ratio(torch.cat([row, -row], dim=1))) == pytest.approx(1.0)
-    # Half precision is taken in float64: column sums overflow float16.
-    half = residual_ratio((random_states(1, 200, 64) * 100).half())
-    assert half.dtype == torch.float64
-    assert 0 < float(half) < 2
+
+
+def test_half_precision_is_taken_in_float64():
+    """Column sums overflow float16."""
+    ratio = residual_ratio((random_states(1, 200, 64) * 100).half())
+    assert ratio.dtype == torch.float64
+    assert 0 < float(ratio) < 2
 
 
 def ratios(windows: int, seed: int = 0) -> np.ndarray:
@@ -72,32 +78,38 @@ def test_curves_are_those_of_all_windows():
     for name, expected in by_name.items():
         np.testing.assert_allclose(array(means[name]), expected.mean(axis=-1), rtol=1e-12)
         np.testing.assert_allclose(array(stds[name]), expected.std(axis=-1, ddof=1), rtol=1e-9)
-    for found, comparison in zip(curves.protected, COMPARISONS, strict=True):  # window by window
+    for protection, comparison in zip(curves.protected, COMPARISONS, strict=True):
+        # Window by window
         shares = (by_name[comparison.having] - by_name[comparison.lacking]) / by_name["full"]
-        np.testing.assert_allclose(array(found.mean), shares.mean(axis=-1), rtol=1e-12)
+        np.testing.assert_allclose(array(protection.mean), shares.mean(axis=-1), rtol=1e-12)
         # A spread of 1e-13 around a share of 1 keeps as many digits as the share itself has left.
         spread = shares.std(axis=-1, ddof=1)
-        np.testing.assert_allclose(array(found.std), spread, rtol=1e-6, atol=1e-15)
+        np.testing.assert_allclose(array(protection.std), spread, rtol=1e-6, atol=1e-15)
         low, high = stats.t.interval(0.95, 22, shares.mean(axis=-1), stats.sem(shares, axis=-1))
-        np.testing.assert_allclose(array(found.low), low, rtol=1e-6, atol=1e-12)
-        np.testing.assert_allclose(array(found.high), high, rtol=1e-6, atol=1e-12)
-    # One window has no spread.
-    of_one = curves_of(ratios(1), 0.0)
-    assert np.isfinite(array(of_one.variants["full"])).all()
-    for unknown in (of_one.std["full"], of_one.protected[0].low, of_one.trends["ffn_gain"].low):
+        np.testing.assert_allclose(array(protection.low), low, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(array(protection.high), high, rtol=1e-6, atol=1e-12)
+
+
+def test_one_window_has_no_spread():
+    curves = curves_of(ratios(1), 0.0)
+    assert np.isfinite(array(curves.variants["full"])).all()
+    for unknown in (curves.std["full"], curves.protected[0].low, curves.trends["ffn_gain"].low):
         assert set(unknown) == {None}
 
 
 def trend(curves: DepthCurves, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    found = curves.trends[name]
-    return array(found.mean), array(found.low), np.array(found.windows)
+    """Return a trend's mean, the lower end of its interval, and the windows that count."""
+    curve = curves.trends[name]
+    return array(curve.mean), array(curve.low), np.array(curve.windows)
 
 
 def test_trends_are_taken_window_by_window():
     values = ratios(11)
     curves = curves_of(values, 0.0)
     by_name = dict(zip(NAMES, values, strict=True))
-    alone, skip, ffn = (by_name[name] for name in ("attention", "attention+skip", "attention+ffn"))
+    alone = by_name["attention"]
+    skip = by_name["attention+skip"]
+    ffn = by_name["attention+ffn"]
     bare = by_name["attention-without-layernorm"]
     slow = {
         "attention_of_start": alone / alone[0],
@@ -152,21 +164,28 @@ def test_the_number_of_threads_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("headscope.analyses.depth.run.BATCH_TOKENS", 64)
     model = str(tiny_bert(tmp_path, layers=3))
     text = as_plain([" ".join(WORDS[:20])] * 40)
-    before = torch.get_num_threads()
-    found = []
-    few = {"length": 16, "sequences": 18, "validate": False}
+    threads_before = torch.get_num_threads()
+
+    def measured(threads):
+        """Return the result without its provenance, and the calls of progress."""
+        torch.set_num_threads(threads)
+        calls = []
+        result = headscope.depth(
+            model,
+            text,
+            length=16,
+            sequences=18,
+            validate=False,
+            progress=lambda *call: calls.append(call),
+        )
+        return dataclasses.replace(result, provenance=None), calls
+
     try:
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
-            calls = []
-            result = headscope.depth(
-                model, text, progress=lambda *call, calls=calls: calls.append(call), **few
-            )
-            found.append((calls, dataclasses.replace(result, provenance=None)))
+        by_one_thread, calls = measured(1)
+        assert measured(4) == (by_one_thread, calls)
     finally:
-        torch.set_num_threads(before)
-    assert found[0] == found[1]
-    assert found[0][0][-1] == ("control", 18, 18)
+        torch.set_num_threads(threads_before)
+    assert calls[-1] == ("control", 18, 18)
 
 
 def test_of_an_encoder_decoder_the_encoder_is_measured_and_said():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.analyses.symmetric.run import (
+from headscope.analyses.symmetric.measure import (
     changed_attention,
     changed_scores,
     score_asymmetry,
@@ -33,15 +33,15 @@ def generator() -> torch.Generator:
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, bias, sees) -> Tensor:
     """(S + S^T) / 2 before the softmax, one number after the other."""
-    found = torch.zeros_like(v)
+    z = torch.zeros_like(v)
     for h in range(q.shape[1]):
         s = np.array([[float(a @ b) * SCALE for b in k[0, h]] for a in q[0, h]])
         s += [[bias(i, j) for j in range(N)] for i in range(N)]
         for i in range(N):
             weights = [math.exp((s[i, j] + s[j, i]) / 2) if sees(i, j) else 0.0 for j in range(N)]
             for j in range(N):
-                found[0, h, i] += weights[j] / sum(weights) * v[0, h, j]
-    return found
+                z[0, h, i] += weights[j] / sum(weights) * v[0, h, j]
+    return z
 
 
 @pytest.mark.parametrize("case", ["padded", "causal", "bias", "causal bias"])
@@ -74,17 +74,17 @@ def test_symmetric_scores_are_the_mean_of_both_directions(case):
 
 def test_tied_queries_and_keys_leave_nothing_to_change():
     q, _, v = draw()
-    own = attention_pattern(q, q, scale=SCALE) @ v
+    unchanged = attention_pattern(q, q, scale=SCALE) @ v
     for change in ("symmetric", "pairs", "noise", "shuffled"):
-        found = changed_attention(change, q, q, v, scale=SCALE, generator=generator())
-        torch.testing.assert_close(found, own, rtol=0, atol=1e-9)
+        changed = changed_attention(change, q, q, v, scale=SCALE, generator=generator())
+        torch.testing.assert_close(changed, unchanged, rtol=0, atol=1e-9)
     scores, seen = square_scores(q, q, scale=SCALE)
     torch.testing.assert_close(score_asymmetry(scores, seen), torch.zeros(1, 2).double())
     # Even attention is the mean of what is seen.
     q, k, v = draw()
-    found = changed_attention("even", q, k, v, scale=SCALE, mask=CAUSAL)
+    changed = changed_attention("even", q, k, v, scale=SCALE, mask=CAUSAL)
     for i in range(N):
-        torch.testing.assert_close(found[:, :, i], v[:, :, : i + 1].mean(2))
+        torch.testing.assert_close(changed[:, :, i], v[:, :, : i + 1].mean(2))
 
 
 def test_what_a_token_is_sought_for_by_all_is_no_pair():
@@ -103,6 +103,11 @@ def visible(rows: Tensor, seen: Tensor) -> Tensor:
     return torch.stack([(row - row[s].mean()) * s for row, s in zip(rows, seen, strict=True)])
 
 
+def between(table: Tensor, real: list[int]) -> Tensor:
+    """The rows and columns of real positions."""
+    return table[real][:, real]
+
+
 MASKS = [CAUSAL, torch.tensor([1, 0, 1, 1, 0]).bool()[None]]
 
 
@@ -117,14 +122,18 @@ def test_random_changes_are_as_large_as_what_a_softmax_sees(mask, change):
     assert float((odd - step).abs().max()) > 0.1
     real = [i for i in range(N) if bool(seen[0, 0, i, i])]  # no padding
     for h in range(2):
-        s, d, o, own = (x[0, h][real][:, real] for x in (seen, step, odd, scores))
-        assert float(visible(d, s).norm()) == pytest.approx(float(visible(o, s).norm()))
+        sees = between(seen[0, h], real)
+        head_step = between(step[0, h], real)
+        size = float(visible(between(odd[0, h], real), sees).norm())
+        assert float(visible(head_step, sees).norm()) == pytest.approx(size)
         if change == "noise":
             continue
+        head_scores = between(scores[0, h], real)
         matches = 0
-        for order in permutations(range(len(real))):
-            other = visible(own.T[list(order)][:, list(order)] - own, s)
-            matches += torch.allclose(d / d.norm(), other / other.norm(), atol=1e-9)
+        for order in map(list, permutations(range(len(real)))):
+            renumbered = visible(head_scores.T[order][:, order] - head_scores, sees)
+            direction = renumbered / renumbered.norm()
+            matches += torch.allclose(head_step / head_step.norm(), direction, atol=1e-9)
         assert matches == 1
 
 

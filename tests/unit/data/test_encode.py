@@ -12,18 +12,12 @@ import pytest
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.batches import buckets, uniform_weight
+from headscope.data.batches import buckets
+from headscope.data.edge_trials import uniform_weight
 from headscope.data.files import Sentence
-from headscope.data.pieces import (
-    EncodedSentence,
-    Frame,
-    encode_lines,
-    encode_words,
-    frame,
-    placed,
-    tokenise,
-)
+from headscope.data.pieces import Frame, encode_lines, frame, tokenise
 from headscope.data.token_rows import window_rows
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
 CLS = IDS["[CLS]"]

@@ -10,8 +10,8 @@ from headscope.data.corpus import LabelledTexts
 from headscope.data.cross_pairs import collate_labelled, encode_labelled, straight
 from headscope.data.files import Sentence
 from headscope.data.pairs import open_labelled
-from headscope.data.pieces import placed
 from headscope.data.token_rows import Ends
+from headscope.data.word_pieces import placed
 
 TWO = "a b c\t0\t1\tx\nd e f\t2\t0\tx\n"
 

@@ -42,9 +42,9 @@ def test_any_text_is_cut_as_defined(lines, length):
         return
     windows = packed(lines, length)
     assert windows.batch(range(len(windows))).tolist() == expected
-    (side,) = windows.sides
-    assert side.tokens.dtype == np.int32
-    assert isinstance(side.starts, range), "memory holds the stream and nothing else"
+    (stream,) = windows.streams
+    assert stream.tokens.dtype == np.int32
+    assert isinstance(stream.starts, range), "memory holds the stream and nothing else"
 
 
 def test_sequences_are_spread_over_the_text_or_drawn_without_replacement():

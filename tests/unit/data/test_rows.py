@@ -11,13 +11,13 @@ from tiny_models import SPECIAL, VOCABULARY, TextOnly, framed_tokenizer
 from transformers import MBartTokenizer
 
 from headscope.data.batches import buckets
+from headscope.data.halves import halve
 from headscope.data.token_rows import (
     Ends,
     PairRow,
     Row,
     encode_pairs,
     encode_rows,
-    halve,
     mask_row,
     padded,
     with_swapped_sources,

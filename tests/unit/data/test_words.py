@@ -26,15 +26,11 @@ from headscope.core.errors import CorpusError
 from headscope.data.corpus import open_text
 from headscope.data.files import NO_HEAD, ROOT, Sentence, Written, sentence_of
 from headscope.data.frequencies import Frequencies
-from headscope.data.pieces import (
-    EncodedSentence,
-    encode_lines,
-    encode_words,
-    placed,
-    readable_pieces,
-)
+from headscope.data.pieces import encode_lines
+from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import encode_rows
 from headscope.data.treebanks import read_treebank
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 
 # ruff: noqa: RUF001  (letters that look like Latin ones are what is tested)
 LINES = [

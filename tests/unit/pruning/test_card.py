@@ -39,8 +39,6 @@ def result(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Prun
         heads="L0H1,L1H0,L1H3",
         repairs=["none"],
         limit=20,
-        ablation=False,
-        roles=False,
         save=tmp_path_factory.mktemp("card") / "small",
         command="headscope prune full --heads L0H1,L1H0,L1H3 --save small",
     )
@@ -68,7 +66,7 @@ def test_the_whole_model_stands_beside_the_pruned_one(result, card):
     speed = SpeedResult(Estimate(1.5, 1.4, 1.6), Estimate(2.0, 1.9, 2.1), 8, "cpu", 2, 1500, 1000)
     text = card(speed=speed, baseline=dataclasses.replace(result.baseline, value=Estimate(0.75)))
     point = result.curves[0].points[0]
-    for part in (
+    for text_of_card in (
         f"Without these 3 of 8 heads: the cosine 0.7500 -> {result.kept.value:.4f};",
         "It is 1.50 (1.40 to 1.60) times as fast as the whole model (torch, batches of 8 texts, 2 "
         "threads, cpu), with 33.3% fewer parameters.",
@@ -78,7 +76,7 @@ def test_the_whole_model_stands_beside_the_pruned_one(result, card):
         f"| this folder, opened again | {result.saved.measured:.4f} |",
         "headscope prune full --heads L0H1,L1H0,L1H3 --save small",
     ):
-        assert part in text
+        assert text_of_card in text
     header = ModelCard(text).data.to_dict()
     assert (header["license"], header["language"]) == ("apache-2.0", "en")
     assert "x" not in header["tags"]

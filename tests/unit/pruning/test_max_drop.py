@@ -1,5 +1,6 @@
 """The search on planted costs: every unit costs each example a known amount."""
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ class Planted:
     ) -> None:
         self.evaluation = SimpleNamespace(higher_is_better=higher)
         self.told: list[tuple[str, int, int]] = []
-        self.tell = lambda *told: self.told.append(told)
+        self.tell = lambda *progress: self.told.append(progress)
         self.made: list[tuple[Repair, int]] = []
         self.measured: list[int] = []
         self.cost = cost
@@ -47,42 +48,44 @@ class Planted:
         self.made.append((kind, len(removed)))
         return SimpleNamespace(removed=removed, kind=kind)
 
-    def forget_others(self, made: Any) -> None:
+    def forget_all_but(self, pruned: Any) -> None:
         """Nothing is remembered here."""
 
-    def change(self, made: Any) -> Any:
-        n = len(made.removed)
+    def change(self, pruned: Any) -> Any:
+        n = len(pruned.removed)
         self.measured.append(n)
         x = self._sign * (self.cost(n) + self.noise * np.sqrt(n))
         return paired_change(mean_of("x"), {"x": np.zeros(N)}, {"x": x}, seed=7)
 
 
-def searched(planted: Any, wanted: float) -> Any:
-    return search(planted, RANKING, ("fisher", Repair.none), wanted)
+def searched(planted: Any, allowed_loss: float) -> Any:
+    return search(planted, RANKING, ("fisher", Repair.none), allowed_loss)
 
 
 @pytest.mark.parametrize("higher", [True, False])
-@pytest.mark.parametrize(("wanted", "count"), [(0.5, 5), (0.4999, 4), (0.5001, 5), (99.0, 11)])
-def test_both_sides_of_the_bound(higher, wanted, count):
+@pytest.mark.parametrize(
+    ("allowed_loss", "count"), [(0.5, 5), (0.4999, 4), (0.5001, 5), (99.0, 11)]
+)
+def test_both_sides_of_the_bound(higher, allowed_loss, count):
     """Each unit costs 0.1, so five cost exactly half a point."""
     planted = Planted(higher=higher)
-    found, made, looks = searched(planted, wanted)
-    assert (found, len(made.removed)) == (count, count)
+    number, model, tests = searched(planted, allowed_loss)
+    assert (number, len(model.removed)) == (count, count)
     tested = list(range(1, min(count + 1, 11) + 1))
-    assert [look.heads for look in looks] == tested
-    assert [look.lost for look in looks] == pytest.approx([n / 10 for n in tested])
-    assert [look.allowed for look in looks].count(False) == (count < 11)
+    assert [test.heads for test in tests] == tested
+    assert [test.lost for test in tests] == pytest.approx([n / 10 for n in tested])
+    assert [test.allowed for test in tests].count(False) == (count < 11)
     assert planted.told == [("removing heads", i, 11) for i in range(len(tested))]
 
 
 def test_the_interval_counts_and_not_the_value():
     """A noise that says nothing on average makes fewer units allowed than the value would."""
-    found, _, looks = searched(Planted(noise=0.5), 0.5)
+    number, _, tests = searched(Planted(noise=0.5), 0.5)
     half = 1.96 * 0.5 / np.sqrt(N)
     expected = max(n for n in range(12) if n / 10 + half * np.sqrt(n) <= 0.5)
-    assert abs(found - expected) <= 1
-    assert found < 5
-    assert looks[found - 1].lost < looks[found - 1].most_lost <= 0.5
+    assert abs(number - expected) <= 1
+    assert number < 5
+    assert tests[number - 1].lost < tests[number - 1].most_lost <= 0.5
     # No loss at all can be asked for.
     assert searched(Planted(lambda n: 0.0 if n <= 3 else 1.0), 0.0)[0] == 3
 
@@ -98,7 +101,7 @@ def test_which_way_is_tested_is_settled_without_the_test_data(monkeypatch):
     planted: Any = Planted()
     planted.noise = None  # a look at the test data would fail
     distances = {Repair.none: 0.3, Repair.scale: 0.1, Repair.surgeon: 0.1 + 1e-12}
-    monkeypatch.setattr(max_drop, "distance_of", lambda pruner, made: distances[made.kind])
+    monkeypatch.setattr(max_drop, "distance_of", lambda pruner, pruned: distances[pruned.kind])
     ways = [("fisher", kind) for kind in Repair]
     chosen, near = settle(planted, {"fisher": RANKING}, ways, 6)
     assert chosen == ("fisher", Repair.scale), "of equals the first"
@@ -126,10 +129,10 @@ def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:
         tuple(Row(i, (0, *text, 1), None, tuple(range(1, len(text) + 1))) for text in texts)
         for i, texts in enumerate(examples)
     ]
-    every = [row for of_example in rows for row in of_example]
-    sentences = [[text for row in own for text in sentences_of(row)] for own in rows]
+    all_rows = list(itertools.chain(*rows))
+    sentences = [list(itertools.chain(*map(sentences_of, pair))) for pair in rows]
     name = SimpleNamespace(name="pairs.csv", texts=())
-    return SimpleNamespace(sentences=sentences, rows=every, n_examples=len(rows), data=name)
+    return SimpleNamespace(sentences=sentences, rows=all_rows, n_examples=len(rows), data=name)
 
 
 def test_examples_that_share_a_sentence_with_the_calibration_are_not_tested(monkeypatch):

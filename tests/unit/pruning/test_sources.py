@@ -9,7 +9,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.errors import InputError
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.run import open_sources
+from headscope.pruning.sources import open_sources
 
 
 def pairs_file(path: Path, numbers: range) -> Path:
@@ -33,25 +33,27 @@ def opened(test: Path, train: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, {"tested_unseen": True}], ids=["curves", "max_drop"])
 def test_shared_pairs_are_left_out_of_the_whole_file(files, options):
     """Counted against all of the file, however few examples heads are chosen on."""
-    found = opened(*files, calibration_limit=16, **options)
-    theirs = {*found.data.texts}
-    assert len(found.calibration) == 8
-    assert found.dropped == 40
-    assert theirs.isdisjoint(found.calibration.texts)
-    (told,) = found.warnings
-    assert "80 of the 200 different sentences" in told
-    assert "its 40 examples with such a sentence are left out" in told
-    assert "the other 240" in told
+    sources = opened(*files, calibration_limit=16, **options)
+    sentences = {*sources.data.texts}
+    assert len(sources.calibration) == 8
+    assert sources.dropped == 40
+    assert sentences.isdisjoint(sources.calibration.texts)
+    (warning,) = sources.warnings
+    assert "80 of the 200 different sentences" in warning
+    assert "its 40 examples with such a sentence are left out" in warning
+    assert "the other 240" in warning
 
 
 def test_only_pairs_that_are_measured_count(files, tmp_path):
     """With a limit most of the test pairs are not; nothing is told where nothing is shared."""
-    found = opened(files[0], pairs_file(tmp_path / "other.csv", range(50)))
-    assert (found.dropped, found.warnings, len(found.calibration)) == (0, (), 50)
-    found = opened(*files, limit=10)
-    assert found.data.drawn == "10 of 100 examples, chosen at random (seed 0)"
-    shared = sum(text in {*found.data.first} for text in (f"first {i}" for i in range(1000, 1040)))
-    assert 0 < found.dropped == shared < 10
+    sources = opened(files[0], pairs_file(tmp_path / "other.csv", range(50)))
+    assert (sources.dropped, sources.warnings, len(sources.calibration)) == (0, (), 50)
+    sources = opened(*files, limit=10)
+    assert sources.data.drawn == "10 of 100 examples, chosen at random (seed 0)"
+    shared = sum(
+        text in {*sources.data.first} for text in (f"first {i}" for i in range(1000, 1040))
+    )
+    assert 0 < sources.dropped == shared < 10
 
 
 def test_a_limit_below_two_is_refused_for_windows_too():
@@ -65,13 +67,9 @@ def test_labels_are_said_where_the_choice_read_them(tmp_path):
     rows = (tmp_path / "data.tsv", tmp_path / "others.tsv")
     for path, word in zip(rows, ("cat", "dog"), strict=True):
         path.write_text("".join(f"{'a ' * i}{word}\t{i % 2}\n" for i in range(8)))
-    few = {"fractions": [0.5], "repairs": ["none"], "roles": False, "validate": False}
+    few = {"fractions": [0.5], "repairs": ["none"], "validate": False}
     few |= dict(zip(("data", "calibration"), rows, strict=True))
-    for methods, labels, told in (
-        (["ablation"], False, True),
-        (["fisher"], True, True),
-        (["surgeon"], True, False),
-    ):
-        options = {"task": "classification", "methods": methods, "labels": labels, **few}
-        assert headscope.prune(model, **options).calibration.labels is told
-    assert not PruneOptions(methods=["random"], ablation=False).needs_calibration
+    for method, reads_labels in (("ablation", True), ("importance-token", True), ("fisher", False)):
+        result = headscope.prune(model, task="classification", methods=[method], **few)
+        assert result.calibration.labels is reads_labels
+    assert not PruneOptions(methods=["random"]).needs_calibration

@@ -1,6 +1,5 @@
 """What is shown of a result: one point, settled beforehand; and of a loss how much at most."""
 
-import csv
 import io
 import json
 import re
@@ -60,44 +59,38 @@ def test_intervals_that_say_nothing_are_no_leave_to_remove_all():
 
 def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     """The other repair and the smaller number are better, and were named later."""
-    found = leading_point(result(1.0))
-    assert found is not None
-    assert (found[0].repair, found[1].value.value) == ("none", 70.0)
+    leading = leading_point(result(1.0))
+    assert leading is not None
+    assert (leading[0].repair, leading[1].value.value) == ("none", 70.0)
     (key,) = key_numbers(result(1.0))
     assert key.text.startswith("70.00")
 
 
 def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
-    few |= {"calibration_limit": 8, "ablation": True, "roles": False}
-    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
-    document = json.loads(to_json(found))
+    few |= {"calibration_limit": 8}
+    pruned = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
+    document = json.loads(to_json(pruned))
     points = document["curves"][0]["points"]
-    everything = [document["baseline"], *points, *document["ablation"]]
-    assert all(item["value"]["low"] is None for item in everything)
+    assert all(item["value"]["low"] is None for item in [document["baseline"], *points])
     assert {point["p_value"] for point in points} == {1.0}
-    assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])
-    assert from_dict(PruneResult, document) == found
-    ends = found.to_frame()[["low", "high", "difference_low", "difference_high"]]
-    assert ends.isna().all(axis=None)
+    assert from_dict(PruneResult, document) == pruned
+    intervals = pruned.to_frame()[["low", "high", "difference_low", "difference_high"]]
+    assert intervals.isna().all(axis=None)
 
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(*view_of("prune").human(found))
+    console.print(*view_of("prune").human(pruned))
     text = console.export_text()
     assert "no interval" in text
     assert not re.search(r"\b(inf|nan|None)\b", text)
-    files = view_of("prune").files(found)
-    (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
-    rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
-    assert {row["value_low"] + row["difference_high"] for row in rows} == {""}
 
 
 def test_the_largest_seed_can_be_used(tmp_path):
-    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8, "ablation": False}
-    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"], "roles": False}
+    few = {"fractions": [0.5], "limit": 8, "calibration_limit": 8}
+    few |= {"methods": ["fisher", "random"], "repairs": ["surgeon"]}
     few |= {"seed": 2**63 - 1, "validate": False}
-    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
-    assert [len(curve.points) for curve in found.curves] == [2, 2]
+    pruned = headscope.prune(str(tiny_bert(tmp_path / "model")), **few)
+    assert [len(curve.points) for curve in pruned.curves] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Models that take turns, and how many times as fast one is by a clock that the test winds."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_models_take_turns_in_both_orders():
 def test_batches_have_the_lengths_of_the_examples():
     rows = [[0] * n for n in np.random.default_rng(0).permutation(np.repeat([3, 9, 40], 20))]
     places = spread_places(rows, 10)
-    assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [9], [40]]
+    assert [sorted({len(rows[i]) for i in batch}) for batch in places] == [[3], [9], [40]]
     assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
 
 
@@ -42,8 +43,9 @@ def test_texts_of_one_length_share_other_batches_in_another_order():
     usual = length_batches(rows, 8)
     drawn = length_batches(rows, 8, seed=4)
     for batches in (usual, drawn):
-        assert sorted(i for part in batches for i in part) == list(range(40))
-        lengths = [len(rows[i]) for part in batches for i in part]
+        texts = list(itertools.chain(*batches))
+        assert sorted(texts) == list(range(40))
+        lengths = [len(rows[text]) for text in texts]
         assert lengths == sorted(lengths)
     assert usual == length_batches(rows, 8)
     assert drawn == length_batches(rows, 8, seed=4)
@@ -76,7 +78,7 @@ class Clock:
         self.now += self._ms[model.name] / 1e3 * len(batch.ids) * drift * noise
 
 
-def side(name: str) -> Any:
+def timed(name: str) -> Any:
     model = SimpleNamespace(name=name, pad_id=0, device="cpu")
     rows = [Row(i, tuple(range(3 + i % 5)), None, ()) for i in range(40)]
     return model, model, rows
@@ -85,31 +87,31 @@ def side(name: str) -> Any:
 def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
     """3 against 1.5 milliseconds a text, on a machine whose pace drifts by a fifth."""
     clock = Clock(monkeypatch, {"whole": 3.0, "cut": 1.5})
-    found = times(side("whole"), side("cut"), batch_size=8)
-    assert found.speed.value == pytest.approx(2.0, abs=0.1)
-    assert found.speed.low is not None
-    assert found.speed.high is not None
-    assert 1.8 < found.speed.low < 2.0 < found.speed.high < 2.2
-    assert found.ms.value == pytest.approx(1.5, rel=0.25)
-    assert found.ms_of_whole.value == pytest.approx(3.0, rel=0.25)
+    measured = times(timed("whole"), timed("cut"), batch_size=8)
+    assert measured.speed.value == pytest.approx(2.0, abs=0.1)
+    assert measured.speed.low is not None
+    assert measured.speed.high is not None
+    assert 1.8 < measured.speed.low < 2.0 < measured.speed.high < 2.2
+    assert measured.ms.value == pytest.approx(1.5, rel=0.25)
+    assert measured.ms_of_whole.value == pytest.approx(3.0, rel=0.25)
     # 3 batches of 8 texts, a pass that is not counted before each round, both models, the fewest
     # rounds, and 15 s beyond them.
     spent = FEWEST * (3.0 + 1.5) / 1e3 * 8 * 4
     assert spent < clock.now < 15 + spent
-    itself = found.of_whole()
-    assert (itself.speed.value, itself.ms) == (1.0, found.ms_of_whole)
+    itself = measured.of_whole()
+    assert (itself.speed.value, itself.ms) == (1.0, measured.ms_of_whole)
 
 
 # --- intervals of medians -----------------------------------------------------------------
 
 
 def test_the_interval_reaches_from_the_lowest_to_the_highest_part():
-    """Twelve parts of five pairs, one after the other; within each the median is its number."""
-    parts = np.array([5, 3, 9, 4, 6, 8, 2, 7, 1, 12, 11, 10], dtype=float)
-    series = (parts[:, None] + [-0.5, 9.0, 0.0, -9.0, 0.5]).ravel()
-    found = median_interval(series)
-    assert found == Estimate(float(np.median(series)), 1.0, 12.0)
-    # In no order that mixes the parts is it that wide: parts hold what follows one another.
+    """Twelve stretches of five pairs, one after the other; each has a known median."""
+    medians = np.array([5, 3, 9, 4, 6, 8, 2, 7, 1, 12, 11, 10], dtype=float)
+    series = (medians[:, None] + [-0.5, 9.0, 0.0, -9.0, 0.5]).ravel()
+    estimate = median_interval(series)
+    assert estimate == Estimate(float(np.median(series)), 1.0, 12.0)
+    # In no order that mixes the stretches is it that wide: they hold what follows one another.
     mixed = median_interval(np.random.default_rng(0).permutation(series))
     assert mixed.low is not None
     assert mixed.low > 1.0
@@ -127,10 +129,10 @@ def test_an_end_is_wrong_as_seldom_as_the_docs_say(machine):
     """At most 5% of runs on either side, but where each pace lasts two thirds of the run."""
     runs = 300
     most = 0.12 if machine.name == "two paces, each for 40 pairs" else 0.05
-    found = errors(machine, FEWEST, runs, seed=1)
+    rates = errors(machine, FEWEST, runs, seed=1)
     slack = 3 * np.sqrt(most * (1 - most) / runs)
-    assert found.known == 1.0
-    assert found.above <= most + slack
-    assert found.below <= most + slack
+    assert rates.known == 1.0
+    assert rates.above <= most + slack
+    assert rates.below <= most + slack
     # Wide enough to hold the truth, narrow enough to say something.
-    assert 0.01 < found.half_width < 0.09
+    assert 0.01 < rates.half_width < 0.09

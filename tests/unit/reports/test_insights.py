@@ -14,28 +14,31 @@ from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.core.serialise import from_dict
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.pruning.curves import Swept, areas_of
 from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
-from headscope.reports.claims.head_claims import judge_survivors
-from headscope.reports.claims.rule import (
-    Evidence,
-    InsightThresholds,
-    Rule,
+from headscope.pruning.stacks import CompleteCurve, areas_of
+from headscope.reports.claims.intervals import (
     above,
     below,
-    claims,
     common,
     every,
     mean_estimate,
     within,
 )
-from headscope.reports.claims.run import JUDGES, decide
+from headscope.reports.claims.registry import claims, decide
+from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.survivors import judge_survivors
+from headscope.reports.claims.thresholds import BOUNDS, InsightThresholds
 from headscope.reports.claims.view import bar_of
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
 SURE = Estimate(1.2, 1.18, 1.22)
+
+
+def outcomes(insight: Insight) -> dict[str, str]:
+    """The outcome of each part of a claim, by the part's name."""
+    return {p.name: p.verdict for p in insight.parts}
 
 
 @pytest.mark.parametrize(
@@ -54,10 +57,10 @@ def test_weights_and_patterns_of_asymmetric_heads(count, fields, verdict, patter
     heads = [dataclasses.replace(h, asymmetry=1.3, pattern_asymmetry=SURE) for h in ranked.heads]
     changed = [dataclasses.replace(head, **fields) for head in heads[:count]]
     heads = (*changed, *heads[count:])
-    found = decide("asymmetry", Evidence(rank=dataclasses.replace(ranked, heads=heads)))
-    assert found.verdict == verdict
-    own = {part.name: part.verdict for part in found.parts}["every head's pattern is asymmetric"]
-    assert patterns in (None, own)
+    insight = decide("asymmetry", Evidence(rank=dataclasses.replace(ranked, heads=heads)))
+    assert insight.verdict == verdict
+    if patterns is not None:
+        assert outcomes(insight)["every head's pattern is asymmetric"] == patterns
 
 
 @pytest.mark.parametrize(
@@ -77,73 +80,90 @@ def test_low_rank(shares, half, most, verdict, documents):
         for head, share in zip(measured.heads, shares, strict=True)
     )
     measured = dataclasses.replace(measured, heads=heads)
-    found = decide("low_rank", Evidence(spectrum=measured), InsightThresholds(most=most))
-    assert found.verdict == verdict
-    assert ("positional exceptions: L1H3" in found.measured) == (verdict == "holds")
+    insight = decide("low_rank", Evidence(spectrum=measured), InsightThresholds(most=most))
+    assert insight.verdict == verdict
+    assert ("positional exceptions: L1H3" in insight.measured) == (verdict == "holds")
 
 
-def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
+def labelled(
+    value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any
+) -> KeptRoles:
+    """What is left with only the labelled heads, and with each set of random ones."""
     difference = value - fields.get("baseline", 1.0)
-    known: dict[str, Any] = {"roles": ("positional", "syntactic", "rare"), "n_heads": 24}
-    known |= {"classified_on": "a", "measured_on": "b", "examples": 10, "metric": "cosine"}
-    known |= {"higher_is_better": True, "baseline": 1.0, "kept": ((0, 1), (1, 0)), "sets": 144}
-    known |= {"value": value, "random": random}
-    known["units"] = fields.get("examples", 10)
-    known["difference_ci"] = (difference - half, difference + half)
-    return KeptRoles(**{**known, **fields})
+    known = KeptRoles(
+        roles=("positional", "syntactic", "rare"),
+        kept=((0, 1), (1, 0)),
+        n_heads=24,
+        classified_on="a",
+        measured_on="b",
+        examples=10,
+        metric="cosine",
+        higher_is_better=True,
+        baseline=1.0,
+        value=value,
+        difference_ci=(difference - half, difference + half),
+        random=random,
+        sets=144,
+        units=fields.get("examples", 10),
+    )
+    return dataclasses.replace(known, **fields)
 
 
 def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tuple[float, ...]:
+    """The metric of 39 random sets, of which some do as well as the labelled heads."""
     return (value,) * (39 - as_well) + (better,) * as_well
 
 
-def roles_judged(found: KeptRoles) -> Insight:
-    return decide("labelled_heads", Evidence(kept_roles=found))
+def roles_judged(kept_roles: KeptRoles) -> Insight:
+    return decide("labelled_heads", Evidence(kept_roles=kept_roles))
 
 
 LOSS = {"baseline": 2.0, "higher_is_better": False}
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("kept_roles", "verdict"),
     [
-        (kept(0.99, draws(as_well=1)), "holds"),  # p = 2 / 40
-        (kept(0.99, draws(as_well=2)), "mixed"),  # p = 3 / 40
-        (kept(0.99, draws(as_well=2, better=0.99 - 1e-7)), "mixed"),  # but for the last bits
-        (kept(0.955, draws()), "mixed"),  # the interval reaches beyond 5%
-        (kept(0.98, draws(0.99)), "does not hold"),  # little is lost, yet random heads do better
-        (kept(2.02, draws(3.0), **LOSS), "holds"),  # a loss is better when lower
-        (kept(4.0, draws(3.0), **LOSS), "does not hold"),
+        (labelled(0.99, draws(as_well=1)), "holds"),  # p = 2 / 40
+        (labelled(0.99, draws(as_well=2)), "mixed"),  # p = 3 / 40
+        (labelled(0.99, draws(as_well=2, better=0.99 - 1e-7)), "mixed"),  # but for the last bits
+        (labelled(0.955, draws()), "mixed"),  # the interval reaches beyond 5%
+        (
+            labelled(0.98, draws(0.99)),
+            "does not hold",
+        ),  # little is lost, yet random heads do better
+        (labelled(2.02, draws(3.0), **LOSS), "holds"),  # a loss is better when lower
+        (labelled(4.0, draws(3.0), **LOSS), "does not hold"),
         # 19 sets: the labelled heads are one of them, so that no p is below 1 / 19.
-        (kept(0.99, draws(), sets=19), "not measured"),
-        (kept(0.99, draws(), difference_ci=None, examples=1), "not measured"),
-        (kept(0.99, draws(), difference_ci=None, examples=40, units=5), "not measured"),
+        (labelled(0.99, draws(), sets=19), "not measured"),
+        (labelled(0.99, draws(), difference_ci=None, examples=1), "not measured"),
+        (labelled(0.99, draws(), difference_ci=None, examples=40, units=5), "not measured"),
         # An interval of no width is unknown, also where all examples lose as much.
-        (kept(0.90, draws(), difference_ci=None), "not measured"),
-        (dataclasses.replace(kept(1.0, ()), kept=(), value=None), "not applicable"),
+        (labelled(0.90, draws(), difference_ci=None), "not measured"),
+        (dataclasses.replace(labelled(1.0, ()), kept=(), value=None), "not applicable"),
     ],
 )
-def test_labelled_heads_against_random_ones(found, verdict):
-    insight = roles_judged(found)
+def test_labelled_heads_against_random_ones(kept_roles, verdict):
+    insight = roles_judged(kept_roles)
     assert insight.verdict == verdict
-    assert ("cannot be told from" in insight.measured) == (found.sets == 19)
+    assert ("cannot be told from" in insight.measured) == (kept_roles.sets == 19)
 
 
-def test_estimates_and_sides_of_a_limit():
+def test_where_an_estimate_lies_by_its_interval():
     one = mean_estimate([0.5])
     assert (one.value, one.low, one.high) == (0.5, None, None)
     assert {above(one, 0.1), below(one, 0.9), within(one, 0.1, 0.9)} == {"not measured"}
     assert mean_estimate([]) == Estimate(None)
     values = [0.1, 0.4, 0.2, 0.7]
-    found = mean_estimate(values)
+    estimate = mean_estimate(values)
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert (estimate.low, estimate.high) == (pytest.approx(low), pytest.approx(high))
 
-    found = Estimate.around(0.5, 0.1)
+    estimate = Estimate.around(0.5, 0.1)
     three = ["holds", "open", "does not hold"]
-    assert [above(found, x) for x in (0.3, 0.5, 0.6)] == three
-    assert [below(found, x) for x in (0.7, 0.5, 0.4)] == three
-    assert [within(found, *x) for x in ((0.3, 0.7), (0.5, 0.7), (0.7, 0.9))] == three
+    assert [above(estimate, x) for x in (0.3, 0.5, 0.6)] == three
+    assert [below(estimate, x) for x in (0.7, 0.5, 0.4)] == three
+    assert [within(estimate, *x) for x in ((0.3, 0.7), (0.5, 0.7), (0.7, 0.9))] == three
     assert every(["holds", "not measured", "does not hold"]) == "does not hold"
     assert every(["holds", "not measured", "open"]) == "not measured"
     assert every([]) == common([]) == "not measured"
@@ -151,43 +171,52 @@ def test_estimates_and_sides_of_a_limit():
     assert common(["holds", "open"]) == "open"
 
 
-def test_parts_make_a_verdict():
-    for parts, verdict in {
-        ("holds", "holds"): "holds",
-        ("does not hold", "does not hold"): "does not hold",
-        ("holds", "does not hold"): "mixed",
-        ("holds", "open"): "mixed",
-        ("holds", "not measured"): "not measured",
-        ("not measured", "not measured"): "not measured",
-        ("holds", "not measured yet"): "holds",
-        ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
-    }.items():
-        made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-        rule = Rule("asymmetry")
-        assert rule.concluded(made, "", "", {}).verdict == verdict, parts
-        refuted = rule.concluded(made, "", "", {}, refuted=True)
-        assert refuted.verdict == "does not hold"
-        beside = [InsightPart("beside", side, "") for side in ("holds", "does not hold")]
-        shown = rule.concluded(made, "", "", {}, not_counted=beside)
-        assert (shown.verdict, shown.parts) == (verdict, (*made, *beside))
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("holds", "holds"), "holds"),
+        (("does not hold", "does not hold"), "does not hold"),
+        (("holds", "does not hold"), "mixed"),
+        (("holds", "open"), "mixed"),
+        (("holds", "not measured"), "not measured"),
+        (("not measured", "not measured"), "not measured"),
+        (("holds", "not measured yet"), "holds"),
+        (("holds", "does not hold", "not measured"), "mixed"),  # whichever way it came out
+    ],
+)
+def test_parts_make_a_verdict(verdicts, expected):
+    rule = Rule(claims()["asymmetry"])
+    counted = [InsightPart(str(i), verdict, "") for i, verdict in enumerate(verdicts)]
+    assert rule.concluded(counted, "", "", {}).verdict == expected
+    assert rule.concluded(counted, "", "", {}, refuted=True).verdict == "does not hold"
+    not_counted = [InsightPart("beside", verdict, "") for verdict in ("holds", "does not hold")]
+    insight = rule.concluded(counted, "", "", {}, not_counted=not_counted)
+    assert (insight.verdict, insight.parts) == (expected, (*counted, *not_counted))
 
 
-def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
-    found = [decide(name, Evidence()) for name in JUDGES]
-    assert [insight.number for insight in found] == list(range(11))
-    assert list(JUDGES) == list(claims())
-    assert [insight.claim for insight in found] == [claim.text for claim in claims().values()]
-    assert {insight.verdict for insight in found} == {"not measured yet"}
+def test_every_claim_is_listed_once_in_order_whatever_was_measured():
+    insights = [decide(name, Evidence()) for name in claims()]
+    assert [insight.number for insight in insights] == list(range(11))
+    assert [insight.claim for insight in insights] == [claim.text for claim in claims().values()]
+    assert {insight.verdict for insight in insights} == {"not measured yet"}
+
+
+def test_every_bound_of_a_claim_is_a_threshold():
+    bounds: dict[str, float] = {}
+    for table in BOUNDS.values():
+        bounds |= table
+    assert dataclasses.asdict(T) == bounds
 
 
 def test_what_decides_a_part_is_what_is_written_of_it():
-    usual, other = (Rule("collapse", dataclasses.replace(T, collapsed=c)) for c in (0.01, 0.3))
+    usual = Rule(claims()["collapse"])
+    other = Rule(claims()["collapse"], dataclasses.replace(T, collapsed=0.3))
     assert "what is left of its start after attention alone is below 1%;" in usual.sentence
     assert "what is left of its start after attention alone is below 30%;" in other.sentence
-    left = Estimate(0.1, 0.05, 0.2)
-    assert usual.part("falls", left, "").verdict == "does not hold"
-    assert other.part("falls", left, "").verdict == "holds"
-    shared = Rule("shared_projections", dataclasses.replace(T, layer_below=0.25))
+    remaining = Estimate(0.1, 0.05, 0.2)
+    assert usual.part("falls", remaining, "").verdict == "does not hold"
+    assert other.part("falls", remaining, "").verdict == "holds"
+    shared = Rule(claims()["shared_projections"], dataclasses.replace(T, layer_below=0.25))
     ratios = [Estimate(0.6, 0.5, 0.7), Estimate(0.8, 0.78, 0.9)]
     assert shared.part("fewer", ratios, "").verdict == "mixed"
     assert shared.part("fewer", ratios[:1], "").verdict == "holds"
@@ -201,11 +230,11 @@ def test_bars_of_claims():
     assert bar_of(dataclasses.replace(first, values={**values, "r2_value": 0.5})) is not None
     # The share of an accuracy that is lost is no accuracy: 90.1 less 9.9 to 15.4 percent of it.
     fields = {"kept": ((0, 1), (0, 2)), "n_heads": 12, "metric": "accuracy", "baseline": 90.1}
-    found = kept(78.7, (70.0, 72.0), difference_ci=(-13.9, -8.9), **fields)
-    bar = bar_of(roles_judged(found))
+    kept_roles = labelled(78.7, (70.0, 72.0), difference_ci=(-13.9, -8.9), **fields)
+    bar = bar_of(roles_judged(kept_roles))
     assert bar.text == "with only the 2 labelled heads 79 [76, 81]; as many random heads 71"
     assert (bar.low, bar.high) == pytest.approx((76.2, 81.2))
-    assert bar.ends[0] == pytest.approx(78.7 / 90.1)  # drawn as a share of the whole model's
+    assert bar.shares[0] == pytest.approx(78.7 / 90.1)  # drawn as a share of the whole model's
 
 
 # --- claim 7 from planted curves: each part comes out every way
@@ -220,11 +249,11 @@ ALONE = "attention alone collapses"
 def depth_result(
     documents: Any, *, windows: int = 16, spread: float = 0.01, **curves: list[float]
 ) -> DepthResult:
-    """Windows that scatter about given curves, summed as depth sums them."""
+    """Windows that scatter about these curves, summed as depth sums them."""
     alone = curves.get("attention", [1, 0.1, 0.01, 0.001])
     n = len(alone)
     measured = from_dict(DepthResult, documents["depth"])
-    given = {
+    mean_curves = {
         "attention": alone,
         "attention+ffn": [min(1.0, 2 * value) for value in alone],
         "attention+skip": [1.0, *[0.8] * (n - 1)],
@@ -233,14 +262,14 @@ def depth_result(
     }
     noise = 1 + spread * np.random.default_rng(0).standard_normal((len(VARIANTS), n, windows))
     noise[:, 0] = 1.0
-    means = np.array([given.get(v.name, [1.0, *[0.9] * (n - 1)]) for v in VARIANTS])
+    means = np.array([mean_curves.get(v.name, [1.0, *[0.9] * (n - 1)]) for v in VARIANTS])
     trends = curves_of(means[..., None] * noise, 1e-15).trends
     variants = dict.fromkeys(measured.variants, tuple(alone))
     return dataclasses.replace(measured, variants=variants, trends=trends, sequences=windows)
 
 
 @pytest.mark.parametrize(
-    ("curves", "verdict", "parts"),
+    ("curves", "verdict", "expected"),
     [
         # The theory's own curve is far from log-linear.
         ({"attention": [1, 0.3, 0.02, 1e-4, 1e-9]}, "holds", {STEPS: "holds"}),
@@ -263,10 +292,10 @@ def depth_result(
         ({"windows": 1}, "not measured", {}),
     ],
 )
-def test_every_part_of_the_collapse(curves, verdict, parts, documents):
-    found = decide("collapse", Evidence(depth=depth_result(documents, **curves)))
-    assert found.verdict == verdict
-    assert {part.name: part.verdict for part in found.parts}.items() >= parts.items()
+def test_every_part_of_the_collapse(curves, verdict, expected, documents):
+    insight = decide("collapse", Evidence(depth=depth_result(documents, **curves)))
+    assert insight.verdict == verdict
+    assert outcomes(insight).items() >= expected.items()
 
 
 # --- claim 4 from planted curves, and where heads survive: each comes out every way
@@ -278,30 +307,35 @@ Gaps = dict[str, tuple[float, float]]
 
 def pruned(
     gaps: Gaps, *, higher: bool = True, stacks: tuple[str, ...] = STACKS, methods=("random", "x")
-):
-    areas = tuple(
-        Area(stack, method, "none", Estimate(70.0, 69.0, 71.0))
-        for method in methods
-        for stack in stacks
-    )
-    made = tuple(
-        AreaGap("cross", other, "x", "none", Estimate.around(gap, half))
-        for other, (gap, half) in gaps.items()
-    )
+) -> PruneResult:
+    """A translator with each stack pruned alone: equal areas, and these gaps."""
+    areas: list[Area] = []
+    for method in methods:
+        areas += [Area(stack, method, "none", Estimate(70.0, 69.0, 71.0)) for stack in stacks]
     return PruneResult(
-        **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
-        **{"task": "seq2seq", "metric": "token_accuracy", "higher_is_better": higher},
-        **{"n_heads": 144, "shared_layers": False, "calibration": None, "stack": "all"},
+        schema=2,
+        provenance={},
+        validation=ValidationSummary(passed=True),
+        task="seq2seq",
+        metric="token_accuracy",
+        higher_is_better=higher,
+        n_heads=144,
+        shared_layers=False,
+        calibration=None,
+        stack="all",
         baseline=Baseline(Estimate(80.0, 79.0, 81.0), {}),
         data=DataInfo("pairs.tsv", "0", "seq2seq", 600, 0),
         curves=(),
-        areas=areas,
-        gaps=made,
+        areas=tuple(areas),
+        gaps=tuple(
+            AreaGap("cross", other, "x", "none", Estimate.around(gap, half))
+            for other, (gap, half) in gaps.items()
+        ),
     )
 
 
-def judged(found: PruneResult | None) -> Insight:
-    return decide("cross_attention", Evidence(prune=found, stacks=STACKS))
+def judged(result: PruneResult | None) -> Insight:
+    return decide("cross_attention", Evidence(prune=result, stacks=STACKS))
 
 
 @pytest.mark.parametrize(
@@ -313,11 +347,11 @@ def judged(found: PruneResult | None) -> Insight:
     ],
 )
 def test_paired_gaps_of_inner_areas_decide(encoder, decoder, verdict):
-    found = judged(pruned({"encoder": encoder, "decoder": decoder}))
-    assert found.verdict == verdict
-    assert "with heads removed by x" in found.measured
-    assert "Random heads" in found.control
-    assert [gap["other"] for gap in found.values["gaps"]] == ["encoder", "decoder"]
+    insight = judged(pruned({"encoder": encoder, "decoder": decoder}))
+    assert insight.verdict == verdict
+    assert "with heads removed by x" in insight.measured
+    assert "Random heads" in insight.control
+    assert [gap["other"] for gap in insight.values["gaps"]] == ["encoder", "decoder"]
 
 
 def test_losses_and_curves_that_decide_nothing():
@@ -325,24 +359,24 @@ def test_losses_and_curves_that_decide_nothing():
     assert judged(pruned(gaps, higher=False)).verdict == "holds"  # the larger area is the worse
     assert judged(pruned(gaps)).verdict == "does not hold"
     known = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
-    found = pruned(known)
-    unknown = judged(dataclasses.replace(found, gaps=()))
+    result = pruned(known)
+    unknown = judged(dataclasses.replace(result, gaps=()))
     assert unknown.verdict == "not measured"
     assert "no point between" in unknown.parts[0].measured
-    for found in (
+    for result in (
         None,
         pruned(known, stacks=("encoder", "decoder")),
         pruned(known, methods=("random",)),
     ):
-        assert judged(found).verdict == "not measured yet"
+        assert judged(result).verdict == "not measured yet"
     assert decide("cross_attention", Evidence()).verdict == "not measured yet"
     assert decide("cross_attention", Evidence(stacks=("encoder",))).verdict == "not applicable"
 
 
-def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
+def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> CompleteCurve:
     examples = np.random.default_rng(0).normal(scale=0.5, size=200)  # one for all: paired
     values = np.asarray(means)[:, None] + np.array([0.0, *examples])
-    return Swept(method, "none", np.array(shares), values)
+    return CompleteCurve(method, "none", np.array(shares), values)
 
 
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -358,9 +392,9 @@ def test_curves_that_are_equal_up_to_the_last_point_are_equal():
     areas, gaps = areas_of(curves)
     gap = {(gap.stack, gap.other): gap for gap in gaps}["cross", "encoder"]
     assert gap.inner == Estimate(0.0, 0.0, 0.0)
-    found = dataclasses.replace(pruned({}), areas=areas, gaps=gaps)
-    assert {part.verdict for part in judged(found).parts} == {"open"}
-    assert judged(found).verdict == "mixed"
+    result = dataclasses.replace(pruned({}), areas=areas, gaps=gaps)
+    assert {p.verdict for p in judged(result).parts} == {"open"}
+    assert judged(result).verdict == "mixed"
 
 
 def test_areas_are_taken_over_the_shares_that_all_curves_have():
@@ -379,16 +413,20 @@ def test_areas_are_taken_over_the_shares_that_all_curves_have():
     assert gap.inner.interval == pytest.approx((-15, -15))  # examples cancel: they are the same
 
 
-def joint(left: list[int], of: int = 8, *, loss: float = -60.0) -> PruneResult:
-    """Encode so many cross-attention heads left by layer, at the middle of a joint curve."""
-    every = [("cross", layer, head) for layer in range(len(left)) for head in range(of)]
-    gone = [place for place in every if place[2] >= left[place[1]]]
+def joint(remaining: list[int], heads_per_layer: int = 8, *, loss: float = -60.0) -> PruneResult:
+    """Leave so many cross-attention heads by layer, at the middle of a joint curve."""
+    removed = []
+    all_heads: list[tuple[str, int, int]] = []
+    for layer, count in enumerate(remaining):
+        heads = [("cross", layer, head) for head in range(heads_per_layer)]
+        all_heads += heads
+        removed += heads[count:]
     points = [
         Point(share, tuple(heads), Estimate(80.0, 79.0, 81.0), Estimate.around(change, 1.0))
         for share, heads, change in (
             (0.0, [], 0.0),
-            (0.5, gone, -10.0),
-            (1.0, [*every, ("decoder", 0, 0), ("encoder", 0, 0)], loss),
+            (0.5, removed, -10.0),
+            (1.0, [*all_heads, ("decoder", 0, 0), ("encoder", 0, 0)], loss),
         )
     ]
     gaps = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
@@ -399,7 +437,7 @@ SURVIVING = "cross-attention survives in the last decoder layers"
 
 
 @pytest.mark.parametrize(
-    ("left", "of", "verdict"),
+    ("remaining", "heads_per_layer", "verdict"),
     [
         ([0, 1, 2, 6, 8, 8], 8, "holds"),
         ([4, 4, 4, 1, 6, 4], 8, "open"),  # an Arabic-English transliteration model
@@ -408,17 +446,18 @@ SURVIVING = "cross-attention survives in the last decoder layers"
         ([8, 8], 8, "not measured"),  # all are left
     ],
 )
-def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
-    assert judge_survivors(Rule("labelled_heads"), joint(left, of))[0].verdict == verdict
-    found = decide("labelled_heads", Evidence(prune=joint(left, of), stacks=STACKS))
-    assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
-    assert found.verdict == "not measured yet"  # nothing was classified
+def test_survivors_lie_in_the_last_layers_or_not(remaining, heads_per_layer, verdict):
+    result = joint(remaining, heads_per_layer)
+    assert judge_survivors(result).outcome == verdict
+    insight = decide("labelled_heads", Evidence(prune=result, stacks=STACKS))
+    assert outcomes(insight) == {SURVIVING: verdict}
+    assert insight.verdict == "not measured yet"  # nothing was classified
     assert decide("labelled_heads", Evidence(stacks=("encoder",))).parts == ()
 
 
 def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads():
     """An untrained translator had the areas of claim 4, at an accuracy of 0.5%."""
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
-        found = joint([0, 1, 2, 6, 8, 8], loss=loss)
-        assert judged(found).verdict == verdict
-        assert judge_survivors(Rule("labelled_heads"), found)[0].verdict == verdict
+        result = joint([0, 1, 2, 6, 8, 8], loss=loss)
+        assert judged(result).verdict == verdict
+        assert judge_survivors(result).outcome == verdict

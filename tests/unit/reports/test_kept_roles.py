@@ -10,8 +10,8 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
-from headscope.reports.claims import run as claims_run
-from headscope.reports.claims.run import _halves, measure_kept_roles
+from headscope.reports.claims import kept_roles
+from headscope.reports.claims.kept_roles import halves, measure_kept_roles
 from headscope.tasks.making import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -26,55 +26,57 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def classified(tiny: Any) -> headscope.ClassifyResult:
     """A classification with known roles, as if it came from another corpus."""
-    found = headscope.classify(tiny, limit=4)
+    measured = headscope.classify(tiny, limit=4)
     heads = []
-    for head in found.heads:
+    for head in measured.heads:
         role = LABELLED.get((head.layer, head.head))
         heads.append(dataclasses.replace(head, roles=("broad", role) if role else ("broad",)))
-    corpus = dataclasses.replace(found.corpus, sha256="other")
-    return dataclasses.replace(found, corpus=corpus, heads=tuple(heads))
+    corpus = dataclasses.replace(measured.corpus, sha256="other")
+    return dataclasses.replace(measured, corpus=corpus, heads=tuple(heads))
 
 
 def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, monkeypatch):
-    learnt, rest = _halves(sample_corpus(), sample_texts())
+    learnt, rest = halves(sample_corpus(), sample_texts())
     seen = {" ".join(sentence.words) for sentence in learnt}
     assert len(seen) > 200
     assert len(rest.first) > 200
     assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
     drawn = []
-    outputs_of = claims_run._outputs_of
+    outputs_of = kept_roles.outputs_with_only
 
-    def recorded(task: Any, loaded: Any, kept: Any) -> Any:
-        drawn.append([(layer, head) for layer, head in kept])
-        return outputs_of(task, loaded, kept)
+    def recorded(task: Any, loaded: Any, heads: Any) -> Any:
+        drawn.append([(layer, head) for layer, head in heads])
+        return outputs_of(task, loaded, heads)
 
-    monkeypatch.setattr(claims_run, "_outputs_of", recorded)
-    found = measure_kept_roles(tiny, classified, limit=12)
-    assert set(found.kept) == set(LABELLED)
-    others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]
+    monkeypatch.setattr(kept_roles, "outputs_with_only", recorded)
+    result = measure_kept_roles(tiny, classified, limit=12)
+    assert set(result.kept) == set(LABELLED)
+    not_labelled = [
+        (h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED
+    ]
     task = make_task("fidelity", rest.draw(12, 0), tiny)
-    removed = task.value(task.outputs(headscope.remove_heads(tiny, others)))
-    assert found.value == pytest.approx(removed, abs=1e-5)
-    assert len(found.random) == 39
-    assert found.sets == 4 * 6  # one of four heads in the first layer, two in the second
-    assert 10 < len({round(value, 9) for value in found.random}) <= 24
+    removed = task.value(task.outputs(headscope.remove_heads(tiny, not_labelled)))
+    assert result.value == pytest.approx(removed, abs=1e-5)
+    assert len(result.random) == 39
+    assert result.sets == 4 * 6  # one of four heads in the first layer, two in the second
+    assert 10 < len({round(value, 9) for value in result.random}) <= 24
     assert len(drawn) == 40  # the labelled heads, and 39 sets with as many in every layer
-    for kept in drawn:
-        assert len(set(kept)) == 3
-        assert [layer for layer, _ in sorted(kept)] == [0, 1, 1]
+    for heads in drawn:
+        assert len(set(heads)) == 3
+        assert [layer for layer, _ in sorted(heads)] == [0, 1, 1]
     assert len(set(map(tuple, drawn))) > 10
 
 
 def test_examples_that_were_classified_on_are_left_out(tiny, classified, tmp_path):
     """By sentence, whatever the file is called, and however its words are spaced and written."""
     words = [" ".join(sentence.words) for sentence in sample_corpus()]
-    mine = [f"the dog {i} saw the cat" for i in range(20)]
+    new_lines = [f"the dog {i} saw the cat" for i in range(20)]
     path = tmp_path / "data.txt"
-    theirs = [text.upper().replace(" .", ".") for text in words[:5]]
-    path.write_text("\n".join([*theirs, *mine]) + "\n")
-    found = measure_kept_roles(tiny, classified, data=path, draws=2)
-    assert (found.left_out, found.examples) == (len(theirs), 20)
-    path.write_text("\n".join([*words[:21], *mine]) + "\n")
+    classified_lines = [text.upper().replace(" .", ".") for text in words[:5]]
+    path.write_text("\n".join([*classified_lines, *new_lines]) + "\n")
+    result = measure_kept_roles(tiny, classified, data=path, draws=2)
+    assert (result.left_out, result.examples) == (len(classified_lines), 20)
+    path.write_text("\n".join([*words[:21], *new_lines]) + "\n")
     with pytest.raises(InputError, match=r"More than half of the 41 examples .* classified on"):
         measure_kept_roles(tiny, classified, data=path)

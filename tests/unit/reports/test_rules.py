@@ -1,6 +1,5 @@
 """Each rule fires on what it names and nothing else; each limit passes and fails."""
 
-import re
 import shlex
 from typing import Any
 
@@ -8,13 +7,14 @@ import pytest
 from result_files import changed
 
 from headscope.core.errors import InputError
-from headscope.reports.baseline import side_of
-from headscope.reports.compare import changes_between
+from headscope.reports.baseline import Measurements, measurements_of
+from headscope.reports.bounds import AllowedDrop
+from headscope.reports.changes import changes_between
 from headscope.reports.limits import Limits, judged
 from headscope.reports.reading import Results, results_of
+from headscope.reports.result import DiffResult
 from headscope.reports.rules import (
     RULES,
-    AllowedDrop,
     Rule,
     check_rules,
     parse_rules,
@@ -23,9 +23,17 @@ from headscope.reports.rules import (
 )
 
 
+def measured(document: Any, name: str) -> Measurements:
+    return measurements_of(results_of(document, name))
+
+
+def diff_of(old: Any, new: Any) -> DiffResult:
+    return changes_between(measured(old, "old"), measured(new, "new"))
+
+
 def fired(old: Any, new: Any, *rules: str) -> list[str]:
-    found = changes_between(results_of(old, "old"), results_of(new, "new"))
-    return [rule.rule for rule in with_fired(found, parse_rules(rules)).fired]
+    diff = with_fired(diff_of(old, new), parse_rules(rules))
+    return [outcome.rule for outcome in diff.fired]
 
 
 def estimated(value: float) -> dict[str, float]:
@@ -61,12 +69,14 @@ PLANTED: dict[str, tuple[str, tuple[str | int, ...], Any]] = {
 
 
 def planted(rule: str, documents: Any) -> tuple[Any, Any]:
+    """Old and new results on which a rule has to fire."""
     if rule == "missing":
-        both = {name: documents[name] for name in ("rank", "depth")}
-        return both, {"rank": documents["rank"]}
-    command, place, value = PLANTED[rule]
-    sides = documents[command], changed(documents[command], *place, to=value)
-    return sides[::-1] if rule == "role-lost" else sides
+        rank = {"rank": documents["rank"]}
+        return {**rank, "depth": documents["depth"]}, rank
+    command, path, value = PLANTED[rule]
+    plain = documents[command]
+    other = changed(plain, *path, to=value)
+    return (other, plain) if rule == "role-lost" else (plain, other)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -74,7 +84,7 @@ def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule, documents):
     old, new = planted(rule, documents)
     assert fired(old, new, rule) == [rule]
     assert fired(old, old, rule) == []
-    others = [other for other in RULES if other not in {rule, "score-moved", "any"}]
+    other_rules = [other for other in RULES if other not in {rule, "score-moved", "any"}]
     allowed = {
         "role-lost": {"role-changed"},
         "insight-lost": {"insight-changed"},
@@ -82,28 +92,30 @@ def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule, documents):
         "missing": {"depth-changed"},
         "any": {"setting-changed"},
     }
-    assert set(fired(old, new, *others)) <= allowed.get(rule, set())
+    assert set(fired(old, new, *other_rules)) <= allowed.get(rule, set())
 
 
 @pytest.mark.parametrize(
-    ("metric", "sides", "fires", "passes", "refused"),
+    ("metric", "old_value", "new_value", "fires", "passes", "refused"),
     [
         (
             "cosine",
-            (0.73, 0.67),
+            0.73,
+            0.67,
             "2% 8.2% 0.5points 5.9points 0.05",
             "8.3% 6.1points 0.061 0.24 50%",
             "0.5 0.25 1 100% 100points",
         ),
-        ("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005", "9% 6 6points 24", "25 100points"),
-        ("loss", (2.0, 2.5), "2% 24% 0.4 0", "26% 0.6 300%", "1 1points"),
+        ("accuracy", 73.0, 67.0, "2% 0.5points 5.9 0.005", "9% 6 6points 24", "25 100points"),
+        ("loss", 2.0, 2.5, "2% 24% 0.4 0", "26% 0.6 300%", "1 1points"),
     ],
 )
-def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
+def test_a_fall_in_every_unit(metric, old_value, new_value, fires, passes, refused, documents):
     """The unpruned model falls from 0.73 to 0.67 (x 100; in nats), and nothing else changes."""
-    before = changed(documents["prune"], "metric", to=metric)
-    before = changed(before, "higher_is_better", to=metric != "loss")
-    old, new = (changed(before, "baseline", "value", "value", to=value) for value in sides)
+    prune = changed(documents["prune"], "metric", to=metric)
+    prune = changed(prune, "higher_is_better", to=metric != "loss")
+    old = changed(prune, "baseline", "value", "value", to=old_value)
+    new = changed(prune, "baseline", "value", "value", to=new_value)
     for limit in fires.split():
         assert fired(old, new, f"metric-drop={limit}") == [f"metric-drop={limit}"]
     for limit in passes.split():
@@ -113,25 +125,30 @@ def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
             fired(old, new, f"metric-drop={limit}")
 
 
-def test_what_is_a_regression_and_what_cannot_be_decided(documents):
-    prune = documents["prune"]
-    rank = documents["rank"]
-    point = ("curves", 0, "points", 1)
-    old = changed(prune, *point, "value", to=lambda v: {**v, "low": 0.8, "high": 1.0})
-    new = changed(old, *point, "value", "value", to=lambda v: v - 0.05)
-    assert fired(old, new, "metric-drop") == [], "within the interval"
+def test_a_drop_within_its_interval_is_no_regression_unless_a_bound_is_given(documents):
+    point = ("curves", 0, "points", 1, "value")
+    old = changed(documents["prune"], *point, to=lambda v: {**v, "low": 0.8, "high": 1.0})
+    new = changed(old, *point, "value", to=lambda v: v - 0.05)
+    assert fired(old, new, "metric-drop") == []
     assert fired(old, new, "metric-drop=0.01") == ["metric-drop=0.01"]
+
+
+def test_random_heads_are_no_regression_and_another_metric_is_not_comparable(documents):
+    prune = documents["prune"]
     random = changed(prune, "curves", 1, "points", 1, "value", "value", to=0.1)
     assert fired(prune, random, "metric-drop", "metric-drop=0.1") == []
-    other = changed(prune, "metric", to="accuracy")
-    assert fired(prune, other, "metric-drop=0.5%") == ["metric-drop=0.5%"], "not comparable: fires"
-    # What is lost fires; what never was is noticed.
-    both = {"rank": rank, "classify": documents["classify"]}
-    assert fired(both, {"rank": rank}, "role-changed") == ["role-changed"]
-    alone = changes_between(results_of(rank, "old"), results_of(rank, "new"))
+    other_metric = changed(prune, "metric", to="accuracy")
+    assert fired(prune, other_metric, "metric-drop=0.5%") == ["metric-drop=0.5%"]
+
+
+def test_a_result_that_is_lost_fires_and_one_that_never_was_is_named(documents):
+    rank = {"rank": documents["rank"]}
+    old = {**rank, "classify": documents["classify"]}
+    assert fired(old, rank, "role-changed") == ["role-changed"]
+    diff = diff_of(rank, rank)
     rules = parse_rules(["role-changed", "rank-changed"])
-    assert with_fired(alone, rules).fired == ()
-    ((rule, why),) = undecided(alone, rules).items()
+    assert with_fired(diff, rules).fired == ()
+    ((rule, why),) = undecided(diff, rules).items()
     assert rule == "role-changed"
     assert "no result of classify" in why
 
@@ -159,6 +176,7 @@ def test_rules_are_read_however_they_are_written():
         ("metric-drop>2%", "no rule"),
         ("metric-drop=2percent", "write metric-drop=2%"),
         ("role-changed=3", "has no limit"),
+        ("min_positional=3", r"it is a limit on one report: write it in \[limits\]"),
     ],
 )
 def test_rules_that_are_none(text, words):
@@ -175,12 +193,15 @@ def report(documents: Any) -> dict[str, Any]:
     return {"schema": 2, "provenance": {}, **documents, "classify": classify}
 
 
-def limit_failures(new: Results, limits: Limits, baseline: Any = None) -> tuple[str, ...]:
-    return tuple(str(outcome) for outcome in judged(new, limits, baseline)[0] if outcome.reason)
+def limit_failures(
+    new: Measurements, limits: Limits, baseline: Measurements | None = None
+) -> tuple[str, ...]:
+    outcomes, _ = judged(new, limits, baseline)
+    return tuple(str(outcome) for outcome in outcomes if outcome.reason)
 
 
 def failures(report: Any, **table: Any) -> tuple[str, ...]:
-    return limit_failures(results_of(report, "report.json"), Limits.parse(table))
+    return limit_failures(measured(report, "report.json"), Limits.parse(table))
 
 
 CASES = [
@@ -194,7 +215,10 @@ CASES = [
     ({"metric_min": 1.5}, "cosine is 1"),
     ({"metric_at_25_percent_drop": 0.1}, None),
     ({"metric_at_25_percent_drop": 0.05}, "cosine is 0.9439 by magnitude"),
-    ({"metric_at_25_percent_drop": 0.5}, "so much of cosine guards nothing; give less than 0.25"),
+    (
+        {"metric_at_25_percent_drop": 0.5},
+        "0.5 would guard nothing here: cosine goes up to 1; give less than 0.25",
+    ),
     ({"metric_at_25_percent_min": 0.96}, "0.9439 by magnitude, 1 unpruned"),
     ({"metric_at_40_percent_min": 0.1}, "no method was measured with 40%"),
     ({"insights": {"7": ["holds", "mixed"]}}, None),
@@ -205,11 +229,15 @@ CASES = [
 
 @pytest.mark.parametrize(("table", "reason"), CASES, ids=lambda value: str(value)[:40])
 def test_limits_pass_and_fail(table, reason, report):
-    found = failures(report, **table)
-    assert len(found) == (reason is not None)
-    assert reason is None or reason in found[0]
-    (missing,) = limit_failures(Results("empty"), Limits.parse(table))
-    assert re.search("no result|no insights", missing)
+    reasons = failures(report, **table)
+    if reason is None:
+        assert reasons == ()
+    else:
+        assert len(reasons) == 1
+        assert reason in reasons[0]
+    empty = measurements_of(Results("empty"))
+    (missing,) = limit_failures(empty, Limits.parse(table))
+    assert "no result" in missing
 
 
 def test_results_that_are_not_validated_and_labels_of_random_weights(report):
@@ -239,27 +267,28 @@ def test_a_loss_is_better_when_it_is_smaller(report):
 def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report):
     accuracy = changed(report, "prune", "metric", to="accuracy")
     accuracy = changed(accuracy, "prune", "baseline", "value", "value", to=91.0)
-    assert "so 0.9 guards nothing; give 90" in failures(accuracy, metric_min=0.9)[0]
+    words = "would guard nothing here: accuracy goes up to 100; give"
+    assert f"0.9 {words} 90" in failures(accuracy, metric_min=0.9)[0]
     assert failures(accuracy, metric_min=90.0) == failures(report, metric_min=0.9) == ()
-    found = failures(accuracy, metric_at_25_percent_min=0.5)  # its value there is still 0.94
-    assert "so 0.5 guards nothing; give 50" in found[0]
+    pruned = failures(accuracy, metric_at_25_percent_min=0.5)  # its value there is still 0.94
+    assert f"0.5 {words} 50" in pruned[0]
 
 
 def test_the_baseline(report):
     limits = Limits.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop=0.1"]})
     assert limits.baseline == "reports/demo"
     assert [str(rule) for rule in limits.fail_on] == ["role-lost", "metric-drop=0.1"]
-    old = results_of(report, "reports/demo")
+    old = measured(report, "reports/demo")
     assert limit_failures(old, limits, old) == ()
     new = changed(report, "classify", "heads", 0, "roles", to=[])
     new = changed(new, "prune", "baseline", "value", "value", to=0.5)
-    found = limit_failures(results_of(new, "out"), limits, old)
-    assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop=0.1"]
+    reasons = limit_failures(measured(new, "out"), limits, old)
+    assert [reason.partition(" ")[0] for reason in reasons] == ["role-lost", "metric-drop=0.1"]
     with pytest.raises(InputError, match="metric-drop=50 would guard nothing"):
-        check_rules(parse_rules(["metric-drop=50"]), side_of(old).metric)
-    check_rules(limits.fail_on, side_of(old).metric)
+        check_rules(parse_rules(["metric-drop=50"]), old.metric)
+    check_rules(limits.fail_on, old.metric)
     assert "was not read" in limit_failures(old, limits)[0]
-    partial = results_of({"rank": report["rank"]}, "partial")
+    partial = measured({"rank": report["rank"]}, "partial")
     assert "had nothing to compare" in limit_failures(partial, limits, partial)[0]
 
 
@@ -268,6 +297,7 @@ def test_the_baseline(report):
     [
         ({"validaton": True}, r"\[limits\] has no limit 'validaton'; did you mean 'validation'"),
         ({"metric_at_150_percent_drop": 1}, "has no limit"),
+        ({"role-lost": True}, r"it is a rule for changes: write baseline and fail_on"),
         ({"validation": "yes"}, "must be true or false, not 'yes'"),
         ({"min_positional": -1}, "must be a whole number of 0 or more"),
         ({"metric_at_50_percent_drop": float("nan")}, "must be a number"),

@@ -20,61 +20,85 @@ from headscope.analyses.transfer.result import (
 )
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.rule import Evidence, InsightThresholds
-from headscope.reports.claims.run import decide
+from headscope.reports.claims.registry import decide
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
+#: A number, and the low and the high end of its interval.
 Ends = tuple[float, float | None, float | None]
 
 
-def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferDifference:
+def difference(other: str, points: Ends, weights: str = "pretrained") -> TransferDifference:
     """LayerNorm alone minus another cell."""
-    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, Estimate(*ends))
+    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, Estimate(*points))
 
 
-def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
-    """One for each variant and start; ``optimum`` says where the best rates lie."""
-    names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
-    return tuple(
-        TransferCell(
-            name,
-            weights,
-            64,
-            10,
-            1e-3,
-            3,
-            Estimate(80.0, 70.0, 90.0),
-            1.0,
-            0,
-            0,
-            others.get(name if weights == "pretrained" else f"random_{name}", optimum),
-        )
-        for weights in ("pretrained", "random")
-        for name in names
+def cells(optimum: str = "inside", **exceptions: str) -> tuple[TransferCell, ...]:
+    """One for each variant and start; ``optimum`` says where the best rates lie.
+
+    ``exceptions`` are by variant, ``random_`` in front where it starts from random weights.
+    """
+    variants = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
+    pretrained = [
+        cell(variant, "pretrained", exceptions.get(variant, optimum)) for variant in variants
+    ]
+    from_random = [
+        cell(variant, "random", exceptions.get(f"random_{variant}", optimum))
+        for variant in variants
+    ]
+    return (*pretrained, *from_random)
+
+
+def cell(variant: str, weights: str, optimum: str) -> TransferCell:
+    """A variant that has 80% of the answers right, from these weights."""
+    return TransferCell(
+        variant, weights, 64, 10, 1e-3, 3, Estimate(80.0, 70.0, 90.0), 1.0, 0, 0, optimum
     )
 
 
 def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
-    counts = {"validation_examples": 16, "test_examples": 100, "dropped": 0, "seeds": 3}
-    counts |= {"spread_seeds": 3, "steps": 8, "batch": 16, "budget": 60.0}
-    empty = dict.fromkeys(("baselines", "spreads", "runs", "searched", "missed"), ())
-    plain = {
-        **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
-        **{"task": "planted", "classes": ("a", "b"), "sizes": (64,), "not_possible": {}},
-        **{"cells": cells(), **counts, **empty},
-    }
-    return TransferResult(**{**plain, "differences": differences, **fields})
+    """A run of ``transfer`` at one size, of which only these differences are known."""
+    known = TransferResult(
+        schema=2,
+        provenance={},
+        validation=ValidationSummary(passed=True),
+        task="planted",
+        classes=("a", "b"),
+        sizes=(64,),
+        not_possible={},
+        cells=cells(),
+        validation_examples=16,
+        test_examples=100,
+        dropped=0,
+        seeds=3,
+        spread_seeds=3,
+        steps=8,
+        batch=16,
+        budget=60.0,
+        baselines=(),
+        spreads=(),
+        runs=(),
+        searched=(),
+        missed=(),
+        differences=differences,
+    )
+    return dataclasses.replace(known, **fields)
 
 
 WON: Ends = (8.0, 2.0, 14.0)
 
 
 def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Insight:
-    ends = {"biases": biases, "weights": weights, "lora": lora}
-    found = result(*(difference(name, own) for name, own in ends.items()), **fields)
-    return decide("layernorm", Evidence(transfer=found))
+    """LayerNorm alone minus each set of as many parameters."""
+    differences = [
+        difference("biases", biases),
+        difference("weights", weights),
+        difference("lora", lora),
+    ]
+    return decide("layernorm", Evidence(transfer=result(*differences, **fields)))
 
 
 @pytest.mark.parametrize(
@@ -91,10 +115,11 @@ def test_layernorm_against_others(biases, weights, lora, verdict):
 
 
 def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count():
-    others = difference("weights", WON), difference("lora", WON)
-    none = result(*others, not_possible={"biases": "it has none"})
-    for found, verdict in ((result(*others), "not measured"), (none, "holds")):
-        assert decide("layernorm", Evidence(transfer=found)).verdict == verdict
+    differences = [difference("weights", WON), difference("lora", WON)]
+    not_reached = result(*differences)
+    without_biases = result(*differences, not_possible={"biases": "it has none"})
+    for transfer, verdict in ((not_reached, "not measured"), (without_biases, "holds")):
+        assert decide("layernorm", Evidence(transfer=transfer)).verdict == verdict
     missed = (TransferMissed("layernorm", "pretrained", 64, 0),)
     for name in ("layernorm", "frozen", "unstable"):
         assert decide(name, Evidence(transfer=result(missed=missed))).verdict == "not measured"
@@ -107,14 +132,14 @@ def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum)
     concerned |= dict.fromkeys(("head", "all", "random_layernorm"), (False, True, False))
     concerned["random_head"] = (False, False, False)
     for name, expected in concerned.items():
-        found = cells(**{name: optimum})
-        told = (
-            eighth(WON, WON, cells=found),
-            ninth((1.0, 0.2, 1.8), ABOVE, cells=found),
-            tenth((4.0, 1.5, 9.0), (0.0, -0.4, 0.4), cells=found),
+        changed = cells(**{name: optimum})
+        insights = (
+            eighth(WON, WON, cells=changed),
+            ninth((1.0, 0.2, 1.8), ABOVE, cells=changed),
+            tenth((4.0, 1.5, 9.0), (0.0, -0.4, 0.4), cells=changed),
         )
-        assert tuple(f.verdict == "not measured" for f in told) == expected
-        assert all(f.verdict == "holds" for f, lost in zip(told, expected, strict=True) if not lost)
+        for insight, is_lost in zip(insights, expected, strict=True):
+            assert insight.verdict == ("not measured" if is_lost else "holds"), name
     assert eighth(WON, WON, cells=cells("lowest")).verdict == "holds"
 
 
@@ -126,15 +151,15 @@ def ninth(
 ) -> Insight:
     """Everything minus LayerNorm alone, pretrained minus random weights, everything minus head."""
     mean, low, high = gap
-    own = (-mean, None if high is None else -high, None if low is None else -low)
-    found = result(
-        difference("all", own),
+    to_tuned = (-mean, None if high is None else -high, None if low is None else -low)
+    transfer = result(
+        difference("all", to_tuned),
         difference("layernorm", over, weights="random"),
         dataclasses.replace(difference("head", worth), variant="all"),
-        difference("x", own),
+        difference("x", to_tuned),
         **fields,
     )
-    return decide("frozen", Evidence(transfer=found), thresholds)
+    return decide("frozen", Evidence(transfer=transfer), thresholds)
 
 
 @pytest.mark.parametrize(
@@ -304,39 +329,40 @@ def tuned(
     model: LoadedModel, files: Files, *variants: str, **more: Any
 ) -> tuple[TransferResult, dict[int, Insight]]:
     options = {**FEW, "validate": False, "variants": list(variants), **more}
-    found = headscope.transfer(model, *files, **options)
+    transfer = headscope.transfer(model, *files, **options)
+    evidence = Evidence(transfer=transfer)
     names = {8: "layernorm", 9: "frozen", 10: "unstable"}
-    return found, {n: decide(name, Evidence(transfer=found)) for n, name in names.items()}
+    return transfer, {number: decide(name, evidence) for number, name in names.items()}
 
 
-def parts(finding: Insight) -> list[str]:
-    return [part.verdict for part in finding.parts]
+def outcomes(insight: Insight) -> list[str]:
+    return [p.verdict for p in insight.parts]
 
 
 def test_where_only_norms_reach_the_answer_8_and_9_hold(plain, files):
     variants = ("head", "layernorm", *EQUAL, "all")
     options = {"random": ["layernorm"], "steps": 30, "rates": NEAR_OPEN}
-    _, told = tuned(shut(plain), files, *variants, **options)
-    assert parts(told[8]) == ["holds"] * 3
-    assert parts(told[9]) == ["holds"] * 2
-    assert (told[8].verdict, told[9].verdict) == ("holds", "holds")
-    assert told[10].verdict == "not measured"  # attention was not tuned
+    _, insights = tuned(shut(plain), files, *variants, **options)
+    assert outcomes(insights[8]) == ["holds"] * 3
+    assert outcomes(insights[9]) == ["holds"] * 2
+    assert (insights[8].verdict, insights[9].verdict) == ("holds", "holds")
+    assert insights[10].verdict == "not measured"  # attention was not tuned
 
 
 def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
     """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
     variants = ("head", "layernorm", "lora", "attention", "all")
     options = {"random": ["layernorm"], "steps": 30, "spread_seeds": 3, "rates": NEAR_BLIND}
-    found, told = tuned(blind(plain), files, *variants, **options)
-    own = [cell for cell in found.cells if cell.weights == "pretrained"]
-    accuracy = {cell.variant: cell.accuracy.value for cell in own}
+    transfer, insights = tuned(blind(plain), files, *variants, **options)
+    pretrained = [cell for cell in transfer.cells if cell.weights == "pretrained"]
+    accuracy = {cell.variant: cell.accuracy.value for cell in pretrained}
     assert min(accuracy["attention"], accuracy["lora"]) > 85
     assert max(accuracy["head"], accuracy["layernorm"]) < 70
-    assert told[8].verdict == "does not hold"
-    assert parts(told[9])[0] == "does not hold"
-    assert parts(told[9])[1] != "holds"
-    assert "holds" not in parts(told[10])
-    assert found.spreads[0].bad == 0
+    assert insights[8].verdict == "does not hold"
+    assert outcomes(insights[9])[0] == "does not hold"
+    assert outcomes(insights[9])[1] != "holds"
+    assert "holds" not in outcomes(insights[10])
+    assert transfer.spreads[0].bad == 0
 
 
 def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
@@ -344,9 +370,9 @@ def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
     more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 2}
     frail = blind(plain, 0.005)
-    _, told = tuned(frail, files, "layernorm", "attention", **more, spread_seeds=8)
-    assert told[10].verdict == "holds"
-    assert parts(told[10])[1] == "holds"
+    _, insights = tuned(frail, files, "layernorm", "attention", **more, spread_seeds=8)
+    assert insights[10].verdict == "holds"
+    assert outcomes(insights[10])[1] == "holds"
 
 
 def test_attention_that_diverges_makes_10_hold(plain, tmp_path):
@@ -359,6 +385,8 @@ def test_attention_that_diverges_makes_10_hold(plain, tmp_path):
     with torch.no_grad():
         value = frail.model.encoder.layer[0].attention.self.value
         value.weight[:, 8:] = 1e-3 * torch.randn(16, 8, generator=generator)
-    found, told = tuned(frail, written(tmp_path, wrong=0.3), "layernorm", "attention", **options)
-    assert (parts(told[10])[0], told[10].verdict) == ("holds", "holds")
-    assert {(c.factor, c.runs) for c in found.divergence} == {(f, 5) for f in (1.0, 3.0, 10.0)}
+    transfer, insights = tuned(
+        frail, written(tmp_path, wrong=0.3), "layernorm", "attention", **options
+    )
+    assert (outcomes(insights[10])[0], insights[10].verdict) == ("holds", "holds")
+    assert {(c.factor, c.runs) for c in transfer.divergence} == {(f, 5) for f in (1.0, 3.0, 10.0)}

@@ -5,13 +5,12 @@ import inspect
 
 import pytest
 import torch
-import typer.main
 from families import tiny
 from tiny_models import tiny_bert
 
 import headscope
 from headscope import prune
-from headscope.cli.app import app
+from headscope.cli.app import click_command
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
@@ -81,7 +80,7 @@ def test_function_and_command_have_the_defaults_of_the_options():
     of_function = inspect.signature(prune).parameters
     assert {"model", *of_value} == set(of_function)
     assert all(of_function[name].default == default for name, default in of_value.items())
-    command = typer.main.get_command(app).commands["prune"]
+    command = click_command("prune")
     for param in command.params:
         if param.name in ("step", "draws", "seed", "labels", "calibration_limit"):
             assert param.default == of_value[param.name], param.name
@@ -106,24 +105,26 @@ def test_options_cannot_change_and_hold_no_list():
 
 def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative():
     ours = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], requires_grad=True)
-    theirs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
-    found = cosine(ours, theirs)
-    assert found.tolist() == pytest.approx([1.0, 0.0, 0.6])
-    (gradient,) = torch.autograd.grad(found.sum(), ours)
+    changed = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
+    similarity = cosine(ours, changed)
+    assert similarity.tolist() == pytest.approx([1.0, 0.0, 0.6])
+    (gradient,) = torch.autograd.grad(similarity.sum(), ours)
     assert bool(gradient.isfinite().all())
 
 
 def test_a_copy_that_shares_weights_leaves_the_model_as_it_is():
     full = headscope.wrap(tiny("bert"))
     before = {name: tensor.clone() for name, tensor in full.network.state_dict().items()}
-    own, shared = (headscope.remove_heads(full, [(0, 1), (1, 0)], share=s) for s in (False, True))
+    copied, shared = (
+        headscope.remove_heads(full, [(0, 1), (1, 0)], share=s) for s in (False, True)
+    )
     ids = torch.randint(5, 61, (2, 9))
     with torch.no_grad():
-        assert torch.equal(*(m.forward(ids, torch.ones_like(ids)) for m in (own, shared)))
+        assert torch.equal(*(m.forward(ids, torch.ones_like(ids)) for m in (copied, shared)))
         for site in shared.sites:
             site.projections.out.weight.zero_()
             site.projections.out.bias.zero_()
     assert all(torch.equal(before[name], t) for name, t in full.network.state_dict().items())
     table = full.model.get_input_embeddings().weight
     assert shared.model.get_input_embeddings().weight is table
-    assert own.model.get_input_embeddings().weight is not table
+    assert copied.model.get_input_embeddings().weight is not table

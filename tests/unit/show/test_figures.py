@@ -19,14 +19,13 @@ from headscope.analyses.classify.scores import Confirmation
 from headscope.analyses.classify.stack_words import legend, role_counts
 from headscope.analyses.classify.view import VIEW
 from headscope.analyses.depth.result import DepthResult
-from headscope.cli.flags import style_of
+from headscope.commands import COMMANDS
 from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
-from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
 from headscope.show.figures import figure_files, figures_of
-from headscope.show.style import styled
+from headscope.show.style import showing
 from headscope.show.view import view_of
 from headscope.stats.estimate import Estimate
 
@@ -36,7 +35,7 @@ Checks = Iterator[tuple[Any, Any]]
 TABLE: dict[tuple[str, str], Callable[[Any, Json], Checks]] = {}
 
 
-def of(command: str, *names: str) -> Callable[[Any], Any]:
+def figure_of(command: str, *names: str) -> Callable[[Any], Any]:
     def enter(function: Any) -> Any:
         TABLE.update({(command, name): function for name in names})
         return function
@@ -61,27 +60,43 @@ def lines(axes: Any) -> list[list[list[float]]]:
     return [[list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines]
 
 
-def has_lines(axes: Any, *wanted: Any) -> Checks:
-    """Every wanted (x, y) is among the lines of the axes; None in y is a gap."""
+def points(some_lines: list[list[list[float]]]) -> list[tuple[float, float]]:
+    """The points (x, y) of all lines."""
+    pairs: list[tuple[float, float]] = []
+    for line in some_lines:
+        pairs += zip(*line, strict=True)
+    return pairs
+
+
+def has_lines(axes: Any, *curves: Any) -> Checks:
+    """Every curve (x, y) is among the lines of the axes; None in y is a gap."""
     known = [np.array(line, dtype=float) for line in lines(axes)]
-    for x, y in wanted:
-        want = np.array([x, y], dtype=float)
-        found = [k for k in known if k.shape == want.shape and np.allclose(k, want, equal_nan=True)]
-        assert found, f"no line {want.tolist()}"
-        yield found[0], want
+    for x, y in curves:
+        curve = np.array([x, y], dtype=float)
+        same = [
+            line
+            for line in known
+            if line.shape == curve.shape and np.allclose(line, curve, equal_nan=True)
+        ]
+        assert same, f"no line {curve.tolist()}"
+        yield same[0], curve
 
 
 def segments(axes: Any) -> np.ndarray:
-    found = [c.get_segments() for c in axes.collections if hasattr(c, "get_segments")]
-    return np.array([s for some in found for s in some if np.shape(s) == (2, 2)])
+    """All straight pieces of two points, such as the bars of intervals."""
+    pieces: list[Any] = []
+    for collection in axes.collections:
+        if hasattr(collection, "get_segments"):
+            pieces += collection.get_segments()
+    return np.array([piece for piece in pieces if np.shape(piece) == (2, 2)])
 
 
-def has_ends(axes: Any, wanted: Any, column: int) -> Checks:
-    """The wanted (low, high) are the ends of bars, in any order; ``column`` 0 lies, 1 stands."""
-    ends = {tuple(np.round(np.sort(s[:, column]), 9)) for s in segments(axes)}
-    for pair in wanted:
-        assert tuple(np.round(pair, 9)) in ends, pair
-        yield pair, pair
+def has_intervals(axes: Any, intervals: Any, column: int) -> Checks:
+    """Every (low, high) is drawn as a bar, in any order; ``column`` 0 lies, 1 stands."""
+    drawn = {tuple(np.round(np.sort(piece[:, column]), 9)) for piece in segments(axes)}
+    for interval in intervals:
+        assert tuple(np.round(interval, 9)) in drawn, interval
+        yield interval, interval
 
 
 def band(axes: Any, number: int) -> np.ndarray:
@@ -90,10 +105,12 @@ def band(axes: Any, number: int) -> np.ndarray:
 
 
 def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
-    made = np.full((1 + max(r["layer"] for r in rows), 1 + max(r["head"] for r in rows)), np.nan)
+    n_layers = 1 + max(row["layer"] for row in rows)
+    n_heads = 1 + max(row["head"] for row in rows)
+    values = np.full((n_layers, n_heads), np.nan)
     for row in rows:
-        made[row["layer"], row["head"]] = value(row)
-    return made
+        values[row["layer"], row["head"]] = value(row)
+    return values
 
 
 #: Maps of heads: what each cell is of its head's JSON, and how many digits are written into it.
@@ -106,24 +123,22 @@ HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["value"], 2),
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
     ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
-    ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
-    ("prune", "ablation"): (lambda row: row["difference"]["value"], 3),
 }
 
 
 def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
     value, digits = HEAT_MAPS[key]
-    rows = data["ablation"] if key == ("prune", "ablation") else data["heads"]
+    rows = data["heads"]
     if key == ("classify", "alignment"):
         rows = [head for head in rows if head["stack"] == "cross"]
     axes = figure.axes[0]
-    wanted = grid(rows, value)
-    yield image(axes), wanted
-    written = np.full(wanted.shape, np.nan)
+    expected = grid(rows, value)
+    yield image(axes), expected
+    written = np.full(expected.shape, np.nan)
     for text in axes.texts:
         column, row = map(int, text.get_position())
         written[row, column] = float(text.get_text())
-    yield written, np.round(wanted, digits) + 0.0
+    yield written, np.round(expected, digits) + 0.0
 
 
 TABLE.update({key: functools.partial(heat, key) for key in HEAT_MAPS})
@@ -131,11 +146,11 @@ TABLE.update({key: functools.partial(heat, key) for key in HEAT_MAPS})
 
 def figures(command: str, result: Any, **presentation: Any) -> dict[str, Any]:
     """Draw what a command writes into its folder, without making files of it."""
-    found: dict[str, Any] = {}
+    drawn_figures: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "figure_files", lambda drawn: found.update(drawn) or {})
+        patch.setattr(drawing, "figure_files", lambda drawn: drawn_figures.update(drawn) or {})
         view_of(command).files(result, **presentation)
-    return found
+    return drawn_figures
 
 
 #: What heads of roles without a detail are marked with.
@@ -143,7 +158,7 @@ MARKS = {"punctuation": "punct", "duplicate": "dup", "monotonic": "mono", "anti_
 MARKS |= {name: name for name in ("rare", "broad", "self", "sharp")}
 
 
-@of("classify", "roles")
+@figure_of("classify", "roles")
 def _roles(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     marks = {tuple(map(int, t.get_position())): t.get_text() for t in axes.texts}
@@ -157,52 +172,52 @@ def _roles(figure: Any, data: Json) -> Checks:
     yield len(shown), len({head["primary"] for head in data["heads"]})
 
 
-@of("classify", "causes")
+@figure_of("classify", "causes")
 def _causes(figure: Any, data: Json) -> Checks:
-    left, right = figure.axes
+    by_layer, by_noise = figure.axes
     causes = [(head["layer"], head["cause"]) for head in data["heads"]]
-    dots = sorted((round(x), y) for line in lines(left) for x, y in zip(*line, strict=True))
+    dots = sorted((round(x), y) for x, y in points(lines(by_layer)))
     yield dots, sorted((layer, cause["zero"]["value"]) for layer, cause in causes)
-    *roles, _ = lines(right)  # the last is the diagonal
-    pairs = sorted((x, y) for line in roles for x, y in zip(*line, strict=True))
+    *roles, _ = lines(by_noise)  # the last is the diagonal
+    pairs = sorted(points(roles))
     yield pairs, sorted((cause["noise"]["value"], cause["zero"]["value"]) for _, cause in causes)
     zeros = [cause["zero"] for _, cause in causes if cause["zero"]["low"] is not None]
-    for axes in (left, right):
-        yield from has_ends(axes, [[zero["low"], zero["high"]] for zero in zeros], 1)
+    for axes in (by_layer, by_noise):
+        yield from has_intervals(axes, [[zero["low"], zero["high"]] for zero in zeros], 1)
 
 
-@of("classify", "relations")
+@figure_of("classify", "relations")
 def _relations(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
-    asked: dict[str, list[Json]] = {}
+    by_relation: dict[str, list[Json]] = {}
     for head in data["heads"]:
         for score in filter(lambda score: score["confirmed"], head["syntactic"]):
             row = {"head": f"L{head['layer']}H{head['head']}", **score}
-            asked.setdefault(f"{score['relation']} {score['direction']}", []).append(row)
+            by_relation.setdefault(f"{score['relation']} {score['direction']}", []).append(row)
     best = {
         name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]["value"]))
-        for name, rows in asked.items()
+        for name, rows in by_relation.items()
     }
     names = [label.get_text() for label in axes.get_yticklabels()]
     yield sorted(names), sorted(f"{name}  {row['head']}" for name, row in best.items())
     for bar, name in zip(axes.patches, names, strict=True):
-        found = best[name.partition("  ")[0]]["confirmed"]
-        value, *ends = found["accuracy"].values()
-        yield bar.get_width(), value
-        yield from has_ends(axes, [ends], 0)
-        marks = {round(x, 9) for line in axes.lines for x in line.get_xdata()}
-        offset, *others = found["baselines"].values()
-        assert {round(offset, 9), round(max(others), 9)} <= marks
+        confirmed = best[name.partition("  ")[0]]["confirmed"]
+        accuracy, *interval = confirmed["accuracy"].values()
+        yield bar.get_width(), accuracy
+        yield from has_intervals(axes, [interval], 0)
+        marks = {round(x, 9) for x, _ in points(lines(axes))}
+        offset, *other_baselines = confirmed["baselines"].values()
+        assert {round(offset, 9), round(max(other_baselines), 9)} <= marks
 
 
-@of("depth", "depth")
+@figure_of("depth", "depth")
 def _depth(figure: Any, data: Json) -> Checks:
     for curves in (data, data["control"]):
-        points = list(range(len(curves["variants"]["full"])))
-        yield from has_lines(figure.axes[0], *((points, y) for y in curves["variants"].values()))
+        x = list(range(len(curves["variants"]["full"])))
+        yield from has_lines(figure.axes[0], *((x, y) for y in curves["variants"].values()))
 
 
-@of("rank", "cumulative_qk", "cumulative_ov")
+@figure_of("rank", "cumulative_qk", "cumulative_ov")
 def _cumulative(figure: Any, data: Json) -> Checks:
     name = "qk" if "W_Q" in figure.get_suptitle() else "ov"
     for axes, rows in zip(figure.axes, (data["heads"], data["layers"]), strict=True):
@@ -212,7 +227,7 @@ def _cumulative(figure: Any, data: Json) -> Checks:
             yield from has_lines(axes, (range(len(y)), y))
 
 
-@of("spectrum", "spectrum_curves")
+@figure_of("spectrum", "spectrum_curves")
 def _spectra(figure: Any, data: Json) -> Checks:
     for axes, name in zip(figure.axes, ("curve", "curve_sq"), strict=True):
         x = range(1, data["length"] + 1)
@@ -220,47 +235,51 @@ def _spectra(figure: Any, data: Json) -> Checks:
         yield from has_lines(axes, *((x, source[name]) for source in sources if source))
 
 
-@of("flow", "flow")
+@figure_of("flow", "flow")
 def _flow(figure: Any, data: Json) -> Checks:
-    points = {tuple(np.round(line.get_ydata(), 9)) for line in figure.axes[0].lines}
+    curves = {tuple(np.round(line.get_ydata(), 9)) for line in figure.axes[0].lines}
     targets = ("whole", "directions", "token", "token_directions", "value", "gaussian", "other")
     for target in targets:
-        wanted = [head["recovery"][target]["value"] for head in data["heads"]]
-        drawn = tuple(np.round([value for value in wanted if value is not None], 9))
-        yield drawn in points or not drawn, True
+        values = [head["recovery"][target]["value"] for head in data["heads"]]
+        known = tuple(np.round([value for value in values if value is not None], 9))
+        yield known in curves or not known, True
 
 
 def band_of(estimate: Json) -> list[float]:
-    ends = [estimate["low"], estimate["high"]]
-    return 2 * [estimate["value"]] if ends[0] is None else ends
+    if estimate["low"] is None:
+        return [estimate["value"], estimate["value"]]
+    return [estimate["low"], estimate["high"]]
 
 
-@of("prune", "curves")
+@figure_of("prune", "curves")
 def _curves(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     for i, curve in enumerate(data["curves"]):
         x = [point["fraction"] for point in curve["points"]]
         yield from has_lines(axes, (x, [point["value"]["value"] for point in curve["points"]]))
-        ends = ((p["fraction"], band_of(p["value"])) for p in curve["points"])
-        corners = [(fraction, end) for fraction, both in ends for end in both]
+        corners = []
+        for point in curve["points"]:
+            corners += [(point["fraction"], y) for y in band_of(point["value"])]
         yield band(axes, i), np.unique(np.round(corners, 9), axis=0)
     assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]["value"]
 
 
-@of("attribute", "attribute_heads")
+@figure_of("attribute", "attribute_heads")
 def _attributed(figure: Any, data: Json) -> Checks:
     heads = sorted(data["heads"], key=lambda head: -abs(head["removed"]["value"]))
     for axes, name in zip(figure.axes, ("removed", "direct"), strict=True):
         yield [bar.get_width() for bar in axes.patches], [h[name]["value"] for h in heads]
 
 
-@of("explain", "explain")
+@figure_of("explain", "explain")
 def _steps(figure: Any, data: Json) -> Checks:
-    found = {m["name"]: m for step in data["steps"] for m in step["matrices"]}
+    matrices = {}
+    for step in data["steps"]:
+        matrices |= {matrix["name"]: matrix for matrix in step["matrices"]}
     for axes, name in zip(figure.axes, ("scores", "pattern", "other direction"), strict=False):
-        yield image(axes), np.array(found[name]["values"], dtype=float)
+        yield image(axes), np.array(matrices[name]["values"], dtype=float)
     widths = [bar.get_width() for bar in figure.axes[3].patches]
-    yield widths, [100 * row[0] for row in found["heads"]["values"]]
+    yield widths, [100 * row[0] for row in matrices["heads"]["values"]]
 
 
 def with_relations(result: Any) -> Any:
@@ -275,76 +294,87 @@ def with_relations(result: Any) -> Any:
             accuracy = Estimate(rate, rate / 2, (1 + rate) / 2)
             strongest = max(known, key=known.__getitem__)
             confirmed = Confirmation(accuracy, rate, known, strongest, 0.01, 60)
-            given = {"selected": True, "confirmed": confirmed, "labelled": rng.random() < 0.4}
-            scores[i] = dataclasses.replace(scores[i], **given)
+            scores[i] = dataclasses.replace(
+                scores[i], selected=True, confirmed=confirmed, labelled=rng.random() < 0.4
+            )
         heads.append(dataclasses.replace(head, syntactic=tuple(scores)))
     return dataclasses.replace(result, heads=tuple(heads))
 
 
 @pytest.fixture(scope="module")
-def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def drawn_results(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Results of every command that draws, with all that can be asked of it."""
     base = tmp_path_factory.mktemp("figures")
     loaded = headscope.load(str(tiny_bert(base / "model")))
     path = write_pairs(base / "pairs.tsv", list(zip(SOURCES, [*OTHERS, *OTHERS], strict=False)))
-    both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
+    seq2seq = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
     plain = {"validate": False}
-    asked = {"limit": 30, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
+    with_causes = {"limit": 30, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
     few = {"methods": ["magnitude"], "repairs": ["none"], "step": 0.5, **plain}
     few |= {"limit": 8, "calibration_limit": 8}
-    classified = with_relations(headscope.classify(loaded, **asked))
-    found = {
-        "classify": [classified, headscope.classify(both, path, **plain)],
-        "symmetric": [headscope.symmetric(loaded, sentences=4, alone=True, **plain)],
-        "prune": [headscope.prune(loaded, ablation=True, roles=classified, **few)],
+    classified = with_relations(headscope.classify(loaded, **with_causes))
+    new = {
+        "classify": [classified, headscope.classify(seq2seq, path, **plain)],
+        "symmetric": [headscope.symmetric(loaded, sentences=4, **plain)],
+        "prune": [headscope.prune(loaded, roles=classified, **few)],
     }
     as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
     as_they_are += ("rank", "spectrum")
-    known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
-    return {**found, **known}
+    known = {name: [from_dict(COMMANDS[name].result, documents[name])] for name in as_they_are}
+    return {**new, **known}
 
 
-def test_a_chart_is_drawn_on_axes_that_are_given(made):
+def test_a_chart_is_drawn_on_axes_that_are_given(drawn_results):
+    (depth,) = drawn_results["depth"]
     axes = Figure().add_subplot()
-    assert made["depth"][0].plot(ax=axes) is axes.figure
-    own = made["depth"][0].plot().axes[0]
-    for ours, theirs in zip(axes.lines, own.lines, strict=True):
-        np.testing.assert_array_equal(ours.get_xydata(), theirs.get_xydata())
+    assert depth.plot(ax=axes) is axes.figure
+    by_itself = depth.plot().axes[0]
+    for line, same_line in zip(axes.lines, by_itself.lines, strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), same_line.get_xydata())
 
 
-def test_figures_draw_what_the_json_says(made):
+def check_numbers(pairs: Checks, key: tuple[str, str]) -> None:
+    """Hold what is drawn against what the JSON says: words the same, numbers to six digits."""
+    n_pairs = 0
+    for drawn, said in pairs:
+        n_pairs += 1
+        if isinstance(said, bool) or np.array(said).dtype.kind == "U":
+            assert drawn == said, key
+        else:
+            numbers = np.array(drawn, dtype=float)
+            expected = np.array(said, dtype=float)
+            np.testing.assert_allclose(numbers, expected, rtol=1e-6, atol=1e-9, err_msg=str(key))
+    assert n_pairs, f"{key}: nothing was compared"
+
+
+def test_figures_draw_what_the_json_says(drawn_results):
     """All within their axes; those of the table number by number, others are of the same kinds."""
     compared = set()
-    for command, results in made.items():
+    for command, results in drawn_results.items():
         for result in results:
             data = json.loads(to_json(result))
             for name, figure in figures(command, result).items():
                 key = command, name
                 for axes in figure.axes:
                     assert not list(outside(axes)), f"{key}: the axes leave out what is drawn"
-                for shown, said in TABLE[key](figure, data) if key in TABLE else ():
+                if key in TABLE:
                     compared.add(key)
-                    if isinstance(said, bool) or np.array(said).dtype.kind == "U":
-                        assert shown == said, key
-                    else:
-                        a = np.array(shown, dtype=float)
-                        b = np.array(said, dtype=float)
-                        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9, err_msg=str(key))
-    assert compared == set(TABLE), "nothing was compared"
+                    check_numbers(TABLE[key](figure, data), key)
+    assert compared == set(TABLE), "some figures were not drawn"
 
 
-def test_one_count_of_heads_without_a_role(made):
+def test_one_count_of_heads_without_a_role(drawn_results):
     """A head whose one role is the least of all is no head without a role, wherever it is shown."""
-    result = made["classify"][0]
+    result = drawn_results["classify"][0]
     roles = [("duplicate",), ("self", "duplicate"), ("broad", "self"), (), (), (), (), ()]
     heads = tuple(
-        dataclasses.replace(head, roles=has, labels=(), primary=(*has, "none")[0])
-        for head, has in zip(result.heads, roles, strict=True)
+        dataclasses.replace(head, roles=names, labels=(), primary=(*names, "none")[0])
+        for head, names in zip(result.heads, roles, strict=True)
     )
     changed = dataclasses.replace(result, heads=heads, untestable={}, causes=None, prefix=None)
     assert [head.primary for head in heads][:4] == ["duplicate", "self", "broad", "none"]
-    terminal = "".join(str(part) for part in VIEW.human(changed) if not hasattr(part, "columns"))
-    assert "5 have none" in " ".join(terminal.split())
+    sentences = [str(text) for text in VIEW.human(changed) if not hasattr(text, "columns")]
+    assert "5 have none" in " ".join("".join(sentences).split())
     assert [mark_of(head) for head in heads].count(NO_ROLE.mark) == 5
     assert role_counts(changed)[-1][2] == 5
     assert [card.mark for card in VIEW.facts(changed, ())].count(NO_ROLE.mark) == 5
@@ -378,8 +408,7 @@ def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():
 
 
 def test_without_kinds_of_files_nothing_is_drawn():
-    flags = {"figures": "none", "figure_width": None, "no_titles": False}
     blocks = [HeadMap("t", "l", {("L0", 0): 0.1}, 2, "map")]
-    with styled(style_of(flags)):
+    with showing([]):
         assert list(figures_of(blocks)) == []
     assert [name for name, _ in figures_of(blocks)] == ["map"]

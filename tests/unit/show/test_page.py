@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import re
 
@@ -18,21 +19,30 @@ from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import HeadMap, Matrix
 from headscope.show.page.parts import Place
-from headscope.show.style import FigureStyle, styled
+from headscope.show.style import showing
 from headscope.show.terminal import matrix_cell, terminal
 
 
 def grid(n_layers: int, n_heads: int, n: int, removed: tuple[Place, ...] = ()) -> ReportResult:
     """A report that knows nothing but patterns."""
     row = tuple(round(1 / n, 2) for _ in range(n))
-    places = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    names = [f"L{layer}H{head}" for layer, head in places if (layer, head) not in removed]
+    heads = list(itertools.product(range(n_layers), range(n_heads)))
+    names = [f"L{layer}H{head}" for layer, head in heads if (layer, head) not in removed]
     sample = SamplePatterns("text", ("token",) * n, dict.fromkeys(names, (row,) * n))
     model = {"id": "m", "family": "bert", "n_layers": n_layers, "n_heads": n_heads}
-    model |= {"weights_sha256": None, "removed_heads": [list(place) for place in removed]}
-    made = {"headscope": "0", "torch": "0", "transformers": "0", "dtype": "float32", "seed": 0}
-    made |= {"device": "cpu", "command": "c", "model": model, "created": "2026-01-01"}
-    return ReportResult(1, made, {}, {}, samples=(sample, sample))
+    model |= {"weights_sha256": None, "removed_heads": [list(head) for head in removed]}
+    provenance = {
+        "headscope": "0",
+        "torch": "0",
+        "transformers": "0",
+        "dtype": "float32",
+        "seed": 0,
+        "device": "cpu",
+        "command": "c",
+        "model": model,
+        "created": "2026-01-01",
+    }
+    return ReportResult(1, provenance, {}, {}, samples=(sample, sample))
 
 
 def test_page_asks_for_nothing_and_escapes_its_data():
@@ -85,8 +95,8 @@ def text_of(*shown: object) -> str:
 def test_hostile_tokens_are_inert_on_the_page_of_a_sentence(documents, monkeypatch):
     monkeypatch.setattr("headscope.show.figures.figure_files", lambda drawn: {})
     explained = from_dict(ExplainResult, documents["explain"])
-    made = {**explained.provenance, "model": {**explained.provenance["model"], "id": HOSTILE[0]}}
-    hostile_result = hostile_sentence(explained, made)
+    model = {**explained.provenance["model"], "id": HOSTILE[0]}
+    hostile_result = hostile_sentence(explained, {**explained.provenance, "model": model})
     page = VIEW.files(hostile_result)["explain.html"].decode()
     assert HOSTILE[0] not in page
     assert not re.search(r"<[^>]*onerror=|<(img|svg onload)", page)
@@ -95,7 +105,7 @@ def test_hostile_tokens_are_inert_on_the_page_of_a_sentence(documents, monkeypat
     data = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
-    with styled(FigureStyle(), verbose=True):
+    with showing(["png"], verbose=True):
         shown = text_of(*VIEW.human(hostile_result))
     assert "4 x 8 wide" in shown
     assert "\u202e" not in shown
@@ -109,10 +119,16 @@ def test_a_square_says_how_much_of_it_is_shown():
     assert "queries down, keys across, first 14 of 20 tokens" in text
     expected = [[f"t{i}", *"." * i, "1.00", *"." * (13 - i)] for i in range(14)]
     assert [line.split() for line in text.splitlines()[2:]] == expected
-    given = (None, 0.0, 0.0049, 0.005, 0.123, 0.994, 0.996, 1.0)
-    shown = " ".join(matrix_cell(value, True) for value in given)
-    assert shown == ". . . .01 .12 .99 1.00 1.00"
     wide = Matrix("x", rows[:3], ("a", "b", "c"), shape=(3, 20))
     assert "x (3 x 20), first 8 of 20 columns" in text_of(*terminal([wide]))
+
+
+def test_a_weight_has_two_digits_and_a_tiny_one_is_a_dot():
+    weights = (None, 0.0, 0.0049, 0.005, 0.123, 0.994, 0.996, 1.0)
+    cells = " ".join(matrix_cell(weight, True) for weight in weights)
+    assert cells == ". . . .01 .12 .99 1.00 1.00"
+
+
+def test_a_map_without_a_number_has_its_title():
     unknown = HeadMap("asymmetry", "exact", {("L0", 0): None}, 2)
     assert "asymmetry: exact" in text_of(*terminal([unknown]))

@@ -21,35 +21,39 @@ def activations(n_neurons, seed=0):
     return np.column_stack([a, np.ones(300)]), rng.normal(size=(n_neurons + 1, 5))
 
 
-def fitted(a, W, left):
-    """The best map of some columns by least squares, and what it misses."""
-    columns = [*left, -1]
+def fitted(a, W, neurons):
+    """The best map of some neurons and the bias by least squares, and what it misses."""
+    columns = [*neurons, -1]
     V = np.linalg.lstsq(a[:, columns], a @ W, rcond=None)[0]
     return V, float(np.square(a[:, columns] @ V - a @ W).sum())
 
 
 def chosen(a, W, width):
-    left, V = kept_neurons(torch.tensor(a.T @ a), torch.tensor(W), width)
-    return left, V.numpy()
+    """The neurons that stay, and their map."""
+    neurons, V = kept_neurons(torch.tensor(a.T @ a), torch.tensor(W), width)
+    return neurons, V.numpy()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_neuron_that_goes_is_the_one_that_least_squares_misses_least(seed):
     a, W = activations(7, seed)
-    left, V = chosen(a, W, 6)
-    missed = {gone: fitted(a, W, [i for i in range(7) if i != gone])[1] for gone in range(7)}
-    assert set(range(7)) - set(left) == {min(missed, key=missed.get)}
-    np.testing.assert_allclose(V, fitted(a, W, left)[0], rtol=0.02, atol=0.02)
+    neurons, V = chosen(a, W, 6)
+    missed = {}
+    for removed in range(7):
+        _, missed[removed] = fitted(a, W, [i for i in range(7) if i != removed])
+    assert set(range(7)) - set(neurons) == {min(missed, key=missed.get)}
+    best, _ = fitted(a, W, neurons)
+    np.testing.assert_allclose(V, best, rtol=0.02, atol=0.02)
 
 
 def test_what_others_can_write_goes_first():
     a, W = activations(8)
     a[:, 3] = a[:, 1]  # a double
     a[:, 5] = 0.7  # what the bias can write
-    left, V = chosen(a, W, 6)
-    assert 5 not in left
-    assert len({1, 3} & set(left)) == 1
-    np.testing.assert_allclose(a[:, [*left, -1]] @ V, a @ W, atol=0.01 * np.abs(a @ W).max())
+    neurons, V = chosen(a, W, 6)
+    assert 5 not in neurons
+    assert len({1, 3} & set(neurons)) == 1
+    np.testing.assert_allclose(a[:, [*neurons, -1]] @ V, a @ W, atol=0.01 * np.abs(a @ W).max())
 
 
 @pytest.fixture(scope="module")

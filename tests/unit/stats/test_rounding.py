@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from headscope.analyses.classify.roles.special import which_special
-from headscope.analyses.linear.measure import correlate, readout_errors, unit_keys
+from headscope.analyses.linear.correlation import correlate
+from headscope.analyses.linear.stored_keys import readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
-from headscope.analyses.transfer.summary import spread_ratio
+from headscope.analyses.transfer.intervals import spread_ratio
 from headscope.core.rounding import above, first_largest, tied
 from headscope.models.run.pooling import MODES
 from headscope.pruning.methods import exchange, per_layer
 from headscope.pruning.ranking import Ranking
-from headscope.reports.claims import rule
+from headscope.reports.claims import intervals
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import spearman
 from headscope.stats.spectra import Reading, asymmetry, column_basis, product_singular_values
@@ -97,7 +98,7 @@ def test_equal_keys_store_nothing_without_their_mean():
     unit, _ = unit_keys(keys, real, centred=True)
     assert not unit[:, 0].any()
     torch.testing.assert_close(unit[:, 1].norm(dim=-1), torch.ones(1, 6).double())
-    assert readout_errors(unit, real, 1.0)["least-squares"][0, 0] == 0.5
+    assert readout_errors(unit, real, {"softmax": 1.0})["least-squares"][0, 0] == 0.5
 
 
 def test_a_gap_of_rounding_is_no_gap():
@@ -116,8 +117,8 @@ def test_a_gap_of_rounding_is_no_gap():
         (1e-4, 2e-4, "holds"),
         (-1e-4, 1e-4, "open"),
     ):
-        assert rule.above(Estimate((low + high) / 2, low, high), 0.0) == verdict
-        assert rule.below(Estimate(-(low + high) / 2, -high, -low), 0.0) == verdict
+        assert intervals.above(Estimate((low + high) / 2, low, high), 0.0) == verdict
+        assert intervals.below(Estimate(-(low + high) / 2, -high, -low), 0.0) == verdict
         assert bool(above(low, 0.0)) == (verdict == "holds")
     # The special token that has more.
     found = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headscope.analyses.linear import LinearOptions
-from headscope.analyses.linear.measure import correlate
-from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
+from headscope.analyses.linear.correlation import correlate
+from headscope.analyses.transfer.intervals import crossed, share_difference, spread_ratio
+from headscope.analyses.transfer.summary import naive_bayes
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.paired_change import resampled_estimate
 from headscope.stats.statistics import (

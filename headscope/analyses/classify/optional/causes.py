@@ -28,7 +28,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
 from headscope.data.examples import Examples
-from headscope.data.token_rows import halve
+from headscope.data.halves import halve
 from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
@@ -221,7 +221,7 @@ def _mean_loss(
             losses.append(change.difference)
             downs.append(below)
             ups.append(above)
-    return joint_mean(losses, downs, ups, of=n_units, n=task.n_examples)
+    return joint_mean(losses, downs, ups, n_means=n_units, n=task.n_examples)
 
 
 def _estimate(

@@ -26,7 +26,7 @@ from itertools import chain, product
 
 import numpy as np
 
-from headscope.data.pieces import EncodedSentence
+from headscope.data.word_pieces import EncodedSentence
 
 LONGEST = 12  # Pieces of a stretch that is replaced, at most.
 Positions = Sequence[int]

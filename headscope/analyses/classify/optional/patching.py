@@ -31,7 +31,7 @@ from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.core.rounding import ROUNDING
 from headscope.data.corpus import Corpus
-from headscope.data.pieces import EncodedSentence, encode_words, placed
+from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (

@@ -14,7 +14,7 @@ from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import Batch, collate
 from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence
+from headscope.data.word_pieces import EncodedSentence
 from tests.reference import lowest_argmax
 
 N_HEADS = 4

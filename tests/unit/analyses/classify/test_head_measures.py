@@ -22,7 +22,7 @@ from headscope.core.roles import Thresholds
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
 from headscope.data.frequencies import find_frequencies
-from headscope.data.pieces import Placed, encode_words, placed
+from headscope.data.word_pieces import Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 

@@ -14,7 +14,7 @@ from headscope.analyses.classify.optional.minimal_pairs import (
 )
 from headscope.data.corpus import sample_corpus
 from headscope.data.files import Sentence
-from headscope.data.pieces import EncodedSentence
+from headscope.data.word_pieces import EncodedSentence
 
 CLS = -1
 SEP = -2

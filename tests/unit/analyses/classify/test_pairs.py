@@ -20,8 +20,9 @@ from headscope.analyses.classify.known_roles import find_roles
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import to_dict, to_json
-from headscope.reports.facts import Number, facts_of, settings_of
+from headscope.reports.conditions import settings_of
 from headscope.reports.reading import Results
+from headscope.reports.section_rows import rows_of
 from headscope.session.resume import RunState
 from tests.reference import lowest_argmax
 
@@ -255,10 +256,11 @@ def test_roles_are_found_by_stack_and_compared(bart, folder):
     assert find_roles(loaded.only("cross"), bart).by_place[1, 2].name == "cross:L1H2"
     with pytest.raises(InputError, match="covers 12 of the 28 heads"):
         find_roles(loaded, bart.only("cross"))
-    facts = facts_of(Results("x", classify=bart), ["classify"])
     head = next(head for head in bart.heads if head.name == "cross:L2H3")
-    numbers = {key[1:]: number for key, number in facts.items()}
-    assert numbers["cross:L2H3", "alignment"] == Number(*vars(head.alignment.score).values())
-    assert numbers["random weights, cross", "monotonic heads"].value == 0
-    assert ("random weights, encoder", "monotonic heads") not in numbers
+    rows = {(row.where, row.name): row for row in rows_of(Results("x", classify=bart))}
+    alignment = rows["cross:L2H3", "alignment"]
+    assert alignment.value == head.alignment.score.value
+    assert alignment.interval == head.alignment.score.interval
+    assert rows["random weights, cross", "monotonic heads"].value == 0
+    assert ("random weights, encoder", "monotonic heads") not in rows
     assert settings_of(bart)["pairs"] == len(PAIRS)

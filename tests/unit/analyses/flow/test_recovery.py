@@ -1,6 +1,6 @@
 """What z holds: the same maps fitted by another way; planted heads: tests/planted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -8,18 +8,16 @@ import torch
 from hand_made import activations
 from torch import Tensor
 
-from headscope.analyses.flow import recovery
+from headscope.analyses.flow import read_words
 from headscope.analyses.flow.clustered import Clustered
+from headscope.analyses.flow.read_words import LayerChunk, LayerSpaces, WordPositions
 from headscope.analyses.flow.recovery import (
     ERRORS,
     FOLDS,
     PENALTIES,
     TARGETS,
-    LayerChunk,
     LayerMaps,
-    LayerSpaces,
     LayerSums,
-    WordPositions,
     explained,
 )
 from headscope.core.activations import Activations
@@ -40,14 +38,15 @@ def sentences(seed: int, n: int = 60) -> tuple[Tensor, WordPositions]:
 
 
 def pattern_of(kind: str, x: Tensor) -> Tensor:
+    """Make a pattern (batch, pos, pos): even, all on the next word, or drawn at random."""
     real = torch.ones(x.shape[:2])
     real[::3, -1] = 0.0  # a token of padding, and a special token less
     if kind == "even":
         pattern = real[:, None, :].expand(-1, x.shape[1], -1).clone()
     elif kind == "next":
-        step = torch.arange(x.shape[1])
+        positions = torch.arange(x.shape[1])
         pattern = torch.zeros(len(x), x.shape[1], x.shape[1])
-        pattern[:, step, (step + 1).clamp(max=WORDS)] = 1.0
+        pattern[:, positions, (positions + 1).clamp(max=WORDS)] = 1.0
     else:  # drawn at random, a little sharp
         generator = torch.Generator().manual_seed(5)
         scores = 2 * torch.randn(len(x), x.shape[1], x.shape[1], generator=generator)
@@ -67,16 +66,22 @@ def site(
 
 
 def chunks(
-    spaces: LayerSpaces, every: Activations, x: Tensor, words: WordPositions
+    spaces: LayerSpaces, layer: Activations, x: Tensor, words: WordPositions
 ) -> Iterator[LayerChunk]:
     """One half of the sentences at once, the other head by head."""
     half = len(x) // 2
-    n_heads = every.n_heads
-    one_by_one = [(slice(half, len(x)), slice(head, head + 1)) for head in range(n_heads)]
-    for rows, heads in ((slice(0, half), slice(0, n_heads)), *one_by_one):
-        v, pattern, z = (part[rows, heads] for part in (every.v, every.pattern, every.z))
-        part = activations(pattern, rows=rows, heads=heads, n_heads=n_heads, v=v, z=z)
-        yield LayerChunk(part, x, words, spaces)
+    slices = [(slice(0, half), slice(0, layer.n_heads))]
+    slices += [(slice(half, len(x)), slice(head, head + 1)) for head in range(layer.n_heads)]
+    for rows, heads in slices:
+        chunk = activations(
+            layer.pattern[rows, heads],
+            rows=rows,
+            heads=heads,
+            n_heads=layer.n_heads,
+            v=layer.v[rows, heads],
+            z=layer.z[rows, heads],
+        )
+        yield LayerChunk(chunk, x, words, spaces)
 
 
 def held_out(
@@ -85,7 +90,7 @@ def held_out(
     noise: float = 0.0,
     fit: tuple[Tensor, WordPositions] | None = None,
 ) -> tuple[dict[str, Clustered], LayerMaps]:
-    """Fit on sentences and measure on others."""
+    """Fit on sentences and measure on others; with ``fit``, on the same ones."""
     spaces = LayerSpaces.of(W_V, 0)
     sums = LayerSums(spaces)
     x, words = fit or sentences(0)
@@ -114,55 +119,62 @@ def test_a_head_without_values_tells_nothing(noise):
 def test_every_number_by_a_slow_program():
     """One head, query by query in NumPy: normal equations, folds and means spelled out."""
     generator = torch.Generator().manual_seed(3)
-    left, right = (torch.randn(n, WIDTH, generator=generator) for n in (D, WIDTH))
-    W_V = (left @ right)[None]
+    tall = torch.randn(D, WIDTH, generator=generator)
+    square = torch.randn(WIDTH, WIDTH, generator=generator)
+    W_V = (tall @ square)[None]
     held, maps = held_out(W_V, ["drawn"])
-    G, U, to_V = (part[0].numpy() for part in (maps.spaces.G, maps.spaces.U, maps.spaces.to_V))
-    directions = {"G": G, "U": U, "V": G @ to_V}
-    np.testing.assert_allclose(directions["V"].T @ directions["V"], np.eye(WIDTH), atol=1e-12)
-    fit, test = (_rows(*sentences(seed), W_V, **directions) for seed in (0, 1))
+    G = maps.spaces.G[0].numpy()
+    U = maps.spaces.U[0].numpy()
+    V = G @ maps.spaces.to_V[0].numpy()
+    np.testing.assert_allclose(V.T @ V, np.eye(WIDTH), atol=1e-12)
+    fit = slow_rows(*sentences(0), W_V, U=U, G=G, V=V)
+    test = slow_rows(*sentences(1), W_V, U=U, G=G, V=V)
     fold = fit["sentence"] % FOLDS
-    for target in TARGETS:
-        random = target in ("directions", "token_directions", "gaussian")
-        given = "mixed" if random else "z"
-        name = {"directions": "whole", "token_directions": "token"}.get(target, target)
-        errors = [
-            sum(
-                (_left(fit, fold != f, fit, fold == f, given, name, penalty) ** 2).sum()
-                for f in range(FOLDS)
-            )
-            for penalty in PENALTIES
-        ]
+    for target, (predictor_index, target_index) in TARGETS.items():
+        from_random = target in ("directions", "token_directions", "gaussian")
+        predictor = "mixed" if from_random else "z"
+        column = {"directions": "whole", "token_directions": "token"}.get(target, target)
+        X = fit[predictor]
+        Y = fit[column]
+        errors = []
+        for penalty in PENALTIES:
+            squares = 0.0
+            for f in range(FOLDS):
+                left_out = np.flatnonzero(fold == f)
+                rest = np.flatnonzero(fold != f)
+                fitted = slow_ridge(X[rest], Y[rest], penalty)
+                squares += ((Y[left_out] - fitted(X[left_out])) ** 2).sum()
+            errors.append(squares)
         best = PENALTIES[int(np.argmin(errors))]
-        predictor, column = TARGETS[target]
-        assert maps.penalties[column][predictor].item() == pytest.approx(best), target
-        left = _left(fit, fold >= 0, test, test["sentence"] >= 0, given, name, best)
-        expected = 1 - (left**2).sum() / ((test[name] - fit[name].mean(0)) ** 2).sum()
-        assert held[target].value[0] == pytest.approx(expected, abs=1e-5), target
+        chosen = maps.penalties[target_index][predictor_index].item()
+        assert chosen == pytest.approx(best), target
+        fitted = slow_ridge(X, Y, best)
+        error = ((test[column] - fitted(test[predictor])) ** 2).sum()
+        distance = ((test[column] - Y.mean(0)) ** 2).sum()
+        assert held[target].value[0] == pytest.approx(1 - error / distance, abs=1e-5), target
 
 
-def _left(fit, fitted, test, tested, given: str, name: str, penalty: float) -> np.ndarray:
-    """What a map fitted on some rows leaves of others."""
-    X = fit[given][fitted]
-    Y = fit[name][fitted]
+def slow_ridge(X: np.ndarray, Y: np.ndarray, penalty: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the map that is fitted on rows of X and Y."""
     x = X.mean(0)
     y = Y.mean(0)
     C = (X - x).T @ (X - x) / len(X)
     C += penalty * np.trace(C) / len(C) * np.eye(len(C))
     weight = np.linalg.solve(C, (X - x).T @ (Y - y) / len(X))
-    return np.asarray(test[name][tested] - y - (test[given][tested] - x) @ weight)
+    return lambda rows: y + (rows - x) @ weight
 
 
-def _rows(x: Tensor, words: WordPositions, W_V: Tensor, *, U, G, V) -> dict[str, np.ndarray]:
+def slow_rows(x: Tensor, words: WordPositions, W_V: Tensor, *, U, G, V) -> dict[str, np.ndarray]:
+    """Return predictors, targets and the number of the sentence, by word."""
     pattern = pattern_of("drawn", x)
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for s in range(len(x)):
         states = x[s].double().numpy()
         positions = [p for p in range(x.shape[1]) if words.content[s, p]]
         for query in positions:
-            row = pattern[s, query].double().numpy()
-            a = sum(row[k] * states[k] for k in range(len(states)))
-            top = max(positions, key=lambda k: row[k])
+            weights = pattern[s, query].double().numpy()
+            a = sum(weights[k] * states[k] for k in range(len(states)))
+            top = max(positions, key=lambda k: weights[k])
             for name, value in (
                 ("z", a @ W_V[0].double().numpy() + 0.5),
                 ("mixed", a @ G),
@@ -173,8 +185,8 @@ def _rows(x: Tensor, words: WordPositions, W_V: Tensor, *, U, G, V) -> dict[str,
                 ("sentence", s),
                 ("other", states[int(words.other[s, query])] @ U),
             ):
-                found.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in found.items()}
+                columns.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in columns.items()}
 
 
 def test_a_wide_target_is_seen_through_a_few_directions(monkeypatch):
@@ -184,7 +196,7 @@ def test_a_wide_target_is_seen_through_a_few_directions(monkeypatch):
     W_V = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(3))
     penalties = []
     for directions in (40, 12):
-        monkeypatch.setattr(recovery, "SKETCH", directions)
+        monkeypatch.setattr(read_words, "SKETCH", directions)
         _, maps = held_out(W_V, ["even", "next", "drawn"], fit=(x, words))
         penalties.append(torch.stack(maps.penalties[:2]).log10())
     assert (penalties[0] - penalties[1]).abs().max() <= 1.01  # two steps of the grid

@@ -13,15 +13,17 @@ from torch.nn import functional as F
 from headscope.analyses.linear.measure import (
     AVERAGES,
     EVEN,
-    EVERY,
+    FORMS_AND_EVEN,
     LinearSums,
+    linear_attention,
+)
+from headscope.analyses.linear.resamples import Resamples
+from headscope.analyses.linear.stored_keys import (
     closed_form,
     coherence,
-    linear_attention,
     readout_errors,
     unit_keys,
 )
-from headscope.analyses.linear.run import Resamples
 from headscope.attention import attention_pattern
 from headscope.models.run.intervene import HeadInputs
 
@@ -46,7 +48,7 @@ FEATURES = {
 def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> list[list[float]]:
     """Every number on its own: for query i the keys j that it sees, entry by entry."""
     name, _, normalised = form.partition("-")
-    found = []
+    z = []
     root = scale**0.5
     for i in range(N):
         total = 0.0
@@ -62,8 +64,8 @@ def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> l
             answer = [a + weight * float(v[j, e]) for e, a in enumerate(answer)]
         if normalised or form == EVEN:
             answer = [a / total if total else 0.0 for a in answer]
-        found.append(answer)
-    return found
+        z.append(answer)
+    return z
 
 
 @pytest.mark.parametrize("case", ["padded", "causal", "additive", "-10000"])
@@ -72,13 +74,13 @@ def test_a_form_is_its_sum_over_keys(case):
     mask = torch.ones(N, N, dtype=torch.bool).tril()
     if case == "padded":
         mask = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)[None]
-    given = mask
+    model_mask = mask
     if case == "additive":  # with a bias, which no linear form can hold
-        given = torch.full((N, N), 0.7).masked_fill(~mask, torch.finfo(torch.float32).min)
+        model_mask = torch.full((N, N), 0.7).masked_fill(~mask, torch.finfo(torch.float32).min)
     if case == "-10000":  # what some models write for minus infinity
-        given = torch.zeros(N, N).masked_fill(~mask, -10000.0)
-    for form in EVERY:
-        ours = linear_attention(form, q, k, v, scale=0.37, mask=given)
+        model_mask = torch.zeros(N, N).masked_fill(~mask, -10000.0)
+    for form in FORMS_AND_EVEN:
+        ours = linear_attention(form, q, k, v, scale=0.37, mask=model_mask)
         rows = by_hand(form, q, k, v, 0.37, lambda i, j: bool(mask.expand(N, N)[i, j]))
         expected = torch.tensor(rows, dtype=torch.float64)
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9, msg=form)
@@ -93,15 +95,15 @@ def test_what_could_divide_by_nothing_or_overflow():
     # A query without any weight gets zeros.
     q, k, v = draw()
     none = torch.zeros(N, N, dtype=torch.bool)
-    for form in EVERY:
+    for form in FORMS_AND_EVEN:
         assert not linear_attention(form, q, k, v, scale=1.0, mask=none).any()
     assert not linear_attention("relu-normalised", -q.abs(), k, v, scale=1.0).any()
     # Half precision is summed in single; sums without normalisation would not fit into it.
-    q, k, v = (x.to(torch.float16) for x in draw())
-    for form in EVERY:
-        found = linear_attention(form, 9 * q, 9 * k, v, scale=1.0)
-        assert found.dtype == torch.float32
-        assert bool(found.isfinite().all())
+    q, k, v = torch.stack(draw()).to(torch.float16)
+    for form in FORMS_AND_EVEN:
+        z = linear_attention(form, 9 * q, 9 * k, v, scale=1.0)
+        assert z.dtype == torch.float32
+        assert bool(z.isfinite().all())
 
 
 SCALE = 0.4
@@ -118,7 +120,7 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     """Sums of two batches with padding; every form's output and z at real tokens, (t, h, d)."""
     generator = torch.Generator().manual_seed(2)
     z_of = []
-    y_of = {form: [] for form in EVERY}
+    y_of = {form: [] for form in FORMS_AND_EVEN}
     batches = [torch.tensor(lengths) for lengths in (LENGTHS[:2], LENGTHS[2:])]
     masks = [torch.arange(int(n.max()))[None] < n[:, None] for n in batches]
     sums = LinearSums({4: 1, 5: HEADS}, masks, D)  # of two sites the second
@@ -128,7 +130,7 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
         mask = real[:, None, None]
         z = attention_pattern(q, k, scale=SCALE, mask=mask) @ v
         sums.update(number, inputs_of(q, k, v, mask), z)
-        for form in EVERY:
+        for form in FORMS_AND_EVEN:
             y = linear_attention(form, q, k, v, scale=SCALE, mask=mask)
             y_of[form] += [y[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
         z_of += [z[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
@@ -139,23 +141,23 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
 def test_errors_are_those_of_all_tokens_of_the_sentences(left_out):
     """Fits are to these sentences: z - m and c y - z, also without each sentence."""
     sums, outputs, z = measured()
-    found = {}
-    for fit, (whole, without_each) in sums.errors().items():
-        found[fit] = (whole if left_out is None else without_each[left_out])[1:]
+    errors_of_fit = {}
+    for fit, (of_all, without_each) in sums.errors().items():
+        errors_of_fit[fit] = (of_all if left_out is None else without_each[left_out])[1:]
     counted = np.repeat(np.arange(4) != left_out, LENGTHS) if left_out is not None else slice(None)
     z = z[counted]
     outputs = {form: y[counted] for form, y in outputs.items()}
     scales = sums.scales()[1:]
     assert sums.tokens.tolist() == list(LENGTHS)
-    for h, (i, form) in itertools.product(range(HEADS), enumerate(EVERY)):
-        own = z[:, h]
+    for h, (i, form) in itertools.product(range(HEADS), enumerate(FORMS_AND_EVEN)):
+        z_of_head = z[:, h]
         y = outputs[form][:, h]
-        spread = np.linalg.norm(own - own.mean(0))
-        c = np.linalg.lstsq(y.reshape(-1, 1), own.ravel(), rcond=None)[0][0]
+        spread = np.linalg.norm(z_of_head - z_of_head.mean(0))
+        c = np.linalg.lstsq(y.reshape(-1, 1), z_of_head.ravel(), rcond=None)[0][0]
         assert left_out is not None or scales[h, i] == pytest.approx(c)
         for fit, scale in (("error", 1.0), ("scaled", c)):
-            error = np.linalg.norm(scale * y - own) / spread
-            assert found[fit][h, i] == pytest.approx(error)
+            error = np.linalg.norm(scale * y - z_of_head) / spread
+            assert errors_of_fit[fit][h, i] == pytest.approx(error)
 
 
 @pytest.mark.parametrize(("lines", "known"), [(7, False), (9, True)])
@@ -167,12 +169,12 @@ def test_errors_of_averages_have_an_interval_from_eight_lines(lines, known):
     sums = LinearSums({5: HEADS}, [real], D)
     z = attention_pattern(q, k, scale=SCALE, mask=real[:, None, None]) @ v
     sums.update(0, inputs_of(q, k, v, real[:, None, None]), z)
-    found = Resamples(sums, 0)
+    resamples = Resamples(sums, 0)
     for head in (None, 0):
-        for row in found.form_errors(head):
+        for row in resamples.form_errors(head):
             for error in (row.error, row.scaled):
                 assert (error.interval is not None) == (known and row.form in AVERAGES)
-        assert (found.stored_keys(head).linear.interval is not None) == known
+        assert (resamples.stored_keys(head).linear.interval is not None) == known
 
 
 def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
@@ -181,7 +183,7 @@ def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_
     real = [torch.ones(1, 4, dtype=torch.bool)]
     sums = LinearSums({5: 1}, real, D)
     sums.update(0, inputs_of(q, k, v, None), v)
-    assert all(np.isnan(whole).all() for whole, _ in sums.errors().values())
+    assert all(np.isnan(of_all).all() for of_all, _ in sums.errors().values())
     sums = LinearSums({5: 1}, real, D)
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     sums.update(0, inputs_of(0 * q, 0 * k, varied, causal), varied)
@@ -200,7 +202,7 @@ def every(n: int) -> Tensor:
 def errors(k: Tensor, beta: float = 3.0) -> dict[str, float]:
     real = every(k.shape[2])
     unit, _ = unit_keys(k, real, centred=False)
-    return {name: float(x) for name, x in readout_errors(unit, real, beta).items()}
+    return {name: float(x) for name, x in readout_errors(unit, real, {"softmax": beta}).items()}
 
 
 def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
@@ -208,7 +210,7 @@ def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
     d = 4
     k = F.normalize(keys(n, d, 3)[0, 0], dim=-1)
     v = torch.eye(n, dtype=torch.float64)
-    found = errors(k[None, None], beta=2.0)
+    by_readout = errors(k[None, None], beta=2.0)
 
     def error(answers: Tensor) -> float:
         return float(np.mean([0.5 * float(((v[j] - answers[j]) ** 2).sum()) for j in range(n)]))
@@ -216,12 +218,12 @@ def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
     memory = sum(torch.outer(v[i], k[i]) for i in range(n))  # (n, d): fast weights
     answers = torch.stack([memory @ k[j] for j in range(n)])
     best = min(error(c * answers) for c in np.linspace(0, 1, 2001))
-    assert found["scaled-sum"] == pytest.approx(best, abs=1e-6)
+    assert by_readout["scaled-sum"] == pytest.approx(best, abs=1e-6)
     weights = torch.linalg.pinv(k) @ v
-    assert found["least-squares"] == pytest.approx(error(k @ weights))
-    assert found["least-squares"] == pytest.approx(0.5 * (1 - d / n))
+    assert by_readout["least-squares"] == pytest.approx(error(k @ weights))
+    assert by_readout["least-squares"] == pytest.approx(0.5 * (1 - d / n))
     sharp = torch.exp(2 * k @ k.T)
-    assert found["softmax"] == pytest.approx(error(sharp / sharp.sum(1, keepdim=True) @ v))
+    assert by_readout["softmax"] == pytest.approx(error(sharp / sharp.sum(1, keepdim=True) @ v))
     pairs = [abs(float(k[i] @ k[j])) for i, j in itertools.permutations(range(n), 2)]
     assert float(coherence(k[None, None], every(n))) == pytest.approx(np.mean(pairs))
 
@@ -235,8 +237,8 @@ def test_padding_and_the_keys_mean_change_nothing_they_should_not():
         alone, same = unit_keys(k, every(5), centred=centred)
         torch.testing.assert_close(length, same)
         torch.testing.assert_close(coherence(ours, real), coherence(alone, every(5)))
-        expected = readout_errors(alone, every(5), 3.0)
-        torch.testing.assert_close(readout_errors(ours, real, 3.0), expected)
+        expected = readout_errors(alone, every(5), {"softmax": 3.0})
+        torch.testing.assert_close(readout_errors(ours, real, {"softmax": 3.0}), expected)
     moved, _ = unit_keys(k + 100, every(5), centred=True)
     torch.testing.assert_close(moved, unit_keys(k, every(5), centred=True)[0])
     assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
@@ -247,8 +249,8 @@ def test_values_really_stored_under_random_keys_have_the_closed_forms(n, d):
     rng = np.random.default_rng(n)
     drawn: dict[str, list[float]] = {"scaled-sum": [], "least-squares": []}
     for _ in range(100):
-        k, v = rng.normal(size=(2, n, d))
-        k, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (k, v))
+        vectors = rng.normal(size=(2, n, d))
+        k, v = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
         for readout, answers in (
             ("scaled-sum", k @ (k.T @ v) / (1 + (n - 1) / d)),
             ("least-squares", k @ np.linalg.lstsq(k, v, rcond=None)[0]),

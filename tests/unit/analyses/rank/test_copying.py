@@ -34,16 +34,16 @@ def dense_scores(model: BertForMaskedLM) -> dict[str, float]:
     read = model.bert.embeddings.word_embeddings.weight.detach().double().numpy()
     write = model.cls.predictions.decoder.weight.detach().double().numpy()
     centre = np.eye(40) - 1 / 40
-    found = {}
+    scores = {}
     for number, layer in enumerate(model.bert.encoder.layer):
         value = layer.attention.self.value.weight.detach().double().numpy()  # (out, in)
         out = layer.attention.output.dense.weight.detach().double().numpy()
         for head in range(4):
-            own = slice(4 * head, 4 * head + 4)
-            circuit = read @ value[own].T @ out[:, own].T @ write.T @ centre
+            rows = slice(4 * head, 4 * head + 4)
+            circuit = read @ value[rows].T @ out[:, rows].T @ write.T @ centre
             values = np.linalg.eigvals(circuit)
-            found[f"L{number}H{head}"] = float(values.sum().real / np.abs(values).sum())
-    return found
+            scores[f"L{number}H{head}"] = float(values.sum().real / np.abs(values).sum())
+    return scores
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -78,10 +78,10 @@ def test_planted_heads_copy_and_suppress_and_turn() -> None:
     """A head that writes what it reads scores 1, its opposite -1, a rotation of tokens less."""
     torch.manual_seed(2)
     basis = torch.linalg.qr(torch.randn(12, 12, dtype=torch.float64)).Q[:, :4]
-    turn = torch.zeros(4, 4, dtype=torch.float64)
-    turn[[0, 1, 2, 3], [1, 0, 3, 2]] = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    rotation = torch.zeros(4, 4, dtype=torch.float64)
+    rotation[[0, 1, 2, 3], [1, 0, 3, 2]] = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
     W_V = basis.expand(4, 12, 4)
-    W_O_T = torch.stack([basis, -basis, basis @ turn, 7 * basis])
+    W_O_T = torch.stack([basis, -basis, basis @ rotation, 7 * basis])
     scores = copying_scores(W_V, W_O_T, torch.eye(12, dtype=torch.float64))
     torch.testing.assert_close(scores.tolist(), [1.0, -1.0, 0.0, 1.0], atol=1e-12, rtol=0)
     nothing = copying_scores(W_V, 0 * W_O_T, torch.eye(12, dtype=torch.float64))
@@ -101,17 +101,17 @@ def test_where_there_is_an_unembedding(tmp_path) -> None:
     with pytest.raises(InputError, match="another size"):
         headscope.rank(albert.eval(), **options)
     decoder = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=4)).eval()
-    found = headscope.rank(decoder, **options)  # loaded as its base model; GPT-2 ties the two
-    assert found.copying.heads == 4
+    of_decoder = headscope.rank(decoder, **options)  # loaded as its base model; GPT-2 ties the two
+    assert of_decoder.copying.heads == 4
     layer = decoder.transformer.h[0].attn
     read = decoder.transformer.wte.weight.detach().double().numpy()
     value = layer.c_attn.weight.detach().double().numpy()[:, 32:36]
     circuit = read @ value @ layer.c_proj.weight.detach().double().numpy()[:4] @ read.T
     values = np.linalg.eigvals(circuit - circuit.mean(1, keepdims=True))
-    assert found.heads[0].copying == pytest.approx(values.sum().real / np.abs(values).sum())
+    assert of_decoder.heads[0].copying == pytest.approx(values.sum().real / np.abs(values).sum())
     marian = headscope.wrap(translator("marian"), tiny_tokenizer(), name="marian")
-    found = headscope.rank(marian, **options)
-    assert found.copying.stack == "decoder"
-    scored = {head.stack for head in found.heads if head.copying is not None}
+    of_marian = headscope.rank(marian, **options)
+    assert of_marian.copying.stack == "decoder"
+    scored = {head.stack for head in of_marian.heads if head.copying is not None}
     assert scored == {"decoder"}
     assert headscope.rank(str(tiny_bert(tmp_path / "bert")), fresh=False).copying is None

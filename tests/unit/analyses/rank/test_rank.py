@@ -30,8 +30,8 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 
 def ranks(sigma, **how):
-    (found,) = Reading(**how).ranks(sigma[None], 1)
-    return found
+    (matrix,) = Reading(**how).ranks(sigma[None], 1)
+    return matrix
 
 
 def numerical_rank(sigma, rtol):
@@ -63,18 +63,18 @@ def test_every_statistic_is_the_dense_products(
     factors = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
     power = 2 if share == "sigma2" else 1
     for item in (factors, factors.concatenated()):
-        found = matrix_ranks(item, Reading(share))
+        measured = matrix_ranks(item, Reading(share))
         width = item.W_Q.shape[-1]
         count = min(d_model, width)
         for head in range(item.n_heads):
             square = d_model * EPS32
             flat = max(d_model, width) * EPS32
-            for name, (left, right) in item.products.items():
-                matrix = dense(left[head], right[head])
-                check(found[name][head], matrix, count, rtol=square, power=power)
+            for name, (queries, keys) in item.products.items():
+                matrix = dense(queries[head], keys[head])
+                check(measured[name][head], matrix, count, rtol=square, power=power)
             for name, factor in (("w_q", item.W_Q), ("w_k", item.W_K)):
                 matrix = factor[head].numpy()
-                check(found[name][head], matrix, count, rtol=flat, power=power)
+                check(measured[name][head], matrix, count, rtol=flat, power=power)
 
 
 def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
@@ -86,15 +86,15 @@ def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
     weights = AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, gaussian(10, seed=3))
     factors = layer_factors(weights, biases=True)
     ones = np.column_stack([x, np.ones(6)])
-    found = matrix_ranks(factors, Reading())
+    measured = matrix_ranks(factors, Reading())
     _, pattern = attention_fused(x[None], x[None], weights, scale=0.5)
     for head in range(3):
         query = np.vstack([W_Q[head], b_Q[head][None]])
         key = np.vstack([W_K[head], np.zeros((1, 4))])
         value = np.vstack([W_V[head], b_V[head][None]])
-        check(found["qk"][head], query @ key.T, 4, rtol=11 * EPS32)
-        check(found["ov"][head], value @ W_O[head].numpy(), 4, rtol=11 * EPS32)
-        check(found["w_q"][head], query, 4, rtol=11 * EPS32)
+        check(measured["qk"][head], query @ key.T, 4, rtol=11 * EPS32)
+        check(measured["ov"][head], value @ W_O[head].numpy(), 4, rtol=11 * EPS32)
+        check(measured["w_q"][head], query, 4, rtol=11 * EPS32)
         scores = torch.from_numpy(ones @ dense(factors.W_Q[head], factors.W_K[head]) @ ones.T)
         np.testing.assert_allclose(torch.softmax(scores * 0.5, -1), pattern[0, head], rtol=1e-10)
 
@@ -105,10 +105,10 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share, scale):
     """Nine of ten hold 90%, nineteen of twenty 95%: not one more, whatever rounding does."""
     for k, dims in ((10, (9, 10, 10)), (20, (18, 19, 20)), (100, (90, 95, 99)), (1, (1, 1, 1))):
         sigma = torch.full((k,), scale, dtype=torch.float64)
-        found = ranks(sigma, rtol=1e-6, share=share)
-        assert found.dims == dict(zip(LEVELS, dims, strict=True))
-        assert (found.effective_rank, found.stable_rank) == pytest.approx((k, k), rel=1e-12)
-        assert found.numerical_rank.value == k
+        counted = ranks(sigma, rtol=1e-6, share=share)
+        assert counted.dims == dict(zip(LEVELS, dims, strict=True))
+        assert (counted.effective_rank, counted.stable_rank) == pytest.approx((k, k), rel=1e-12)
+        assert counted.numerical_rank.value == k
 
 
 def test_numerical_rank_counts_above_the_tolerance():
@@ -117,9 +117,9 @@ def test_numerical_rank_counts_above_the_tolerance():
     assert numerical_rank(sigma, 0.00996) == 3
     assert numerical_rank(sigma, 1e-12) == 4
     # The default tolerance is the larger side times epsilon.
-    for n, side in ((768, 768), (10, 64)):
-        (found,) = Reading(eps=2.0**-10).ranks(sigma[None], n, 64)
-        assert found.numerical_rank.rtol == side * 2.0**-10
+    for n, larger in ((768, 768), (10, 64)):
+        (square,) = Reading(eps=2.0**-10).ranks(sigma[None], n, 64)
+        assert square.numerical_rank.rtol == larger * 2.0**-10
     # A type too coarse to decide gives no rank.
     (coarse,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
     assert (coarse.numerical_rank.value, coarse.numerical_rank.rtol) == (None, 300 * 2**-7)
@@ -129,14 +129,14 @@ def test_numerical_rank_counts_above_the_tolerance():
 
 
 def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles():
-    left = gaussian(4, 20, 5)
-    right = gaussian(4, 20, 5, seed=1)
-    right[3, :, :3] = left[2, :, :3]  # two spaces that share three dimensions
-    found = subspace_overlap(column_basis(left * 1e-30, 0.0), column_basis(right, 0.0))
+    first = gaussian(4, 20, 5)
+    second = gaussian(4, 20, 5, seed=1)
+    second[3, :, :3] = first[2, :, :3]  # two spaces that share three dimensions
+    overlap = subspace_overlap(column_basis(first * 1e-30, 0.0), column_basis(second, 0.0))
     for g, h in np.ndindex(4, 4):
-        angles = subspace_angles(left[g].numpy(), right[h].numpy())
-        assert float(found[g, h]) == pytest.approx(np.mean(np.cos(angles) ** 2), abs=1e-10)
-    assert float(found[2, 3]) > 0.6
+        angles = subspace_angles(first[g].numpy(), second[h].numpy())
+        assert float(overlap[g, h]) == pytest.approx(np.mean(np.cos(angles) ** 2), abs=1e-10)
+    assert float(overlap[2, 3]) > 0.6
 
 
 def test_control_values_are_those_of_gaussian_matrices():
@@ -146,28 +146,32 @@ def test_control_values_are_those_of_gaussian_matrices():
         return least_dims(spectrum(matrix, 256), 0.9, 2)
 
     like = Factors(*torch.empty(4, 4, 256, 64))
-    found = control_of([random_factors(like, seed) for seed in range(2)])
-    left, right = np.random.default_rng(0).normal(size=(2, 4, 256, 64))
-    products = left @ right.transpose(0, 2, 1)
+    control = control_of([random_factors(like, seed) for seed in range(2)])
+    first, second = np.random.default_rng(0).normal(size=(2, 4, 256, 64))
+    products = first @ second.transpose(0, 2, 1)
     for name, heads, layer in (
-        ("w_q", left, np.hstack(left)),
+        ("w_q", first, np.hstack(first)),
         ("qk", products, products.sum(0)),
         ("ov", products, products.sum(0)),
     ):
-        assert found.heads[name].dims["90"] == pytest.approx(np.mean([*map(dims, heads)]), abs=1)
-        assert found.layers[name].dims["90"] == pytest.approx(dims(layer), abs=2)
-    assert (found.n_heads, found.heads["qk"].numerical_rank) == (4, 64)
-    assert (found.heads["qk"].draws, found.layers["qk"].draws) == (8, 2)
-    assert (found.asymmetry, found.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.03)
-    for value in found.overlap.values():
+        assert control.heads[name].dims["90"] == pytest.approx(np.mean([*map(dims, heads)]), abs=1)
+        assert control.layers[name].dims["90"] == pytest.approx(dims(layer), abs=2)
+    assert (control.n_heads, control.heads["qk"].numerical_rank) == (4, 64)
+    assert (control.heads["qk"].draws, control.layers["qk"].draws) == (8, 2)
+    assert (control.asymmetry, control.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.03)
+    for value in control.overlap.values():
         assert value == pytest.approx(64 / 256, abs=0.01)
 
 
 def test_averages_and_deviations_by_hand():
     draws = [random_layer(2, 20, 4, seed) for seed in range(3)]
-    found = control_of(draws)
-    single = [rank for draw in draws for rank in matrix_ranks(draw, Reading())["qk"]]
-    ours = found.heads["qk"]
+    control = control_of(draws)
+    single = []
+    asymmetries: list[float] = []
+    for draw in draws:
+        single += matrix_ranks(draw, Reading())["qk"]
+        asymmetries += map(float, asymmetry(draw.W_Q, draw.W_K))
+    ours = control.heads["qk"]
     for name in ("stable_rank", "effective_rank"):
         values = [getattr(rank, name) for rank in single]
         assert getattr(ours, name) == pytest.approx(fmean(values))
@@ -175,9 +179,7 @@ def test_averages_and_deviations_by_hand():
     assert ours.dims["95"] == pytest.approx(fmean(rank.dims["95"] or 0 for rank in single))
     unit = [np.array(r.singular_values) / np.linalg.norm(r.singular_values) for r in single]
     np.testing.assert_allclose(ours.singular_values, np.mean(unit, axis=0), rtol=1e-12)
-    assert found.asymmetry == pytest.approx(
-        fmean(float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K))
-    )
+    assert control.asymmetry == pytest.approx(fmean(asymmetries))
     bases = [column_basis(draw.W_Q, 0.0) for draw in draws]
     between = [float(subspace_overlap(basis, basis)[0, 1]) for basis in bases]
-    assert found.overlap["query"] == pytest.approx(fmean(between))
+    assert control.overlap["query"] == pytest.approx(fmean(between))

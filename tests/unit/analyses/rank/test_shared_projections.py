@@ -23,7 +23,9 @@ def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> F
 
     Inside each head the basis is turned, so that nothing can be read off the columns.
     """
-    P, Q, M = (gaussian(n, r, seed=seed + i) for i, n in enumerate((d_model, d_model, n_heads)))
+    P = gaussian(d_model, r, seed=seed)
+    Q = gaussian(d_model, r, seed=seed + 1)
+    M = gaussian(n_heads, r, seed=seed + 2)
     W_Q, W_K = torch.zeros(2, n_heads, d_model, d_head, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     for h in range(n_heads):
@@ -39,9 +41,9 @@ def products(factors: Factors) -> np.ndarray:
     return np.stack([dense(q, k) for q, k in zip(factors.W_Q, factors.W_K, strict=True)])
 
 
-def lost(sigma: np.ndarray, kept: int) -> float:
-    """What is lost of these singular values with all but the first."""
-    return float(np.sqrt((sigma[..., kept:] ** 2).sum() / (sigma**2).sum()))
+def lost(sigma: np.ndarray, rank: int) -> float:
+    """The relative error where only the first singular values remain."""
+    return float(np.sqrt((sigma[..., rank:] ** 2).sum() / (sigma**2).sum()))
 
 
 @pytest.mark.parametrize("width", [1, 20])
@@ -49,7 +51,7 @@ def test_score_error_is_the_dense_one(width):
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
     B = products(factors)
-    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.left, mixed.right, strict=True)])
+    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.query, mixed.key, strict=True)])
     expected = np.linalg.norm(gap) / np.linalg.norm(B)
     assert score_error(factors, mixed) == pytest.approx(expected, rel=1e-10)
 
@@ -65,13 +67,14 @@ def test_truncating_a_head_is_its_best_approximation(shape):
 
 
 def test_every_head_uses_the_same_projections_and_full_width_is_exact():
-    mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
-    assert torch.equal(mixed.left, again.left)
-    assert torch.equal(mixed.right, again.right)
-    assert mixed.left.shape == mixed.right.shape == (4, 20, 7)
-    for column in range(7):  # left columns are multiples of one vector, right ones are equal
-        assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
-    assert bool((mixed.right == mixed.right[:1]).all())
+    mixed = share_projections(random_layer(4, 20, 5), 7)
+    again = share_projections(random_layer(4, 20, 5), 7)
+    assert torch.equal(mixed.query, again.query)
+    assert torch.equal(mixed.key, again.key)
+    assert mixed.query.shape == mixed.key.shape == (4, 20, 7)
+    for column in range(7):  # queries' columns are multiples of one vector, keys' are equal
+        assert int(torch.linalg.matrix_rank(mixed.query[:, :, column], rtol=1e-5)) == 1
+    assert bool((mixed.key == mixed.key[:1]).all())
     factors = random_layer(3, 20, 4)
     errors = [score_error(factors, share_projections(factors, w)) for w in (1, 3, 6, 9, 12)]
     assert errors[-1] < 1e-10
@@ -79,8 +82,8 @@ def test_every_head_uses_the_same_projections_and_full_width_is_exact():
     assert errors[0] > 0.8
     for scale in (1e-30, 1e15):  # of the weights, which does not matter
         scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
-        found = score_error(scaled, share_projections(scaled, 6))
-        assert found == pytest.approx(errors[2], abs=1e-3)
+        error = score_error(scaled, share_projections(scaled, 6))
+        assert error == pytest.approx(errors[2], abs=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)])

@@ -10,7 +10,7 @@ from hand_made import activations
 from scipy.special import softmax
 
 from headscope.analyses.classify.rows import OFFSETS
-from headscope.analyses.spectrum.efficient import DRAWS, FORMS, RANDOM, CheapForms, low_rank
+from headscope.analyses.spectrum.forms import DRAWS, FORMS, RANDOM, CheapForms, low_rank
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
@@ -64,8 +64,8 @@ def test_shares_of_any_sharpness(sharpness):
     pattern = random_softmax(128, sharpness).astype(np.float32).astype(np.float64)
     sigma = np.linalg.svd(pattern, compute_uv=False)
     np.testing.assert_allclose(singular_values(pattern), sigma, atol=1e-7 * sigma[0])
-    found = shares(singular_values(pattern))
-    np.testing.assert_allclose(found, np.cumsum(sigma) / sigma.sum(), atol=1e-6)
+    cumulative = shares(singular_values(pattern))
+    np.testing.assert_allclose(cumulative, np.cumsum(sigma) / sigma.sum(), atol=1e-6)
     u, s, vt = np.linalg.svd(pattern)
     ours = right_vectors(pattern)[:, :5]  # span the best subspace
     np.testing.assert_allclose(pattern @ ours @ ours.T, (u[:, :5] * s[:5]) @ vt[:5], atol=1e-10)
@@ -103,7 +103,8 @@ def test_what_sparse_forms_keep(forms, pool):
             assert np.flatnonzero(row).tolist() == expected
             assert i in expected
     # Global tokens see and are seen.
-    window, keep = (forms.keep(form, 4, 0) for form in ("window", "window+global"))
+    window = forms.keep("window", 4, 0)
+    keep = forms.keep("window+global", 4, 0)
     assert keep[list(SPECIAL)].all()
     assert keep[:, list(SPECIAL)].all()
     inner = slice(1, N - 1)
@@ -122,8 +123,9 @@ def test_what_sparse_forms_keep(forms, pool):
 def test_what_is_random_is_drawn_anew(qkv, forms):
     q, k, v = qkv
     for form in FORMS[:-1]:
-        one, other = (forms.attend(form, 4, 0, q, k, v, 0.5, draw) for draw in (0, 1))
-        assert torch.equal(one, other) == (form not in RANDOM), form
+        first_draw = forms.attend(form, 4, 0, q, k, v, 0.5, draw=0)
+        second_draw = forms.attend(form, 4, 0, q, k, v, 0.5, draw=1)
+        assert torch.equal(first_draw, second_draw) == (form not in RANDOM), form
         assert forms.draws(form) == (DRAWS if form in RANDOM else 1)
     many = torch.cat([forms.projection(16, layer, 0) for layer in range(200)])
     assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)  # one over their number
@@ -190,7 +192,8 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
         expected[form] = slow_pattern(q, k, mask, keep, b, h) @ value
     expected["uniform"] = np.stack([value[row].mean(0) for row in seen.numpy()])
     if name == "none":
-        few_k, few_v = (x[b, h].reshape(size, -1, D).mean(1) for x in (k, v))
+        few_k = k[b, h].reshape(size, -1, D).mean(1)
+        few_v = v[b, h].reshape(size, -1, D).mean(1)
         expected["pooled"] = (attention_pattern(q[b, h], few_k, scale=0.5) @ few_v).numpy()
     for form, z in expected.items():
         ours = forms.attend(form, size, 0, q, k, v, 0.5, 0, mask)
@@ -202,7 +205,8 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
 
 def test_windows_and_keys_of_a_model_that_looks_back(pool):
     forms = masked_forms(pool, CAUSAL[None, None])
-    window, drawn = (forms.keep(form, 5, 0).numpy() for form in ("window", "random-keys"))
+    window = forms.keep("window", 5, 0).numpy()
+    drawn = forms.keep("random-keys", 5, 0).numpy()
     for i in range(N):
         assert np.flatnonzero(window[i]).tolist() == list(range(max(0, i - 4), i + 1))
         assert drawn[i].sum() == min(5, i + 1)
@@ -216,8 +220,8 @@ def test_layers_may_see_different_keys(pool):
     plain = CheapForms(N, SPECIAL, 7, pool)
     assert torch.equal(forms.keep("window", 16, 0), plain.keep("window", 16, 0))
     assert torch.equal(forms.keep("window", 16, 1), plain.keep("window", 16, 1) & NEAR)
-    kept = [float(forms.keep("window", 16, layer).double().mean()) for layer in (0, 1)]
-    assert forms.cost("window", 16) == pytest.approx(sum(kept) / 2)
+    shares_kept = [float(forms.keep("window", 16, layer).double().mean()) for layer in (0, 1)]
+    assert forms.cost("window", 16) == pytest.approx(sum(shares_kept) / 2)
 
 
 @pytest.mark.parametrize("name", ["none", "bias, causal"])
@@ -228,22 +232,24 @@ def test_errors_and_mass_by_sequence_and_draw(qkv, pool, name):
     forms = masked_forms(pool, mask)
     pattern = attention_pattern(q, k, scale=0.5, mask=mask)
     z = pattern @ v
-    parts = []
+    chunks = []
     for row in range(2):
-        at = slice(row, row + 1)
-        own = mask[at] if mask is not None and len(mask) > 1 else mask
-        parts.append(forms.errors(0, q[at], k[at], v[at], pattern[at], z[at], 0.5, own))
-    errors, masses = map(np.concatenate, zip(*parts, strict=True))
+        rows = slice(row, row + 1)
+        chunk_mask = mask[rows] if mask is not None and len(mask) > 1 else mask
+        chunk = (q[rows], k[rows], v[rows], pattern[rows], z[rows])
+        chunks.append(forms.errors(0, *chunk, scale=0.5, mask=chunk_mask))
+    errors = np.concatenate([chunk_errors for chunk_errors, _ in chunks])
+    masses = np.concatenate([chunk_masses for _, chunk_masses in chunks])
     for i, (form, size) in enumerate(forms.points):
         for draw in range(DRAWS):
-            at_draw = draw if form in RANDOM else 0
-            gap = forms.attend(form, size, 0, q, k, v, 0.5, at_draw, mask) - z
+            seeded = draw if form in RANDOM else 0
+            gap = forms.attend(form, size, 0, q, k, v, 0.5, seeded, mask) - z
             error = (gap.square().sum((2, 3)) / z.square().sum((2, 3))).sqrt()
             np.testing.assert_allclose(errors[:, draw, :, i], error, rtol=1e-6, atol=1e-9)
-            kept = masses[:, draw, :, i]
+            form_masses = masses[:, draw, :, i]
             if form.startswith(("window", "random-keys")):
-                keep = forms.keep(form, size, 0, at_draw)
+                keep = forms.keep(form, size, 0, seeded)
                 mass = [[p[keep].sum() / N for p in sequence] for sequence in pattern]
-                np.testing.assert_allclose(kept, mass, rtol=1e-6)
+                np.testing.assert_allclose(form_masses, mass, rtol=1e-6)
             else:
-                assert np.isnan(kept).all()
+                assert np.isnan(form_masses).all()

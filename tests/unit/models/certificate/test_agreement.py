@@ -35,11 +35,16 @@ def patterns(q: Tensor, k: Tensor, real: Tensor, factor: float, dtype: torch.dty
 @pytest.mark.parametrize("spread", [0.05, 1.0, 3.0])
 def test_a_planted_scale_is_found(spread, factor):
     q, k, real = queries_and_keys(spread)
-    found = agreement(patterns(q, k, real, factor, torch.float64), q, k, SCALE, real)
-    for fit in (found.scale.pooled(), *(found.scale.of_head(h) for h in range(HEADS))):
+    result = agreement(patterns(q, k, real, factor, torch.float64), q, k, SCALE, real)
+    for fit in (result.scale.pooled(), *(result.scale.of_head(h) for h in range(HEADS))):
         assert fit.value == pytest.approx(factor, abs=1e-9)
         assert fit.beyond(1e-3) == (factor != 1)
-    for dtype in (torch.float16, torch.bfloat16) if spread == 1.0 else ():  # through rounding, too
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.01])
+def test_a_planted_scale_is_found_through_rounding(factor):
+    q, k, real = queries_and_keys(1.0)
+    for dtype in (torch.float16, torch.bfloat16):
         q = q.to(dtype)
         k = k.to(dtype)
         fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
@@ -59,8 +64,8 @@ def test_the_fit_is_weighted_least_squares():
     dummies = np.kron(np.eye(HEADS * POS), np.ones((POS, 1)))
     design = np.column_stack([scores.ravel(), dummies]) * root[:, None]
     expected = np.linalg.lstsq(design, np.log(pattern[0].numpy()).ravel() * root)[0][0]
-    found = agreement(pattern, q, k, SCALE, real).scale.pooled()
-    assert found.value == pytest.approx(expected, rel=1e-9)
+    fitted = agreement(pattern, q, k, SCALE, real).scale.pooled()
+    assert fitted.value == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_standard_error_covers_the_truth():
@@ -73,9 +78,9 @@ def test_the_standard_error_covers_the_truth():
     exact = patterns(q, k, real, 1.0, torch.float64)
     outside = 0
     for _ in range(200):
-        own = torch.randn(1, HEADS, POS, POS, generator=generator).double()
+        noise = torch.randn(1, HEADS, POS, POS, generator=generator).double()
         shared = torch.randn(1, HEADS, 1, POS, generator=generator).double()
-        fit = agreement(exact * (0.01 * (own + shared)).exp(), q, k, SCALE, real).scale.pooled()
+        fit = agreement(exact * (0.01 * (noise + shared)).exp(), q, k, SCALE, real).scale.pooled()
         outside += abs(fit.value - 1) > 2 * fit.error
     assert outside <= 20
 
@@ -107,10 +112,12 @@ def recorded(dtype: torch.dtype) -> tuple[Tensor, ...]:
 def test_rounding_and_factor_of_a_head_by_loops():
     z, pattern, v = recorded(torch.bfloat16)
     z[:, 1] *= 1.25
-    found = z_agreement(z, pattern, v, REAL)
+    result = z_agreement(z, pattern, v, REAL)
     for head in range(3):
         gap = size = products = squares = 0.0
-        weights, values, ours = (x[:, head].double().numpy() for x in (pattern, v, z))
+        weights = pattern[:, head].double().numpy()
+        values = v[:, head].double().numpy()
+        ours = z[:, head].double().numpy()
         for row, i in REAL.nonzero().tolist():
             for c in range(40):
                 terms = [weights[row, i, j] * values[row, j, c] for j in range(24)]
@@ -119,8 +126,8 @@ def test_rounding_and_factor_of_a_head_by_loops():
                 size += abs(exact) + math.sqrt(sum(t * t for t in terms))
                 products += exact * ours[row, i, c]
                 squares += exact * exact
-        assert float(found.rounding[head]) == pytest.approx(gap / size * 2**7, rel=1e-4)
-        fit = found.scale.of_head(head)
+        assert float(result.rounding[head]) == pytest.approx(gap / size * 2**7, rel=1e-4)
+        fit = result.scale.of_head(head)
         assert fit.value == pytest.approx(products / squares, rel=1e-5)
         assert fit.beyond(3e-3) == (head == 1)
 

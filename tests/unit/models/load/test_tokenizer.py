@@ -210,7 +210,7 @@ _SHARP_S = normalizers.Sequence(
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "says"),
+    ("component", "value", "says"),
     [
         ("normalizer", _SHARP_S, "'ß ẞ' is read as q q; BertTokenizer"),
         ("normalizer", normalizers.BertNormalizer(lowercase=False), "is read as F ##o ##x ##e ##s"),
@@ -221,14 +221,14 @@ _SHARP_S = normalizers.Sequence(
     ],
     ids=["normaliser", "case", "pre-tokenizer", "frame", "token types", "nothing"],
 )
-def test_each_part_is_compared(tmp_path, part, value, says):
+def test_each_part_is_compared(tmp_path, component, value, says):
     """A file that says what BertTokenizer builds, but for one part."""
     tokenizer = word_pieces()
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     if value is not None:
-        setattr(tokenizer, part, value)
+        setattr(tokenizer, component, value)
     folder = written(tmp_path / "m", tokenizer, "bert", tokenizer_class="BertTokenizer")
     remarks = [remark for remark in opened(folder).remarks if remark.startswith("Texts are")]
     assert bool(remarks) == (says is not None)
@@ -237,16 +237,16 @@ def test_each_part_is_compared(tmp_path, part, value, says):
 
 def test_a_file_that_cuts_and_pads_is_read_whole_and_saved_so(tmp_path):
     tokenizer = word_pieces()
-    whole = [encoding.ids for encoding in tokenizer.encode_batch([*TEXTS])]
+    uncut = [encoding.ids for encoding in tokenizer.encode_batch([*TEXTS])]
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
     folder = written(tmp_path / "m", tokenizer, "bert", tokenizer_class="BertTokenizer")
-    found = opened(folder).tokenizer
-    assert found([*TEXTS], truncation=False, padding=False)["input_ids"] == whole
-    assert found([*TEXTS], truncation=True, max_length=6)["input_ids"] != whole
+    reading_tokenizer = opened(folder).tokenizer
+    assert reading_tokenizer([*TEXTS], truncation=False, padding=False)["input_ids"] == uncut
+    assert reading_tokenizer([*TEXTS], truncation=True, max_length=6)["input_ids"] != uncut
     saved = written(tmp_path / "saved", tokenizer, "bert")
-    write_tokenizer(found, saved)
-    assert ids_of_file(saved, *TEXTS) == whole
+    write_tokenizer(reading_tokenizer, saved)
+    assert ids_of_file(saved, *TEXTS) == uncut
 
 
 def test_languages_go_on_switching(tmp_path):
@@ -255,11 +255,11 @@ def test_languages_go_on_switching(tmp_path):
     folder = written(tmp_path / "m", unigram(), "mbart", **stated)
     tokenizer, differs, _ = opened(folder)
     bare = ids_of_file(folder, "THE x", add_special_tokens=False)[0]
-    end, english, french = map(tokenizer.convert_tokens_to_ids, ("</s>", "en_XX", "fr_XX"))
+    end_id, english, french = map(tokenizer.convert_tokens_to_ids, ("</s>", "en_XX", "fr_XX"))
     assert differs
     for _ in range(2):
-        assert tokenizer("THE x")["input_ids"] == [*bare, end, english]
-        assert tokenizer(text_target="THE x")["input_ids"] == [*bare, end, french]
+        assert tokenizer("THE x")["input_ids"] == [*bare, end_id, english]
+        assert tokenizer(text_target="THE x")["input_ids"] == [*bare, end_id, french]
     # Without a token for its language there is nothing to switch.
     plain = written(tmp_path / "p", unigram(), "mbart", **stated | {"src_lang": "de_DE"})
     assert opened(plain).tokenizer(text_target="x")["input_ids"] == ids_of_file(plain, "x")[0]
@@ -267,9 +267,9 @@ def test_languages_go_on_switching(tmp_path):
 
 def test_lower_case_of_sentence_transformers_comes_on_top(tmp_path):
     folder = written(tmp_path / "m", word_pieces(), "bert", tokenizer_class="BertTokenizer")
-    found = opened(folder, lower=True)
-    assert found.tokenizer("THE Fox")["input_ids"] == ids_of_file(folder, "the fox")[0]
-    (remark, _) = found.remarks  # both are read in lower case, so the case is no difference
+    result = opened(folder, lower=True)
+    assert result.tokenizer("THE Fox")["input_ids"] == ids_of_file(folder, "the fox")[0]
+    (remark, _) = result.remarks  # both are read in lower case, so the case is no difference
     assert "'Foxes' is read as f ##o ##k ##s ##e ##s; BertTokenizer of" in remark
 
 
@@ -279,9 +279,9 @@ def test_merges_are_never_dropped_at_random(tmp_path):
     tokenizer.model.dropout = 0.5
     for named in ("PreTrainedTokenizerFast", "RobertaTokenizer"):
         folder = written(tmp_path / named, tokenizer, "roberta", tokenizer_class=named)
-        found = opened(folder)
-        assert found.tokenizer("the " * 50)["input_ids"] == expected
-        assert any("dropout 0.5" in remark for remark in found.remarks)
+        result = opened(folder)
+        assert result.tokenizer("the " * 50)["input_ids"] == expected
+        assert any("dropout 0.5" in remark for remark in result.remarks)
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,8 @@ def test_a_saved_model_is_read_alike_by_sentence_transformers(tmp_path):
     text = "the cat sat"
     expected = [2, 2, *map(VOCABULARY.index, text.split())]
     assert loaded.tokenizer(text)["input_ids"] == expected
-    theirs = SentenceTransformer(str(folder), device="cpu").tokenizer(text)["input_ids"]
-    assert theirs != expected
+    expected = SentenceTransformer(str(folder), device="cpu").tokenizer(text)["input_ids"]
+    assert expected != expected
 
     saved = headscope.save(headscope.remove_heads(loaded, [(0, 0), (1, 1)]), tmp_path / "saved")
     model = SentenceTransformer(str(saved), device="cpu", trust_remote_code=True)

@@ -79,24 +79,24 @@ def test_a_head_of_tags_chooses_one_tag_or_gives_a_number(tmp_path):
 
 
 def test_distances_are_those_of_scipy():
-    ours, theirs = np.random.default_rng(0).normal(size=(2, 5, 3))
-    x = torch.tensor(ours)
-    y = torch.tensor(theirs)
-    choice = [entropy(softmax(t), softmax(o)) for o, t in zip(ours, theirs, strict=True)]
+    logits, other_logits = np.random.default_rng(0).normal(size=(2, 5, 3))
+    x = torch.tensor(logits)
+    y = torch.tensor(other_logits)
+    choice = [entropy(softmax(t), softmax(o)) for o, t in zip(logits, other_logits, strict=True)]
     np.testing.assert_allclose(HeadOutputs.CHOICE.distance(y, x), choice)
     labels = np.zeros((5, 3))
-    for place in np.ndindex(5, 3):
-        full = expit(theirs[place])
-        other = expit(ours[place])
-        labels[place] = entropy([full, 1 - full], [other, 1 - other])
+    for index in np.ndindex(5, 3):
+        full = expit(other_logits[index])
+        other = expit(logits[index])
+        labels[index] = entropy([full, 1 - full], [other, 1 - other])
     np.testing.assert_allclose(HeadOutputs.LABELS.distance(y, x), labels.sum(1))
     numbers = HeadOutputs.NUMBERS.distance(y, x)
-    np.testing.assert_allclose(numbers, ((ours - theirs) ** 2).mean(1))
+    np.testing.assert_allclose(numbers, ((logits - other_logits) ** 2).mean(1))
     scaled = HeadOutputs.NUMBERS.distance(7 * y + 2, 7 * x + 2, spread_of(7 * y + 2))
-    np.testing.assert_allclose(scaled, ((ours - theirs) ** 2 / theirs.var(0)).mean(1))
+    np.testing.assert_allclose(scaled, ((logits - other_logits) ** 2 / other_logits.var(0)).mean(1))
     assert spread_of(torch.full((4, 1), 3.0)).tolist() == [1.0]
-    np.testing.assert_allclose(HeadOutputs.LABELS.shares(x), expit(ours))
-    np.testing.assert_allclose(HeadOutputs.CHOICE.shares(x), softmax(ours, axis=1))
+    np.testing.assert_allclose(HeadOutputs.LABELS.shares(x), expit(logits))
+    np.testing.assert_allclose(HeadOutputs.CHOICE.shares(x), softmax(logits, axis=1))
     assert HeadOutputs.NUMBERS.shares(x) is x
 
 

@@ -28,20 +28,20 @@ def test_the_norm_before_a_layer_makes_what_its_attention_reads(family):
             nn.init.normal_(module.bias, 0, 0.5)
     norms = preceding_norms(loaded)
     assert set(range(1, loaded.n_layers)) <= set(norms)
-    made: dict[nn.Module, list[Tensor]] = {}
+    outputs: dict[nn.Module, list[Tensor]] = {}
     read: dict[int, Tensor] = {}
 
     def keep(norm: nn.LayerNorm, args: tuple[Tensor, ...], _: Tensor) -> None:
         gain, shift = gain_and_shift(norm)
         normalised = nn.functional.layer_norm(args[0], norm.normalized_shape, eps=norm.eps)
-        made.setdefault(norm, []).append(normalised * gain + shift)
+        outputs.setdefault(norm, []).append(normalised * gain + shift)
 
     for norm in set(norms.values()):
         norm.register_forward_hook(keep)
-    with watch_inputs(loaded.sites, lambda site, given: read.update({site.row: given.x_q})):
+    with watch_inputs(loaded.sites, lambda site, inputs: read.update({site.row: inputs.x_q})):
         loaded.forward(*padded_batch())
     for row, norm in norms.items():  # ALBERT's one module runs in every layer
-        assert any(torch.allclose(read[row], out, atol=1e-9) for out in made[norm])
+        assert any(torch.allclose(read[row], out, atol=1e-9) for out in outputs[norm])
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -69,9 +69,9 @@ def test_faster_products_are_those_of_float64_and_follow_the_weights(bias):
     by = torch.randn(3, 40, 7).transpose(1, 2)  # not contiguous
     with fast_products(linear):
         out = linear(x)
-    (found,) = torch.autograd.grad(out, x, by)
+    (gradient,) = torch.autograd.grad(out, x, by)
     expected = by.double() @ linear.weight.double()
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
+    torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=3e-5)
 
 
 def test_copies_that_share_weights_share_them_in_the_other_order_of_memory_too():
@@ -133,10 +133,10 @@ def test_nested_interventions_the_innermost_holds_and_the_outer_one_again_after_
         return z * 0
 
     with intervene(loaded, z=zero) as router:
-        wanted = router.checked(loaded.forward, *batch)
+        expected = router.checked(loaded.forward, *batch)
         with intervene(loaded, z=double) as inner:
             doubled = inner.checked(loaded.forward, *batch)
-        assert torch.equal(router.checked(loaded.forward, *batch), wanted)
+        assert torch.equal(router.checked(loaded.forward, *batch), expected)
     with intervene(loaded, z=double) as router:
         assert torch.equal(router.checked(loaded.forward, *batch), doubled)
-    assert not torch.allclose(doubled, wanted)
+    assert not torch.allclose(doubled, expected)

@@ -26,8 +26,8 @@ def each(run):
     """Let every copy of the model do ``run(copy, item)``."""
 
     @contextmanager
-    def start(own):
-        yield lambda item: run(own, item)
+    def start(copy):
+        yield lambda item: run(copy, item)
 
     return start
 
@@ -37,16 +37,16 @@ def each(run):
 def test_every_family_runs_as_it_does_alone(family, threads):
     loaded = headscope.wrap(tiny(family))
     ids, mask = padded_batch()
-    parts = [(ids[:1], mask[:1]), (ids, mask), (ids[1:], mask[1:])] * 3
+    batches = [(ids[:1], mask[:1]), (ids, mask), (ids[1:], mask[1:])] * 3
 
     @contextmanager
-    def start(own):
-        with intervene(own, z=lambda site, z: z * (site.row + 0.5)) as router:
-            yield lambda part: router.checked(own.forward, *part)
+    def start(copy):
+        with intervene(copy, z=lambda site, z: z * (site.row + 0.5)) as router:
+            yield lambda batch: router.checked(copy.forward, *batch)
 
-    expected = list(side_by_side(loaded, parts, start, alone=True))
-    found = list(side_by_side(loaded, parts, start))
-    for one, other in zip(found, expected, strict=True):
+    expected = list(side_by_side(loaded, batches, start, alone=True))
+    results = list(side_by_side(loaded, batches, start))
+    for one, other in zip(results, expected, strict=True):
         torch.testing.assert_close(one, other)
     for module in loaded.network.modules():
         assert "forward" not in vars(module)
@@ -57,11 +57,11 @@ def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weig
     seen = {}
 
     @contextmanager
-    def start(own):
+    def start(copy):
         assert torch.get_num_threads() == max(1, threads // AT_ONCE)
-        pairs = zip(own.network.parameters(), loaded.network.parameters(), strict=True)
+        pairs = zip(copy.network.parameters(), loaded.network.parameters(), strict=True)
         assert all(one is other for one, other in pairs)
-        seen[threading.get_ident()] = own
+        seen[threading.get_ident()] = copy
 
         def run(i):
             time.sleep(0.02 if i % 3 == 0 else 0)
@@ -70,8 +70,8 @@ def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weig
         yield run
 
     assert list(side_by_side(loaded, range(40), start)) == list(range(40))
-    assert len({id(own.model) for own in seen.values()}) == len(seen) == min(threads, AT_ONCE)
-    assert (loaded.model in [own.model for own in seen.values()]) == (threads == 1)
+    assert len({id(copy.model) for copy in seen.values()}) == len(seen) == min(threads, AT_ONCE)
+    assert (loaded.model in [copy.model for copy in seen.values()]) == (threads == 1)
 
 
 def test_an_error_is_raised_in_its_place_and_ends_the_rest(threads):
@@ -101,8 +101,8 @@ def test_a_caller_who_stops_early_leaves_nothing_behind(threads):
 def test_a_single_item_or_a_module_that_cannot_be_copied_runs_alone(threads):
     loaded = headscope.wrap(tiny("bert"))
 
-    def run(own, _):
-        assert own is loaded
+    def run(copy, _):
+        assert copy is loaded
         return torch.get_num_threads()
 
     assert list(side_by_side(loaded, [0], each(run))) == [threads]

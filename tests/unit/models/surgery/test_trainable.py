@@ -25,11 +25,11 @@ def test_bert_by_name():
     assert sum(norms.values()) == 2 * 32 * (1 + 2 * 3)
     attention = names(model, "attention")
     assert (len(attention), sum(attention.values())) == (3 * 8, 3 * 4 * (32 * 32 + 32))
-    whole = {n: p.numel() for n, p in model.named_parameters() if "pooler" not in n}
-    assert names(model, "all") == whole
+    sizes = {n: p.numel() for n, p in model.named_parameters() if "pooler" not in n}
+    assert names(model, "all") == sizes
     assert names(model, "head") == {}
     biases = set(names(model, "all_biases"))
-    assert biases == {name for name in whole if "bias" in name}
+    assert biases == {name for name in sizes if "bias" in name}
     assert {name for name in norms if "bias" in name} < biases
     # Rank-one changes are of queries and values first, and cut to the size.
     drawn = names(model, "lora")
@@ -57,10 +57,10 @@ def test_equal_sets_are_equal_and_apart(family):
 def test_draws_depend_on_the_seed_and_are_all_different():
     loaded = wrap(tiny("bert"))
 
-    def places(seed: int) -> list[list[int]]:
-        return [c.entries.tolist() for c in choose(loaded, "weights", seed)]
+    def entries(seed: int) -> list[list[int]]:
+        return [chosen.entries.tolist() for chosen in choose(loaded, "weights", seed)]
 
-    assert places(0) == places(0) != places(1)
+    assert entries(0) == entries(0) != entries(1)
     for chosen in choose(loaded, "weights"):
         assert len(set(chosen.entries.tolist())) == len(chosen)
         assert int(chosen.entries.max()) < chosen.parameter.numel()

@@ -1,0 +1,84 @@
+"""What an attribution is compared with: texts that do not belong together, and random weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headscope.analyses.attribute.calibration import spread
+from headscope.analyses.attribute.outputs import Example
+from headscope.data.token_rows import Row
+from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.surgery.copies import random_twin
+
+UNRELATED = 16  # Unrelated texts that a single example is compared with.
+SHUFFLED = 256  # Examples of the data that are paired with others.
+
+
+def shuffled_examples(
+    loaded: LoadedModel, examples: Sequence[Example], calibration: Sequence[Row]
+) -> list[Example]:
+    """Pair texts that do not belong together; exchange a single text for others.
+
+    Examples of a file are paired with the next one's text, a single example with calibration texts.
+    """
+    first = examples[0]
+    if len(examples) == 1:
+        if first.kind in ("class", "token"):
+            return _same_output_of(loaded, first, calibration)[:UNRELATED]
+        return _paired_with(first, calibration)
+    n = len(examples)
+    following = [(examples[i], examples[(i + 1) % n]) for i in spread(n, SHUFFLED)]
+    if first.kind in ("class", "token"):
+        return [replace(other, label=example.label) for example, other in following]
+    return [_exchanged(example, [other.rows[-1]]) for example, other in following]
+
+
+def _paired_with(example: Example, calibration: Sequence[Row]) -> list[Example]:
+    """Pair one example's first text, or its target, with calibration texts.
+
+    For a difference of two cosines the texts after it, in a circle, stand in for the third.
+    """
+    last_ids = example.rows[-1].ids
+    unrelated = [row for row in calibration if row.ids != last_ids] or list(calibration)
+    if len(example.rows) < 3:
+        return [_exchanged(example, [row]) for row in unrelated[:UNRELATED]]
+    following = [*unrelated[1:], unrelated[0]]
+    pairs = zip(unrelated[:UNRELATED], following, strict=False)
+    return [_exchanged(example, pair) for pair in pairs]
+
+
+def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
+    """Exchange the texts after the first of a cosine, or the source of a target."""
+    if example.kind == "cosine":
+        return replace(example, rows=(example.rows[0], *rows))
+    (source,) = rows
+    pair = replace(example.pair, ids=source.ids, content=source.content)
+    return replace(example, rows=(pair,))
+
+
+def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
+    """Return the same logit of other texts; a token's is read at a masked middle token."""
+    if example.kind == "class":
+        if example.rows[0].types is not None:
+            rows = [replace(row, types=row.types or (0,) * len(row)) for row in rows]
+        return [replace(example, rows=(row,)) for row in rows]
+    mask = int(loaded.tokenizer.mask_token_id)
+    masked_examples = []
+    for row in rows:
+        position = row.content[len(row.content) // 2]
+        ids = (*row.ids[:position], mask, *row.ids[position + 1 :])
+        masked = replace(row, ids=ids)
+        masked_examples.append(replace(example, rows=(masked,), position=position))
+    return masked_examples
+
+
+def random_weights(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """Return the model with random weights in all layers, under its own task head."""
+    twin = random_twin(loaded, seed)
+    if loaded.network is loaded.model:
+        return twin
+    network = copy.deepcopy(loaded.network)
+    setattr(network, network.base_model_prefix, twin.model)
+    return replace(wrap(network, loaded.tokenizer, name=twin.name), pooling=loaded.pooling)

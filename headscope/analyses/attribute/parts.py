@@ -1,0 +1,218 @@
+"""The exact sum: what each part of a model contributes to its outputs.
+
+Of an encoder-decoder whose target is taken apart the parts are the decoder's: its embeddings, heads
+of self-attention and of cross-attention, feed-forward networks and biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.attribute.outputs import (
+    Example,
+    ExampleBatch,
+    batches,
+    logit_values,
+    select_read,
+)
+from headscope.core.accumulator import Array
+from headscope.core.errors import ValidationFailedError
+from headscope.core.memory import give_back
+from headscope.models.anatomy.layers import Anatomy
+from headscope.models.anatomy.readout import Readout, embedding, task_head
+from headscope.models.anatomy.residual import Contributions, RecordedRun, record
+from headscope.models.run.loaded import LoadedModel
+
+#: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
+#: that round to float32 inside (the norms of some families) 1e-7.
+TOLERANCE = 1e-6
+_TINY = 1e-300  # Stands in for the length of an embedding that is zero.
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """The outputs of some examples, and the parts that each is the sum of, by example first."""
+
+    output: Array  # (examples,)
+    embeddings: Array  # (examples,)
+    heads: Array  # (examples, n_layers, n_heads)
+    feed_forward: Array  # (examples, n_layers)
+    biases: Array  # (examples,)
+    #: (examples, n_layers, n_heads): how a cosine changes at first order as a head's write fades,
+    #: the lengths of the embeddings included; None for logits. No part of the sum.
+    first_order: Array | None = None
+
+    @property
+    def error(self) -> Array:
+        """How far the sum is off, relative to the sum of absolute parts, (examples,)."""
+        n = len(self.output)
+        every_part = np.concatenate(
+            [
+                self.embeddings.reshape(n, 1),
+                self.heads.reshape(n, -1),
+                self.feed_forward.reshape(n, -1),
+                self.biases.reshape(n, 1),
+            ],
+            axis=1,
+        )
+        difference = every_part.sum(axis=1) - self.output
+        absolute = np.abs(every_part).sum(axis=1)
+        return np.asarray(np.abs(difference) / np.maximum(absolute, _TINY))
+
+
+def exact_sum_of(
+    loaded: LoadedModel,
+    anatomy: Anatomy,
+    examples: Sequence[Example],
+    progress: Callable[[int], None] = lambda done: None,
+) -> ExactSum:
+    """Take the output of every example apart; ``progress`` gets how many are done.
+
+    Raises ValidationFailedError where the parts do not add up to the output.
+    """
+    by_example: dict[int, list[Array]] = {}  # The fields of ExactSum, by index of the example
+    for batch in take_apart_batches(loaded, anatomy, examples, by_source=False):
+        fields = _fields_of(batch)
+        for row, i in enumerate(batch.indices):
+            by_example[i] = [field[row].cpu().numpy() for field in fields]
+        progress(len(by_example))
+        del batch, fields  # before the next batch is run
+        give_back()
+    in_order = [by_example[i] for i in range(len(examples))]
+    exact_sum = ExactSum(*(np.stack(field) for field in zip(*in_order, strict=True)))
+    worst = float(exact_sum.error.max())
+    if not worst <= TOLERANCE:
+        raise ValidationFailedError(
+            f"The parts of {loaded.name} do not add up to its output (they are off by {worst:.1e} "
+            f"of the sum of absolute parts, tolerance {TOLERANCE:.0e}), so nothing is reported: "
+            "something behind the layers of this model is not elementwise or a norm."
+        )
+    return exact_sum
+
+
+class PartsOfBatch(NamedTuple):
+    """One batch of examples, taken apart."""
+
+    indices: list[int]  # Of the examples among all
+    run: RecordedRun
+    output: Tensor  # (examples,)
+    contributions: Contributions  # Of each row: of each text, where an example has several
+    #: (rows, pos, d_model), for cosines: the readout of each row's own direction, times how much
+    #: the output changes as the row's embedding grows. None for logits.
+    length_readout: Tensor | None
+
+
+def take_apart_batches(
+    loaded: LoadedModel, anatomy: Anatomy, examples: Sequence[Example], *, by_source: bool
+) -> Iterator[PartsOfBatch]:
+    """Run examples in batches and take their outputs apart.
+
+    ``by_source`` splits what heads write by the token that they read.
+    """
+    for batch in batches(loaded, examples):
+        run = record(
+            loaded,
+            anatomy,
+            *batch.rows.inputs,
+            decoder=batch.rows.decoder_inputs or None,
+            patterns=by_source,
+            select=select_read(loaded, batch.examples),
+        )
+        length_readout = None
+        if examples[0].kind == "cosine":
+            readout = Readout(embedding(loaded, batch.rows.attention_mask), run.hidden)
+            cosines = _cosine_weights(readout.value, len(batch.examples))
+            output = cosines.output
+            weights = cosines.by_row
+            length_readout, _ = readout.of(cosines.of_lengths)
+        else:
+            readout = _logit_readout(loaded, anatomy, batch, run)
+            assert run.logits is not None
+            output = logit_values(batch.examples, run.logits)[:, 0]
+            weights = torch.ones_like(readout.value)
+        read_by, constant = readout.of(weights)
+        contributions = run.contributions(read_by, by_source=by_source)
+        with_constant = replace(contributions, biases=contributions.biases + constant)
+        yield PartsOfBatch(batch.indices, run, output, with_constant, length_readout)
+        del run, readout, contributions, with_constant
+
+
+def _logit_readout(
+    loaded: LoadedModel, anatomy: Anatomy, batch: ExampleBatch, run: RecordedRun
+) -> Readout:
+    """Make the task head linear at one run: each example's logit, (rows, 1)."""
+    function = task_head(
+        loaded,
+        anatomy.end,
+        *batch.rows.inputs,
+        select_read(loaded, batch.examples),
+        decoder=batch.rows.decoder_inputs or None,
+        read=partial(logit_values, batch.examples),
+    )
+    return Readout(function, run.hidden)
+
+
+class _CosineWeights(NamedTuple):
+    """Cosines, and how they are read from embeddings: an output is the sum of weight * embedding.
+
+    The dot product of two texts is halved between them, so that the sum over both is the cosine.
+    """
+
+    output: Tensor  # (examples,)
+    by_row: Tensor  # (rows, d): the lengths of the embeddings held fixed
+    of_lengths: Tensor  # (rows, d): what growing in its own direction takes off the output
+
+
+def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
+    """Weigh the embeddings (rows, d) of the texts of some examples.
+
+    Each example has two texts, or three: then the cosine with the third counts negatively.
+    """
+    texts = embeddings.reshape(n_examples, -1, embeddings.shape[-1])  # (examples, texts, d)
+    first = texts[:, :1]
+    compared = texts[:, 1:]
+    sign = texts.new_tensor([1.0, -1.0])[: compared.shape[1], None]
+    norms = texts.norm(dim=-1, keepdim=True)
+    lengths = (norms[:, :1] * norms[:, 1:]).clamp(min=_TINY)  # (examples, texts - 1, 1)
+    cosines = sign * (first * compared).sum(-1, keepdim=True) / lengths
+    output = cosines.sum(1)  # (examples, 1)
+
+    weight_of_first = (sign * compared / (2 * lengths)).sum(1, keepdim=True)
+    weights = torch.cat([weight_of_first, sign * first / (2 * lengths)], dim=1)
+    # A text's length changes every cosine that it takes part in.
+    cosines_of_text = torch.cat([output[:, None], cosines], dim=1)  # (examples, texts, 1)
+    squares = (texts * texts).sum(-1, keepdim=True).clamp(min=_TINY)
+    of_lengths = cosines_of_text * texts / squares
+    return _CosineWeights(output[:, 0], weights.flatten(0, 1), of_lengths.flatten(0, 1))
+
+
+def _fields_of(batch: PartsOfBatch) -> list[Tensor]:
+    """Return the fields of :class:`ExactSum` for one batch, in their order, by example first."""
+    n_examples = len(batch.indices)
+
+    def by_example(values: Tensor) -> Tensor:
+        """Add up the rows of each example."""
+        return values.reshape(n_examples, -1, *values.shape[1:]).sum(1)
+
+    contributions = batch.contributions
+    heads = by_example(contributions.heads.sum(-1))
+    fields = [
+        batch.output,
+        by_example(contributions.embeddings.sum(-1)),
+        heads,
+        by_example(contributions.feed_forward.sum(-1)),
+        by_example(contributions.biases),
+    ]
+    if batch.length_readout is not None:
+        # In the sum, a product of a head with the other text counts half: its other half is that
+        # text's. At first order it counts whole.
+        by_length = by_example(batch.run.contributions(batch.length_readout).heads.sum(-1))
+        fields.append(2 * heads - by_length)
+    return fields

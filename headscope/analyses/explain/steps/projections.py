@@ -1,0 +1,244 @@
+"""From the sentence to the queries, keys and values of every head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from headscope.analyses.explain.measure import attention_flops, rounded
+from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix
+from headscope.analyses.explain.steps.step import Measured, Numbers, Step, Trace
+from headscope.analyses.explain.words import counted
+from headscope.core.safe_text import visible
+from headscope.core.widest import widest
+from headscope.models.anatomy.explain import SentenceRun
+from headscope.show.cells import joined, plural
+
+CORNER = 8  # Rows and columns that are kept of a learned matrix.
+
+
+# --- 1: the input ---------------------------------------------------------------------------------
+
+
+def _measure_input(trace: Trace) -> Measured:
+    return Measured({}, [trace.matrix("x", trace.x)], [])
+
+
+def _words_of_input(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    n_tokens = len(result.tokens)
+    source = "the embeddings" if result.layer == 0 else f"what layer {result.layer - 1} returns"
+    if result.layer_norm == "pre":
+        source += ", after a LayerNorm (pre-LN: it stands before each sublayer)"
+    yield (
+        f"The sentence becomes {n_tokens} {plural(n_tokens, 'token')}, and each token a row of "
+        f"{result.d_model} numbers: x has shape {n_tokens} x {result.d_model}. Layer "
+        f"{result.layer} reads {source}."
+    )
+    marks = zip(result.tokens, result.special, strict=True)
+    added = dict.fromkeys(visible(token) for token, special in marks if special)
+    if added:
+        yield f"The tokenizer added {joined(list(added))}."
+
+
+INPUT = Step(
+    key="input",
+    title="Input: one row of numbers per token",
+    formula="x",
+    measure=_measure_input,
+    words=_words_of_input,
+)
+
+
+# --- 2: the learned matrices ----------------------------------------------------------------------
+
+
+def _measure_weights(trace: Trace) -> Measured:
+    weights = trace.ours.weights
+    head = trace.head
+    maps = trace.run.site.projections
+    learned = {
+        "W_Q": weights.W_Q[head],
+        "W_K": weights.W_K[head],
+        "W_V": weights.W_V[head],
+        "W_O": weights.W_O[head],
+        "b_Q": weights.b_Q[head],
+        "b_K": weights.b_K[head],
+        "b_V": weights.b_V[head],
+        "b_O": weights.b_O,
+    }
+    biased = [part for part in (maps.q, maps.k, maps.v, maps.out) if part.bias is not None]
+    numbers: Numbers = {
+        "parameters_head": sum(learned[name].numel() for name in ("W_Q", "W_K", "W_V", "W_O")),
+        "parameters_layer": _stored_parameters(trace.run),
+        "biases": len(biased),
+        "reads": int((learned["W_Q"] != 0).any(1).sum()),
+    }
+    matrices = []
+    for name, tensor in learned.items():
+        numbers[f"norm_{name}"] = rounded(widest(tensor).norm())
+        matrix = tensor if tensor.dim() == 2 else tensor[None]
+        corner = trace.matrix(name, matrix[:CORNER, :CORNER], rows=())
+        matrices.append(Matrix(name, tuple(matrix.shape), (), (), corner.values))
+    return Measured(numbers, matrices, [])
+
+
+def _stored_parameters(run: SentenceRun) -> int:
+    """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
+    maps = run.site.projections
+    return sum(stored.stored_entries for stored in (maps.q, maps.k, maps.v, maps.out))
+
+
+def _words_of_weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    numbers = step.numbers
+    inputs, width = step.matrix("W_Q").shape
+    text = (
+        f"Learned once, the same for every sentence. This head: W_Q {inputs} x {width}, "
+        f"{counted(numbers['parameters_head'])} numbers with W_K, W_V and W_O; all "
+        f"{result.n_heads} heads of layer {result.layer}: "
+        f"{counted(numbers['parameters_layer'])}."
+    )
+    if not numbers["biases"]:
+        text += " This model has no biases here: every b is zero."
+    yield text
+    if numbers["reads"] == inputs:
+        yield (
+            f'Often said: "each head sees a slice of the embedding". No: W_Q has {inputs} rows, so '
+            f"the head reads all {inputs} numbers of each token. Only q, k and v are narrow."
+        )
+    else:
+        yield (
+            "An exception: the maps of this family are cut into groups, so this head reads only "
+            f"{counted(numbers['reads'])} of the {inputs} numbers of a token. Heads usually read "
+            "all."
+        )
+
+
+WEIGHTS = Step(
+    key="weights",
+    title="Learned matrices",
+    formula="W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O",
+    measure=_measure_weights,
+    words=_words_of_weights,
+)
+
+
+# --- 3: queries, keys and values ------------------------------------------------------------------
+
+
+def _measure_qkv(trace: Trace) -> Measured:
+    head = trace.head
+    heads = trace.ours.heads
+    matrices = [
+        trace.matrix("q", heads.q[head]),
+        trace.matrix("k", heads.k[head]),
+        trace.matrix("v", heads.v[head]),
+    ]
+    if trace.ours.rotated:
+        placed = trace.ours.placed
+        matrices.append(trace.matrix("q rotated", placed.q[head]))
+        matrices.append(trace.matrix("k rotated", placed.k[head]))
+
+    # The model's own; several heads may share one head of keys and values.
+    q, k, v = trace.run.heads
+    site = trace.run.site
+    shared = site.layout.shared_by(site.module, site.head_ids)
+    if shared is not None and k.shape[1] < q.shape[1]:
+        k = k[:, shared]
+        v = v[:, shared]
+    checks = [
+        trace.check("q of all heads", heads.q, q),
+        trace.check("k of all heads", heads.k, k),
+        trace.check("v of all heads", heads.v, v),
+    ]
+    return Measured({}, matrices, checks)
+
+
+def _words_of_qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    yield (
+        "A query says what a token looks for, a key what it offers to be found by, a value what it "
+        f"hands over: three rows of {result.d_head} numbers for each token."
+    )
+    if result.positions == "rotated":
+        yield (
+            "This family then turns q and k by an angle that grows with the position; the scores "
+            "are made of the rotated ones."
+        )
+
+
+QKV = Step(
+    key="qkv",
+    title="Queries, keys and values",
+    formula="q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V",
+    measure=_measure_qkv,
+    words=_words_of_qkv,
+)
+
+
+# --- 4: split into heads --------------------------------------------------------------------------
+
+
+def _measure_heads(trace: Trace) -> Measured:
+    """One wide projection cut into heads is the projection of each head, and costs the same."""
+    weights = trace.ours.weights
+    site = trace.run.site
+    x = trace.x
+    model = trace.run.heads
+    wide = x @ weights.W_Q.transpose(0, 1).flatten(1) + weights.b_Q.flatten()
+    alone = torch.stack([x @ weights.W_Q[h] + weights.b_Q[h] for h in range(site.n_heads)])
+    checks = [
+        trace.check("one wide projection, cut into heads", site.by_head(wide[None])[0], model.q),
+        trace.check("each head projected alone", alone, model.q),
+    ]
+    numbers: Numbers = {
+        "n_heads": site.n_heads,
+        "d_head": site.d_head,
+        "key_heads": model.k.shape[1],
+    }
+    return Measured(numbers, [_cost(trace)], checks)
+
+
+def _cost(trace: Trace) -> Matrix:
+    """Count what the sentence costs with one head, with as many as there are, and with twice."""
+    site = trace.run.site
+    width = site.n_heads * site.d_head
+    stored = _stored_parameters(trace.run)
+    names = []
+    rows = []
+    for n_heads in dict.fromkeys((1, site.n_heads, 2 * site.n_heads)):
+        if width % n_heads == 0:
+            d_head = width // n_heads
+            flops = attention_flops(len(trace.x), stored, width, n_heads)
+            names.append(f"{n_heads} x {d_head}")
+            rows.append(tuple(map(float, (n_heads, d_head, stored, *flops))))
+    columns = ("heads", "d_head", "parameters", "projections", "scores", "exponentials")
+    return Matrix("cost", (len(rows), len(columns)), tuple(names), columns, tuple(rows))
+
+
+def _words_of_heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    width = result.n_heads * result.d_head
+    key_heads = step.numbers["key_heads"]
+    yield (
+        f"The heads lie side by side in one matrix. x is multiplied once, and the {width} results "
+        f"of each token are cut into {result.n_heads} {plural(result.n_heads, 'head')} of "
+        f"{result.d_head}: the same numbers as head by head."
+    )
+    yield (
+        f"So the number of heads costs nothing: {width} numbers cut into 1 head or into "
+        f"{result.n_heads} need as many parameters and multiplications. Only the exponentials of "
+        "the softmax grow."
+    )
+    if key_heads != result.n_heads:
+        yield (
+            f"Here {result.n_heads} heads share {counted(key_heads)} heads of keys and values, so "
+            "W_K and W_V are narrower than W_Q."
+        )
+
+
+HEADS = Step(
+    key="heads",
+    title="Split into heads",
+    formula="[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]",
+    measure=_measure_heads,
+    words=_words_of_heads,
+)

@@ -1,0 +1,261 @@
+"""Cheap stand-ins for full attention: what each keeps of a head's output at what cost.
+
+With P the pattern of a head and z = P v, a form of size k or w gives another z':
+
+============================  ===================================================================
+``truncated``                 P_k v: P cut to its k largest singular values
+``bound``                     z_k: z itself cut to its k largest singular values
+``random``                    P R^T R v, R (k, n) with entries N(0, 1/k): Linformer's theorem 1
+``pooled``                    softmax(q (E k)^T scale) E v, E the mean over n/k neighbours
+``window``                    full attention to the w keys around the query
+``window+global``             and to and from the special tokens
+``window+global+random``      and from each block of queries to a few random blocks of keys
+``random-keys``               control: as many keys as ``window``, but anywhere
+``uniform``                   control: the mean of v, whatever the query; cost 0
+============================  ===================================================================
+
+What a model adds to its scores stays where pairs of positions do, and no form sees a key that the
+model may not see: a window that may not look ahead ends at its query.
+``pooled`` has no pairs left, so it is measured only where the scores are ``q k^T scale`` and
+nothing else.
+
+The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of z.
+Whatever projects K and V to k rows gives a z' of rank k at most, so its error is at least that of
+``bound`` (Eckart & Young 1936), which is 0 from k = d_head on. ``truncated`` is the best
+approximation of rank k of P, not of P v: it is no bound. Both need P or z themselves, and so does
+``random``; ``pooled`` and the windows need not. What is drawn at random is drawn several times.
+
+References
+----------
+Wang et al. 2020, Linformer, arXiv:2006.04768, theorem 1 and section 4; Beltagy et al. 2020,
+Longformer, arXiv:2004.05150; Zaheer et al. 2020, BigBird, arXiv:2007.14062, section 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.spectrum.measure import (
+    MatrixPool,
+    draw_generator,
+    looks_back,
+    right_vectors,
+)
+from headscope.attention import Mask, stream_attention, with_bias
+from headscope.core.accumulator import Array, numpy
+from headscope.core.activations import visible
+
+#: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
+SPARSE = ("window", "window+global", "window+global+random", "random-keys")
+CONTROLS = ("random-keys", "uniform")
+FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
+#: Forms of which something is drawn at random, and how often it is.
+RANDOM = ("random", "window+global+random", "random-keys")
+DRAWS = 5
+PLAIN_ONLY = ("pooled",)  # Forms that need scores of ``q k^T scale`` and nothing else.
+RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
+_BLOCKS = 32  # Blocks of a sequence.
+
+
+class CheapForms:
+    """Every cheap form at every size, for sequences of one length."""
+
+    def __init__(
+        self,
+        length: int,
+        special: tuple[int, ...],
+        seed: int,
+        pool: MatrixPool,
+        masks: Mapping[int, Mask] | None = None,
+    ) -> None:
+        """``masks`` are those of a sequence without padding, by the row of its layer."""
+        self.length = length
+        self.special = special or (0,)
+        self.pool = pool
+        self._seed = seed
+        self._all_keys = torch.ones(length, length, dtype=torch.bool)
+        #: (n, n). By layer, which keys a query may see, where these are not all.
+        self._seen: dict[int, Tensor] = {}
+        masks = masks or {}
+        self._layers = list(masks)
+        biased = False
+        for layer, mask in masks.items():
+            if mask is None:
+                continue
+            seen = visible(mask)
+            if mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any()):
+                biased = True
+            if not seen.all():
+                self._seen[layer] = seen.flatten(0, -3)[0].cpu()
+        #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
+        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
+        #: Forms that this model's scores rule out.
+        self.left_out = PLAIN_ONLY if biased or self._seen else ()
+        #: Every (form, size); ``uniform`` has size 0.
+        self.points: list[tuple[str, int]] = []
+        for form in FORMS:
+            if form not in (*self.left_out, "uniform"):
+                self.points += [(form, size) for size in self.sizes]
+        self.points.append(("uniform", 0))
+        # The cache holds one layer's masks: each of its chunks needs them, the next layer others.
+        n_masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
+        self.keep = functools.lru_cache(n_masks)(self._keep)
+
+    def draws(self, form: str) -> int:
+        """Return how often a form is drawn: once where nothing in it is random."""
+        return DRAWS if form in RANDOM else 1
+
+    def cost(self, form: str, size: int) -> float:
+        """Return the fraction of the n^2 scores that a form computes, mean of layers and draws."""
+        if form not in SPARSE:
+            return size / self.length
+        # Layers differ by chance alone, unless some may not see every key.
+        kept_keys = []
+        for layer in self._layers if self._seen else [0]:
+            kept_keys += [self.keep(form, size, layer, draw) for draw in range(self.draws(form))]
+        return float(torch.stack(kept_keys).double().mean())
+
+    def attend(
+        self,
+        form: str,
+        size: int,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        draw: int = 0,
+        mask: Mask = None,
+    ) -> Tensor:
+        """Compute z' of one form.
+
+        Shapes: ``q``, ``k``, ``v`` (rows, heads, n, d_head); returns (rows, heads, n, d_head).
+        """
+        if form in SPARSE:
+            keep = self.keep(form, size, layer, draw).to(q.device)
+            bias = None if mask is None or mask.dtype == torch.bool else mask
+            return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
+        if form == "uniform":  # the mean of v over all keys, or over those that each query may see
+            seen = self._seen.get(layer, self._all_keys)
+            return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
+        if form == "random":
+            projection = self.projection(size, layer, draw).to(v)
+            return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
+        if form == "pooled":  # averages n/size neighbours each
+            segment = torch.arange(self.length) * size // self.length
+            member = (segment == torch.arange(size)[:, None]).double()
+            pooling = (member / member.sum(-1, keepdim=True)).to(v)
+            return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
+        approximation = torch.empty_like(v)  # P_k v of the form "truncated", z_k of "bound"
+
+        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            if form == "truncated":
+                [z_of_form] = low_rank(pattern, v[rows, heads], [size], self.pool)
+            else:
+                [z_of_form] = low_rank(z, None, [size], self.pool)
+            approximation[rows, heads] = z_of_form
+
+        stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
+        return approximation
+
+    def errors(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        pattern: Tensor,
+        z: Tensor,
+        scale: float | None,
+        mask: Mask = None,
+    ) -> tuple[Array, Array]:
+        """Compare every form with z, on some sequences and heads of a layer.
+
+        The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
+        them; ``scale`` is 1 / sqrt(d_head) if None. Returns the relative error, and the mass of the
+        keys that sparse forms keep (else NaN), each (rows, DRAWS, heads, points).
+        """
+        error = np.full((len(q), DRAWS, q.shape[1], len(self.points)), np.nan)
+        mass = error.copy()
+        decomposed = {  # one decomposition serves all sizes
+            "truncated": low_rank(pattern, v, self.sizes, self.pool),
+            "bound": low_rank(z, None, self.sizes, self.pool),
+        }
+        norm = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
+        for i, (form, size) in enumerate(self.points):
+            draws = self.draws(form)
+            for draw in range(draws):
+                if form in decomposed:
+                    z_of_form = decomposed[form][self.sizes.index(size)]
+                else:
+                    z_of_form = self.attend(form, size, layer, q, k, v, scale, draw, mask)
+                # What is drawn once stands for all draws.
+                same_draws = slice(None) if draws == 1 else slice(draw, draw + 1)
+                gap = torch.linalg.vector_norm((z_of_form - z).cpu().double(), dim=(-2, -1))
+                error[:, same_draws, :, i] = numpy(gap / norm)[:, None]
+                if form in SPARSE:
+                    keep = self.keep(form, size, layer, draw).to(pattern.device)
+                    on_kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
+                    mass[:, same_draws, :, i] = numpy(on_kept)[:, None]
+        return error, mass
+
+    def _keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
+        """Return which keys each query keeps in a sparse form, boolean (n, n)."""
+        length = self.length
+        seen = self._seen.get(layer, self._all_keys)
+        generator = draw_generator(self._seed, layer, size, draw)
+        if form == "random-keys":
+            return _lowest(torch.rand(length, length, generator=generator), seen, size)
+        ahead = 0 if looks_back(seen) else (size - 1) // 2
+        position = torch.arange(length)
+        back = position[:, None] - position  # how far key j lies before query i
+        keep = (back <= size - 1 - ahead) & (-back <= ahead)
+        if "global" in form:
+            keep[:, self.special] = True
+            keep[self.special, :] = True
+        if "random" in form:  # blocks of keys for each block of queries
+            block = position // max(1, length // _BLOCKS)
+            n_blocks = int(block[-1]) + 1
+            member = (block == torch.arange(n_blocks)[:, None]).double()
+            # Whether any query of a block sees any key of another.
+            seen_blocks = member @ seen.double() @ member.T > 0
+            order = torch.rand(n_blocks, n_blocks, generator=generator)
+            keep |= _lowest(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
+        return keep & seen
+
+    def projection(self, size: int, layer: int, draw: int) -> Tensor:
+        """Draw R of ``random``, (size, n), with entries N(0, 1 / size)."""
+        generator = draw_generator(self._seed, layer, size, draw)
+        return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
+
+
+def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
+    """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
+    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
+
+
+def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPool) -> list[Tensor]:
+    """Return M_k v for each k, where M_k = M W_k W_k^T is the best approximation of rank k of M.
+
+    W_k are the k leading right singular vectors (Eckart & Young 1936), taken in float64 on the CPU;
+    without ``v`` it is M_k itself, which is M from its number of columns on.
+
+    Shapes: ``matrix`` (..., n, m), ``v`` (..., m, d_head); returns (..., n, d_head or m) each, in
+    the matrix's dtype and device.
+    """
+    vectors = torch.from_numpy(pool(right_vectors, matrix))
+    projected = matrix.cpu().double() @ vectors  # (..., n, m)
+    values = vectors.mT if v is None else vectors.mT @ v.cpu().double()
+    approximations = []
+    for k in sizes:
+        if v is None and k >= matrix.shape[-1]:
+            approximations.append(matrix)
+        else:
+            approximations.append((projected[..., :k] @ values[..., :k, :]).to(matrix))
+    return approximations

@@ -1,0 +1,71 @@
+"""Help and usage errors: ``--help`` shows the usual options, ``--help-all`` every one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+HELP_ALL = "--help-all"
+
+
+class HelpCommand(TyperCommand):
+    """A command that shows its usual options first, and explains wrong arguments."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that shows the help, and says how many options it hides."""
+        hidden = sum(getattr(param, "hidden", False) for param in self.params)
+        switch = super().get_help_option(ctx)
+        if switch is not None:
+            more = f"; {HELP_ALL} shows {hidden} more options" if hidden else " and exit"
+            switch.help = f"Show this message{more}."
+            switch.metavar = ""  # a switch has no type
+        return switch
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line; explain one that is too much."""
+        ctx.meta[HELP_ALL] = HELP_ALL in args
+        ctx.allow_extra_args = True
+        try:
+            rest = super().parse_args(ctx, ["--help"] if HELP_ALL in args else args)
+        except typer.BadParameter as error:
+            error.message = _shortened(error.message)
+            raise
+        if ctx.args:
+            words = " ".join(ctx.args)
+            raise typer.BadParameter(
+                f"{words!r} is too much; put a sentence, or a path with spaces, in quotes", ctx
+            )
+        return rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; of a switch that is off no flag that turns it off."""
+        options: list[Any] = [param for param in self.params if hasattr(param, "hidden")]
+        before = [(option.hidden, option.secondary_opts) for option in options]
+        for option in options:
+            option.hidden = option.hidden and not ctx.meta[HELP_ALL]
+            option.secondary_opts = option.secondary_opts if option.default else []
+        try:
+            super().format_help(ctx, formatter)
+        finally:  # a program may run several commands
+            for option, (hidden, secondary) in zip(options, before, strict=True):
+                option.hidden = hidden
+                option.secondary_opts = secondary
+
+
+def _shortened(message: str) -> str:
+    """Leave out of pydantic's message about a number what a reader knows already."""
+    why = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    return why.replace("Input should be", "it should be", 1)
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that shows the help."""
+        switch = super().get_help_option(ctx)
+        if switch is not None:
+            switch.metavar = ""
+        return switch

@@ -1,0 +1,105 @@
+"""How far a run is, on stderr: a bar in a terminal, now and then a line in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+
+from headscope.cli.process import modules_are_loaded
+from headscope.core.progress import Progress, Steps, listening
+
+#: Seconds between two lines of a log that say what a run does.
+LOG_EVERY = 30.0
+
+
+class RunProgress:
+    """Shows how far a run is, while its block runs; nothing if the user wants quiet.
+
+    Of several processes that share a run, those that have no terminal stay silent.
+    """
+
+    def __init__(self, command: str, *, quiet: bool) -> None:
+        from headscope.core.processes import current
+
+        self._command = command
+        self._terminal = sys.stderr.isatty()
+        self._silent = quiet or (current().rank > 0 and not self._terminal)
+        self._steps = Steps(())
+        self._update: Callable[[], None] = _nothing
+
+    @property
+    def listener(self) -> Progress | None:
+        """What a run reports its progress to; None where nothing is shown."""
+        return None if self._silent else self._tell
+
+    @contextmanager
+    def shown(self, names: Sequence[str]) -> Iterator[None]:
+        """Show the steps of these names while the block runs."""
+        if self._silent:
+            yield
+            return
+        self._steps = Steps(names)
+        display = _bar(self._steps) if self._terminal else _log(self._command, self._steps)
+        with display as self._update, listening(self._hear):
+            yield
+
+    def _tell(self, name: str, done: int, total: int) -> None:
+        """Take in what a step reports."""
+        self._steps.tell(name, done, total)
+        self._update()
+
+    def _hear(self, words: str) -> None:
+        """Take in what is done before the first step."""
+        modules_are_loaded()  # the model is opened by now
+        self._steps.say(words)
+        self._update()
+
+
+def _nothing() -> None:
+    """Update nothing: a line of a log is written when its time has come."""
+
+
+@contextmanager
+def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
+    """Show the running step, a bar and the remaining time; yield the function that updates them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        title = steps.title()
+        task = bars.add_task(title, total=None)
+
+        def show() -> None:
+            nonlocal title
+            if steps.title() != title:
+                title = steps.title()
+                bars.reset(task, description=title)
+            share = steps.share
+            bars.update(task, completed=share or 0.0, total=None if share is None else 1.0)
+
+        yield show
+
+
+@contextmanager
+def _log(command: str, steps: Steps) -> Iterator[Callable[[], None]]:
+    """Print a line every :data:`LOG_EVERY` seconds, also while a step reports nothing for long."""
+    ended = Event()
+
+    def write() -> None:
+        with suppress(OSError, ValueError):  # the log was closed: the run goes on
+            while not ended.wait(LOG_EVERY):
+                line = f"headscope {command}: {steps.sentence()}"
+                print(line, file=sys.stderr, flush=True)
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield _nothing
+    finally:
+        ended.set()
+        writer.join()

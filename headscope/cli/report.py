@@ -1,0 +1,144 @@
+"""``headscope report``: what its command does beyond measuring: the page, the limits of CI."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headscope.cli.command import CommandRun, typer_command
+from headscope.cli.output import (
+    print_data,
+    print_human,
+    print_note,
+    print_warnings,
+    print_written,
+)
+from headscope.cli.settings import limits as limits_of
+from headscope.cli.settings import section_settings, table_arguments, table_of
+from headscope.commands import SECTIONS, Command
+from headscope.core.errors import CheckFailedError, ValidationFailedError
+
+if TYPE_CHECKING:
+    from headscope.reports.result import ReportResult
+
+
+def report_command(command: Command) -> Callable[..., None]:
+    """Make the typer command that measures, writes the page, and checks the limits."""
+
+    def callback(context: typer.Context, **values: Any) -> None:
+        from headscope.core.progress import silent
+        from headscope.core.serialise import to_dict
+        from headscope.reports.baseline import measurements_of
+        from headscope.reports.files import write_report
+        from headscope.reports.limits import judged, require
+        from headscope.reports.reading import results_of
+        from headscope.reports.registry import REPORT
+
+        values["output"] = values["output"] or Path("reports") / _folder_name(values["model"])
+        run = CommandRun(command, context, values)
+        with run.presented():
+            limits, baseline = _limits_and_baseline(context)
+            options = run.options(**_settings(context, values))
+            with run.ready(options):
+                result = command.function(run.model, options=options)
+                measured = results_of(to_dict(result), REPORT, result.sections)
+                outcomes, changes = judged(measurements_of(measured), limits, baseline)
+                listener = run.progress.listener or silent
+                document = write_report(result, values["output"], outcomes, changes, listener)
+            _add_step_summary(values["output"] / "report.md")
+            _show(run, result, document)
+        if result.validate is not None and not result.validate.passed:
+            why = result.validate.reasons[0]
+            raise ValidationFailedError(f"{run.model} fails validation: {why}.")
+        for name in result.failed:
+            raise CheckFailedError(f"{name}: {result.left_out[name]}")
+        require(outcomes)
+
+    return typer_command(command, callback)
+
+
+def _folder_name(model: str) -> str:
+    """Name the folder of a model's report after the last part of the model's name."""
+    last = model.rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^\w.-]+", "-", last).strip(".-") or "model"
+
+
+def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
+    """Read the limits, and the results that they compare with; wrong rules are refused at once."""
+    from headscope.reports.baseline import read_measurements
+    from headscope.reports.rules import check_rules
+
+    limits = limits_of(context)
+    if not limits.baseline:
+        return limits, None
+    baseline = read_measurements(Path(limits.baseline))
+    check_rules(limits.fail_on, baseline.metric)
+    return limits, baseline
+
+
+def _settings(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the sections, and the thresholds of the claims.
+
+    Insights judges what the other sections measured: of its table only thresholds and limit apply.
+    """
+    table = table_of(context, "insights")
+    thresholds = {key: value for key, value in table.items() if "threshold" in key}
+    measured = [name for name in SECTIONS if name != "insights"]
+    settings = section_settings(context, measured, values)
+    limit = values["limit"] or table.get("limit")
+    if limit is not None:
+        settings["insights"] = {"limit": limit}
+    return {
+        "settings": settings,
+        "thresholds": table_arguments("insights", thresholds).get("thresholds"),
+    }
+
+
+def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) -> None:
+    """Print the scoreboard, what was left out, and which files were written."""
+    from rich.text import Text
+
+    from headscope.reports.baseline import BASELINE
+    from headscope.reports.claims.view import scoreboard
+    from headscope.reports.files import report_json
+    from headscope.reports.markdown import certificate
+    from headscope.reports.registry import REPORT
+    from headscope.show.cells import to_csv
+
+    if run.format == "json":
+        print_data(report_json(document))
+        return
+    if run.format == "csv":
+        print_data(to_csv(result.insights) if result.insights is not None else "")
+        print_warnings(result, run.format)
+        return
+    print_human(Text(certificate(result)))
+    if result.insights is not None:
+        print_human(*scoreboard(result.insights))
+    for name, why in result.left_out.items():
+        print_human(Text(f"\nLeft out: {name}: {why}"))
+    print_warnings(result, run.format)
+    if run.quiet:
+        return
+    figures = [name for names in document["files"].values() for name in names]
+    with_heads = ("classify", *(name for name in result.sections if name != "validate"))
+    section = next((name for name in with_heads if name in result.sections), None)
+    pages = ["report.html", "report.md", REPORT, BASELINE]
+    print_written(run.values["output"], [*pages, *figures], section)
+
+
+def _add_step_summary(page: Path) -> None:
+    """Add report.md to the summary of a GitHub Actions step."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(page.read_text(encoding="utf-8"))
+    except OSError as error:
+        print_note(f"no step summary was written ({error.strerror})", quiet=False)

@@ -1,0 +1,55 @@
+"""Halves of examples that share no sentence: what is chosen on one is confirmed on the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from headscope.core.accumulator import Keys
+
+
+def halve(
+    sentences: Sequence[Sequence[Hashable]], seed: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Split examples at random into two halves.
+
+    Examples that share a sentence, directly or through others, go to the same half. A group of more
+    than half of all examples is split: its members are dealt out one by one.
+    """
+    intact: list[list[int]] = []
+    split: list[list[int]] = []
+    for group in _sharing_groups(sentences):
+        if 2 * len(group) <= len(sentences):
+            intact.append(group)
+        else:
+            split += [[example] for example in group]
+    groups = intact + split
+    random.Random(seed).shuffle(groups)
+    halves: tuple[list[int], list[int]] = ([], [])
+    # The largest first, so that single examples make both halves equally long.
+    for group in sorted(groups, key=len, reverse=True):
+        min(halves, key=len).extend(group)
+    return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
+
+
+def _sharing_groups(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Group examples that share a sentence: the connected parts of a graph of both."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n_examples = len(sentences)
+    node_of = Keys[Hashable]()  # Sentences are nodes behind the examples
+    edges = []
+    for example, texts in enumerate(sentences):
+        edges += [(example, n_examples + node_of.index(text)) for text in texts]
+    n_nodes = max(1, n_examples + len(node_of))
+    example_nodes, text_nodes = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    coordinates = (example_nodes, text_nodes)
+    graph = coo_array((np.ones(len(edges)), coordinates), shape=(n_nodes, n_nodes))
+    _, labels = connected_components(graph, directed=False)
+    groups: dict[int, list[int]] = {}
+    for example, label in enumerate(labels[:n_examples].tolist()):
+        groups.setdefault(label, []).append(example)
+    return list(groups.values())

@@ -1,0 +1,57 @@
+"""Open and check the model that ``headscope serve`` answers for, and make its page."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import headscope
+from headscope.core.errors import InputError
+from headscope.core.progress import Progress
+from headscope.core.safe_text import visible
+from headscope.live.answers import Answers
+from headscope.reports.page import report_html
+from headscope.reports.reading import read_results
+from headscope.reports.result import ReportResult
+from headscope.session.opening import open_for_tasks
+
+
+def prepared(
+    model: str,
+    roles: Path | None,
+    *,
+    seed: int,
+    command: str,
+    progress: Progress | None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> tuple[str, Answers]:
+    """Open and check a model; return the page about it and what answers the page's questions.
+
+    Without ``roles``, a file or folder with the result of ``classify``, the heads are classified
+    on the built-in sample. Raises InputError where that result is of another model.
+    """
+    loaded = open_for_tasks(model, source_language=source_language, target_language=target_language)
+    answers = Answers(loaded, seed=seed)
+    saved = None if roles is None else read_results(roles)
+    if saved is not None and saved.classify is None:
+        raise InputError(f"{visible(roles)} holds no result of headscope classify.")
+    only = ["validate"] if saved else ["validate", "classify"]
+    settings = {"classify": {"control": False, "ablate": False}}
+    report: ReportResult = headscope.report(
+        loaded, only=only, settings=settings, seed=seed, command=command, progress=progress
+    )
+    if report.validate is None or not report.validate.passed:
+        reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
+        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
+    if saved is not None and saved.classify is not None:
+        classified = saved.classify.provenance["model"].get("weights_sha256")
+        opened = report.provenance["model"]["weights_sha256"]
+        if classified != opened:
+            raise InputError(
+                f"{visible(roles)} is of other weights ({visible(classified)[:12]}) than "
+                f"{loaded.name} ({visible(opened)[:12]}); classify this model, or leave --roles "
+                "out."
+            )
+        report = dataclasses.replace(report, classify=saved.classify)
+    return report_html(report, live=answers.heads), answers

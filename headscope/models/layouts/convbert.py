@@ -1,0 +1,135 @@
+"""ConvBERT: a convolution beside the heads of each layer.
+
+References
+----------
+Jiang et al. 2020, arXiv:2008.02496, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscope.models.layouts.forwards import extend
+from headscope.models.layouts.layout import AttentionSite, Layout
+from headscope.models.layouts.maps import (
+    AttentionInput,
+    HeadRows,
+    LinearMap,
+    Projections,
+    columns_of_linear,
+    rows_of_linear,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class ConvBertLayout(Layout):
+    """ConvBERT: in each layer a convolution stands beside the heads, and both go through W_O.
+
+    ``out = [z of all heads | convolution] W_O + b_O``. The convolution's kernel at a position is
+    made from that position's *queries*, of all heads. A head that is removed therefore loses its
+    rows of W_K and W_V and its columns of W_O, while W_Q stays whole.
+    """
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Read W_Q of the heads that are left."""
+        projections = super().match(module, parent)
+        heads: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
+        if projections is None or heads is None:
+            return projections
+        width = self.d_head(module, projections)
+        return replace(projections, q=_SomeHeads(projections.q.module, heads=heads, width=width))
+
+    def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
+        """Leave out W_Q, which the convolution needs."""
+        return [
+            *rows_of_linear(projections.k.module, d_head),
+            *rows_of_linear(projections.v.module, d_head),
+            columns_of_linear(projections.out.module, d_head),
+        ]
+
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Let a module attend with the queries of its own heads only."""
+        extend(module, _FewerHeads)
+        vars(module)["headscope_kept"] = tuple(remaining)
+
+    def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
+        """Append the convolution's output to z."""
+        return torch.cat([z, convolution(site.module, inputs.x_q)], dim=-1), None
+
+
+@dataclass(frozen=True)
+class _SomeHeads(LinearMap):
+    """The rows of a map that make the queries of some heads, of ``width`` entries each."""
+
+    heads: tuple[int, ...] = ()
+    width: int = 1
+
+    @property
+    def weight(self) -> Tensor:
+        """Their rows, (n_heads * width, n_in)."""
+        return self._rows(super().weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Their biases."""
+        bias = super().bias
+        return None if bias is None else self._rows(bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply by these rows only."""
+        return F.linear(x, self.weight, self.bias)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        by_head = tensor.reshape(-1, self.width, *tensor.shape[1:])
+        return by_head[list(self.heads)].flatten(0, 1)
+
+
+def convolution(module: Any, x: Tensor) -> Tensor:
+    """Return the convolution's output, (batch, pos, width), from x (batch, pos, d_model).
+
+    Every position mixes the values around it with a kernel of its own for each head.
+    """
+    size = module.conv_kernel_size
+    width = module.attention_head_size
+    keys = module.key_conv_attn_layer(x.transpose(1, 2)).transpose(1, 2)
+    logits = module.conv_kernel_layer(keys * module.query(x))  # (batch, pos, n_heads * size)
+    kernel = torch.softmax(logits.reshape(-1, size), dim=-1)
+    kernel = kernel.view(*x.shape[:2], -1, size, 1)
+    values = F.pad(module.conv_out_layer(x), (0, 0, size // 2, size // 2))
+    neighbours = values.unfold(1, size, 1)  # (batch, pos, n_heads * width, size)
+    mixed: Tensor = neighbours.reshape(*x.shape[:2], -1, width, size) @ kernel
+    return mixed.flatten(2)
+
+
+class _FewerHeads:
+    """A ConvBERT attention module without some of its heads."""
+
+    headscope_extends = True
+    headscope_kept: tuple[int, ...]
+    attention_head_size: int
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Attend with the heads that are left; the convolution keeps all queries."""
+        x = hidden_states
+        width = self.attention_head_size
+        q = split(self.query(x), -1, width).transpose(1, 2)[:, list(self.headscope_kept)]
+        k = split(self.key(x), -1, width).transpose(1, 2)
+        v = split(self.value(x), -1, width).transpose(1, 2)
+        scores = q @ k.transpose(-1, -2) / width**0.5
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        pattern = torch.softmax(scores, dim=-1)
+        z = (pattern @ v).transpose(1, 2).flatten(2)
+        return torch.cat([z, convolution(self, x)], dim=-1), pattern

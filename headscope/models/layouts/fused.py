@@ -1,0 +1,115 @@
+r"""Maps of q, k and v that are stored as one, and how its rows are told apart.
+
+A fused map is a sequence of equal blocks of rows. Each block has rows of q, then of k, then of v::
+
+    stacked    one block of all heads    q0 q1 q2 k0 k1 k2 v0 v1 v2    (GPT-2, ModernBERT)
+    by head    a block for each head     q0 k0 v0, q1 k1 v1, q2 k2 v2  (DeBERTa)
+    grouped    a block for each group    q0 q1 k0 v0, q2 q3 k1 v1      (heads that share k and v)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscope.models.layouts.maps import (
+    HeadRows,
+    InputMaps,
+    LinearMap,
+    is_linear,
+    rows_of_linear,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class FusedMap(LinearMap):
+    """The map of q, of k or of v, as rows of a map that holds all three."""
+
+    index: int = 0  # 0 for q, 1 for k, 2 for v
+    block: int | None = None  # Rows of a block; None where the whole map is one
+    shares: tuple[int, int, int] = (1, 1, 1)  # The proportions of a block's rows of q, k and v
+
+    @property
+    def weight(self) -> Tensor:
+        """The map as ``nn.Linear`` has it, (n_out, n_in): a view of a stacked map, else a copy."""
+        return self._rows(super().weight, 0)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Its bias, (n_out,); None where it has none."""
+        stored = super().bias
+        return None if stored is None else self._rows(stored, 0)
+
+    @property
+    def stored_entries(self) -> int:
+        """How many entries of the fused W are this map's."""
+        return self.weight.numel()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``x W + b`` for x (..., n_in)."""
+        return F.linear(x, self.weight, self.bias)
+
+    def leaving(self, returned: Tensor) -> Tensor:
+        """Pick this map's outputs from those of all three, (batch, pos, n_out)."""
+        return self._rows(returned, -1)
+
+    def _rows(self, tensor: Tensor, axis: int) -> Tensor:
+        """Pick this map's entries along the axis that counts the fused map's rows."""
+        axis %= tensor.dim()
+        block = self.block or max(1, tensor.shape[axis])  # no rows are left where no head is
+        unit = block // sum(self.shares)
+        first = sum(self.shares[: self.index]) * unit
+        n_rows = self.shares[self.index] * unit
+        blocks = split(tensor, axis, block)
+        return blocks.narrow(axis + 1, first, n_rows).flatten(axis, axis + 1)
+
+
+@dataclass(frozen=True)
+class Fused(ABC):
+    """How a layout keeps q, k and v in one map."""
+
+    name: str  # The attribute of the attention module that is the fused map
+
+    def maps(self, module: nn.Module, d_head: int) -> InputMaps | None:
+        """Return the maps of q, k and v; None if the module has no such map."""
+        fused: Any = getattr(module, self.name, None)
+        if not is_linear(fused):
+            return None
+        return self.map(fused, 0, d_head), self.map(fused, 1, d_head), self.map(fused, 2, d_head)
+
+    @abstractmethod
+    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
+        """Return the map of q (index 0), of k (1) or of v (2)."""
+
+    @abstractmethod
+    def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
+        """List the stored tensors in which a head owns rows."""
+
+
+class Stacked(Fused):
+    """All rows of q, then all of k, then all of v."""
+
+    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
+        """Return a third of the map."""
+        return FusedMap(fused, index)
+
+    def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
+        """A head has rows in each third."""
+        return rows_of_linear(getattr(module, self.name), d_head, stacked_maps=3)
+
+
+class ByHead(Fused):
+    """The rows of a head's q, k and v side by side, head after head."""
+
+    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
+        """Return a third of each head's rows."""
+        return FusedMap(fused, index, block=3 * d_head)
+
+    def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
+        """A head has one run of rows, three times as long as it is wide."""
+        return rows_of_linear(getattr(module, self.name), 3 * d_head)

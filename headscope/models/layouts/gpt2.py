@@ -1,0 +1,39 @@
+"""GPT-2 without some of its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from headscope.models.layouts.forwards import extend
+from headscope.models.layouts.layout import Layout
+
+
+@dataclass(frozen=True)
+class Gpt2Layout(Layout):
+    """GPT-2, which keeps both of its maps transposed."""
+
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Set where the fused output is split; a layer without heads has three empty thirds."""
+        attention: Any = module
+        attention.split_size = len(remaining) * attention.head_dim or [0, 0, 0]
+        extend(attention.c_proj, _NothingIn)
+
+
+class _NothingIn:
+    """GPT-2's output map, which fails on inputs of no width where no head is left."""
+
+    headscope_extends = True
+    nx: int
+    nf: int
+    bias: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x W + b``, which is b where x is empty."""
+        if not self.nx:
+            return x.new_zeros(*x.shape[:-1], self.nf) + self.bias
+        out: Tensor = super().forward(x)  # type: ignore[misc]
+        return out

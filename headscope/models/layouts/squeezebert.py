@@ -1,0 +1,151 @@
+"""SqueezeBERT: maps that are convolutions of width one, in groups of channels.
+
+References
+----------
+Iandola et al. 2020, arXiv:2006.11316, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.core.errors import UnsupportedModelError
+from headscope.models.layouts.forwards import extend, follow
+from headscope.models.layouts.layout import AttentionSite, Layout
+from headscope.models.layouts.maps import AttentionInput, LinearMap, Projections
+
+
+@dataclass(frozen=True)
+class SqueezeBertLayout(Layout):
+    """SqueezeBERT: maps are convolutions of width one over (batch, channels, pos), in groups.
+
+    A map of G groups is a block diagonal matrix: group g makes its rows from the g-th slice of x
+    alone, and only the weights of that slice are stored. In a module that has lost heads, the
+    groups differ in their number of rows.
+    """
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Match modules whose maps are convolutions of width one."""
+        input_maps = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
+        out: Any = follow(parent, self.out.removeprefix(".."))
+        if not all(map(_is_map, [*input_maps, out])):
+            return None
+        if out.groups > 1:
+            raise UnsupportedModelError(
+                f"The output map of {type(module).__name__} works in {out.groups} "
+                "groups (post_attention_groups), so that no head reaches every part of the state; "
+                "headscope covers one group there."
+            )
+        q, k, v = map(GroupedMap, input_maps)
+        return Projections(q, k, v, GroupedMap(out))
+
+    def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
+        """Let each map compute as many rows of each group as are left."""
+        width: Any = module.attention_head_size
+        rows = torch.tensor([*remaining], dtype=torch.long)[:, None] * width + torch.arange(width)
+        for name in (self.q, self.k, self.v):
+            conv: Any = getattr(module, name)
+            group_of_row = rows.flatten() // (total * width // conv.groups)
+            sizes = torch.bincount(group_of_row, minlength=conv.groups).tolist()
+            extend(conv, _UnevenGroups)
+            vars(conv)["headscope_sizes"] = tuple(sizes)
+
+    def read(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AttentionInput:
+        """Put channels last."""
+        inputs = super().read(module, args, kwargs)
+        x = inputs.x_q.transpose(1, 2)
+        return replace(inputs, x_q=x, x_k=x)
+
+    def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
+        """Return z by name, channels first."""
+        return {"context_layer": z.transpose(1, 2)}
+
+
+@dataclass(frozen=True)
+class GroupedMap(LinearMap):
+    """A convolution of width one as a linear map."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The map, (n_out, n_in): a view where it has one group, else with zeros in between."""
+        stored: Tensor = self.module.weight[:, :, 0]
+        if self.module.groups == 1:
+            return stored
+        blocks = torch.split(stored, group_sizes(self.module))
+        dense: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+        return dense
+
+    @property
+    def in_features(self) -> int:
+        """Channels of x."""
+        return int(self.module.weight.shape[1] * self.module.groups)
+
+    @property
+    def out_features(self) -> int:
+        """Rows that are stored."""
+        return int(self.module.weight.shape[0])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Run the convolution on x (batch, pos, n_in)."""
+        return self.leaving(self.module(self.entering(x)))
+
+    def entering(self, argument: Tensor) -> Tensor:
+        """Exchange channels and positions."""
+        return argument.transpose(1, 2)
+
+    def leaving(self, returned: Tensor) -> Tensor:
+        """Exchange channels and positions."""
+        return returned.transpose(1, 2)
+
+    def fit(self) -> None:
+        """Let a convolution without input channels return its bias."""
+        extend(self.module, _PerhapsEmpty)
+
+
+def group_sizes(conv: Any) -> list[int]:
+    """Return how many rows each group of a convolution has."""
+    equal = (conv.weight.shape[0] // conv.groups,) * conv.groups
+    return list(getattr(conv, "headscope_sizes", equal))
+
+
+def _is_map(module: object) -> bool:
+    return isinstance(module, nn.Conv1d) and module.kernel_size == (1,)
+
+
+class _UnevenGroups:
+    """A convolution of width one whose groups have lost rows."""
+
+    headscope_extends = True
+    groups: int
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute each group's rows from its channels of x (batch, channels, pos)."""
+        blocks = torch.split(self.weight[:, :, 0], group_sizes(self))
+        pairs = zip(blocks, x.chunk(self.groups, dim=1), strict=True)
+        out = torch.cat([block @ channels for block, channels in pairs], dim=1)
+        return out if self.bias is None else out + self.bias[:, None]
+
+
+class _PerhapsEmpty:
+    """A convolution of width one that may have lost all its input channels."""
+
+    headscope_extends = True
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the bias at every position where there is nothing to multiply."""
+        if self.weight.shape[1]:
+            out: Tensor = super().forward(x)  # type: ignore[misc]
+            return out
+        zeros = x.new_zeros(len(x), len(self.weight), x.shape[-1])
+        return zeros if self.bias is None else zeros + self.bias[:, None]

@@ -1,0 +1,90 @@
+r"""Small steps between the maps and the softmax, which a layout lists in their order.
+
+A step changes q, k and v, or adds something to the scaled scores. Here are those that several
+families share; a step of one family alone stands in that family's file.
+
+A rotation turns each query and key by angles that grow with its position. Two coordinates of a head
+are one point of a plane; at position p it turns by ``p * theta_i``::
+
+    (a, b) -> (a cos - b sin, b cos + a sin)
+
+so that the score of two tokens depends on how far apart they are.
+
+References
+----------
+Su et al. 2021, arXiv:2104.09864, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headscope.models.layouts.layout import AttentionSite, Step
+from headscope.models.layouts.maps import AttentionInput, Heads
+
+
+@dataclass(frozen=True)
+class Rotation(Step):
+    """Turn q and k by the angles that the model hands over; coordinates i and i + half are a pair.
+
+    Where the angles are fewer than a head's coordinates, the first ones turn and the rest stay.
+    """
+
+    in_float32: bool = False  # Whatever the model's dtype, as some families do it
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Turn q and k, (batch, n_heads, pos, d_head)."""
+        angles = inputs.given.get("position_embeddings")
+        if angles is None:
+            return heads
+        cos, sin = angles
+        q = rotate(heads.q, cos, sin, in_float32=self.in_float32)
+        k = rotate(heads.k, cos, sin, in_float32=self.in_float32)
+        return Heads(q, k, heads.v)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> Tensor:
+    """Turn queries or keys by their positions.
+
+    ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, width), of whose two halves
+    the first is used.
+    """
+    width = cos.shape[-1]
+    half = width // 2
+    cos = cos[:, None, :, :half]
+    sin = sin[:, None, :, :half]
+    wide = x.float() if in_float32 else x
+    a = wide[..., :half]
+    b = wide[..., half:width]
+    unturned = wide[..., width:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
+
+
+class SharedKeys(Step):
+    """Give every head the keys and values that it shares with its group."""
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Repeat k and v (batch, groups, pos, d_head) for the heads of each group."""
+        q, k, v = heads
+        kv_heads = site.layout.shared_by(site.module, site.head_ids)
+        if kv_heads is None or k.shape[1] >= q.shape[1]:
+            return heads
+        return Heads(q, k[:, kv_heads], v[:, kv_heads])
+
+
+class HandedBias(Step):
+    """Add the bias by position that the model hands to every layer."""
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return these heads' biases, (1 or batch, n_heads, query_pos, key_pos)."""
+        position_bias: Tensor | None = inputs.given.get("position_bias")
+        return None if position_bias is None else take_heads(position_bias, site.head_ids)
+
+
+def take_heads(bias: Tensor, heads: Collection[int]) -> Tensor:
+    """Pick some heads' biases from those of all, (1 or batch, n_heads, query_pos, key_pos)."""
+    return bias if bias.shape[1] in (1, len(heads)) else bias[:, list(heads)]

@@ -1,0 +1,124 @@
+"""Which files of a folder hold its weights, as transformers chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from headscope.core.errors import CheckpointError
+from headscope.models.load.safe_files import read_json
+
+#: Weights that transformers opens in a folder; the first of these that is there.
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_SUFFIXES = (".safetensors", ".bin")
+#: Weights of other frameworks, which torch does not read.
+_FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.gguf", "model.ckpt.index")
+
+
+def weights_opened(folder: Path, named: object) -> Path:
+    """Return the file that transformers opens for the weights of a folder: weights, or an index.
+
+    ``named`` is config.json's ``transformers_weights``, which goes before the usual names.
+    """
+    if named is None:
+        for name in WEIGHTS:
+            if (folder / name).is_file():
+                return folder / name
+        raise _without_weights(folder)
+    path = folder / str(named)
+    is_safetensors = path.name.endswith((".safetensors", ".safetensors.index.json"))
+    if not is_safetensors or leads_out_of(path, folder):
+        raise CheckpointError(
+            f"{folder / 'config.json'} names {str(named)[:80]!r} as its transformers_weights, "
+            "which is no safetensors file of its folder; download the model again."
+        )
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder / 'config.json'} names {path.name} as its transformers_weights, which is not "
+            "there; download the model again."
+        )
+    return path
+
+
+def leads_out_of(file: Path, folder: Path) -> bool:
+    """Whether a name that a file of the folder states leads out of it."""
+    return file.parent != folder or file.name == ".."
+
+
+def _without_weights(folder: Path) -> CheckpointError:
+    """Return the error that says what is there in place of weights that transformers would open."""
+    if (folder / "model.onnx").is_file():
+        return CheckpointError(
+            f"{folder} holds an ONNX graph, which onnxruntime runs, and no weights to prune or "
+            "measure; give the folder that save wrote."
+        )
+    foreign = [name for name in _FOREIGN if (folder / name).is_file()]
+    weight_files = [file for file in sorted(folder.iterdir()) if file.suffix in _SUFFIXES]
+    named_otherwise = [
+        file.name for file in weight_files if file.name.startswith(("model", "pytorch_model"))
+    ]
+    hint = ""
+    if named_otherwise:
+        hint = f" by a name that transformers opens (there is {named_otherwise[0]})"
+    elif foreign:
+        hint = f" (there is only {foreign[0]}, of another framework)"
+    return CheckpointError(
+        f"{folder} has no weights{hint}: model.safetensors (or its index) is missing."
+    )
+
+
+class WeightIndex:
+    """An index of weights: which tensor is in which file beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        data = read_json(path)
+        values = data if isinstance(data, dict) else {}
+        weight_map = values.get("weight_map")
+        stated = weight_map if isinstance(weight_map, dict) else {}
+        self._tensors_of: dict[Path, set[str]] = {}
+        for tensor, name in stated.items():
+            if isinstance(name, str):
+                self._tensors_of.setdefault(path.parent / name, set()).add(tensor)
+        #: The shards that it names, each once, by their names.
+        self.files = sorted(self._tensors_of)
+        suffix = ".safetensors" if ".safetensors" in path.name else ".bin"
+        self._check_files(suffix)
+        # Pickles are read here, safetensors by transformers.
+        if suffix == ".safetensors" and not isinstance(values.get("metadata"), dict):
+            raise CheckpointError(
+                f"{path} has no 'metadata', without which transformers does not read it; download "
+                "the model again."
+            )
+
+    def _check_files(self, suffix: str) -> None:
+        """Refuse shards outside of the folder, of another format, or that are not there."""
+        for file in self.files:
+            why = ""
+            if leads_out_of(file, self.path.parent):
+                why = "is not in its folder"
+            elif file.suffix != suffix:
+                why = f"does not end in {suffix}"
+            if why:
+                raise CheckpointError(
+                    f"{self.path} names the file {file}, which {why}; download the model again."
+                )
+        missing = [file.name for file in self.files if not file.is_file()]
+        if missing or not self.files:
+            raise CheckpointError(
+                f"{self.path} names weight files that are not there "
+                f"({', '.join(missing) or 'none at all'}); download the model again."
+            )
+
+    def check(self, file: Path, held: Iterable[str]) -> None:
+        """Refuse a shard that holds other tensors than the index says."""
+        if differing := sorted(self._tensors_of[file].symmetric_difference(held)):
+            raise CheckpointError(
+                f"{file} is not the file that {self.path.name} describes: they differ in "
+                f"{differing[0]}; download the model again."
+            )

@@ -1,0 +1,91 @@
+"""Where a model keeps its layers: an encoder's, a decoder's, or both, by stack and number.
+
+The names of the attention modules say it: layers lie in one list of modules, or in several side by
+side (XLM). An encoder-decoder has a list for each stack, and files number the layers of both in one
+sequence, the decoder's after the encoder's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from torch import nn
+
+from headscope.models.layouts.layout import AttentionModule
+from headscope.models.layouts.sites import LAYER, attention_modules, layer_lists
+
+#: Attribute of a base model that has lost layers: how many each stack had.
+BEFORE = "headscope_layers_before"
+STACKS = ("encoder", "decoder")
+
+#: An original number, or (``encoder`` or ``decoder``, original number) of an encoder-decoder.
+Layer = int | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The layers of an encoder, or of a decoder."""
+
+    name: str  # ``encoder`` or ``decoder``
+    start: int  # Number of its first layer in the one row of all
+    one_of_two: bool  # Whether the model has an encoder and a decoder
+    owner: nn.Module  # The module that the layers lie in
+    lists: list[nn.ModuleList]  # Of equal length
+    attentions: list[list[AttentionModule]]  # Of each layer
+
+    @property
+    def n_layers(self) -> int:
+        """How many it has now."""
+        return len(self.attentions)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Original numbers of the layers, counted across both stacks."""
+        layers = enumerate(self.attentions)
+        return [self.start + getattr(items[0].module, LAYER, i) for i, items in layers]
+
+    def layer(self, number: int) -> Layer:
+        """Return a layer as :func:`remove_layers` takes it, by its number across both stacks."""
+        return (self.name, number - self.start) if self.one_of_two else number
+
+
+def stacks_of(base: Any) -> list[Stack]:
+    """Find the layers of a base model by stack; an empty list where they cannot be told apart."""
+    modules = attention_modules(base)
+    by_list = layer_lists(base, modules)
+    n_listed = sum(map(len, chain(*by_list.values())))
+    if n_listed != len(modules) or len(by_list) > len(STACKS):
+        return []
+    one_of_two = len(by_list) == 2
+    owners = [base.get_encoder(), base.get_decoder()] if one_of_two else [base]
+    n_before = vars(base).get(BEFORE, {})
+    stacks: list[Stack] = []
+    start = 0
+    for name, (path, attentions), owner in zip(STACKS, by_list.items(), owners, strict=False):
+        if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
+            return []
+        siblings = base.get_submodule(path.rpartition(".")[0]).children()
+        stack = Stack(
+            name=name,
+            start=start,
+            one_of_two=one_of_two,
+            owner=owner,
+            lists=[
+                module
+                for module in siblings
+                if isinstance(module, nn.ModuleList) and len(module) == len(attentions)
+            ],
+            attentions=attentions,
+        )
+        stacks.append(stack)
+        start += n_before.get(name, stack.n_layers)
+    return stacks
+
+
+def layer_of(stacks: Sequence[Stack], number: int) -> Layer:
+    """Return a layer as :func:`remove_layers` takes it, by its number across both stacks."""
+    stack = next(stack for stack in reversed(stacks) if stack.start <= number)
+    return stack.layer(number)

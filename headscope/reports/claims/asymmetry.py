@@ -1,0 +1,289 @@
+"""Claim 0: self-attention is not symmetric.
+
+The asymmetry of a matrix B is ``||B - B^T||_F / ||B||_F``: 0 where B is symmetric (as W_Q W_K^T is
+where W_Q = W_K), sqrt(2) for independent random factors, 2 where B is antisymmetric. What symmetric
+scores do to the model's output is a part of its own, which counts where it was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from headscope.analyses.rank.result import RankResult
+from headscope.analyses.symmetric.result import SymmetricResult
+from headscope.core.rounding import ROUNDING
+from headscope.reports.claims.bar import Bar
+from headscope.reports.claims.intervals import (
+    FAILS,
+    HOLDS,
+    NOT_MEASURED,
+    OPEN,
+    above,
+    every,
+    shown,
+)
+from headscope.reports.claims.rule import NOT_YET, Claim, ClaimPart, Evidence, Rule, lies_above
+from headscope.reports.result import Insight, InsightPart
+from headscope.stats.estimate import Estimate
+
+PARTS = {
+    "weights": ClaimPart(
+        name="W_Q W_K^T of every head is asymmetric",
+        rule="every head's W_Q W_K^T (exact) has an asymmetry above {asymmetry:g}",
+    ),
+    "scores": ClaimPart(
+        name="every head's scores are asymmetric",
+        rule="where W_Q W_K^T was not measured or is not the score, every head's scores have one "
+        "{bound}",
+        lies=lambda bounds: lies_above(bounds.asymmetry),
+        among=every,
+    ),
+    "patterns": ClaimPart(
+        name="every head's pattern is asymmetric",
+        rule="every head's pattern has one {bound} over lines",
+        lies=lambda bounds: lies_above(bounds.asymmetry),
+        among=every,
+    ),
+    "output": ClaimPart(
+        name="symmetric scores move the output more than random changes",
+        rule="making all scores symmetric before the softmax moves the output further than random "
+        "changes of the scores of the same size",
+    ),
+}
+#: Random changes of the scores, each as large as what symmetric scores change.
+_RANDOM_CHANGES = ("noise", "shuffled")
+#: Other changes that are named beside them.
+_OTHER_CHANGES = {
+    "removed": "all heads removed",
+    "pairs": "symmetric pairs alone (sinks kept)",
+}
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by every head's weights and patterns, and by the output with symmetric scores.
+
+    Where W_Q W_K^T was not measured, as in families that rotate queries and keys, the scores of the
+    text replace it.
+    """
+    symmetric = evidence.symmetric
+    if evidence.rank is not None:
+        return _by_weights(rule, evidence.rank, symmetric)
+    if symmetric is not None:
+        return _by_scores(rule, symmetric)
+    return rule.missing("rank", "symmetric")
+
+
+def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None) -> Insight:
+    """Decide by W_Q W_K^T of every head, exactly, and by its pattern on a text."""
+    weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
+    if not weights:
+        return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
+    patterns: dict[str, Estimate] = {}
+    for head in rank.heads:
+        if head.pattern_asymmetry is not None:
+            patterns[head.name] = head.pattern_asymmetry
+
+    values = _weight_values(rank, weights, patterns)
+    symmetric_heads = [value <= rule.thresholds.asymmetry for value in weights.values()]
+    return rule.concluded(
+        parts=(
+            rule.decided(
+                "weights",
+                FAILS if any(symmetric_heads) else HOLDS,
+                f"least {values['least']:.2f} ({values['least_head']}), no sampling",
+            ),
+            _every_head_part(rule, "patterns", patterns),
+            _output_part(rule, symmetric),
+        ),
+        measured=_weights_in_words(values),
+        control=(
+            f"0 where W_Q = W_K{_random_in_words(values)}: asymmetry alone is no sign of learning."
+            f"{_other_changes(symmetric)}"
+        ),
+        values={**_output_values(symmetric), **values},
+        refuted=all(symmetric_heads),
+    )
+
+
+def _weight_values(
+    rank: RankResult, weights: Mapping[str, float], patterns: Mapping[str, Estimate]
+) -> dict[str, Any]:
+    """Return the least, the median and the largest asymmetry of heads, and of random weights."""
+    least_head = min(weights, key=lambda name: weights[name])
+    middle = median(weights.values())
+    pattern_means = [pattern.value for pattern in patterns.values() if pattern.value is not None]
+    gaussian = _random_asymmetry(rank, "gaussian")
+    return {
+        "heads": len(weights),
+        "undefined": len(rank.heads) - len(weights),
+        "least": weights[least_head],
+        "least_head": least_head,
+        "median": middle,
+        "most": max(weights.values()),
+        "pattern_least": min(pattern_means, default=None),
+        "pattern_median": median(pattern_means) if pattern_means else None,
+        "gaussian": gaussian,
+        "fresh": _random_asymmetry(rank, "fresh"),
+        "below_gaussian": 1 - middle / gaussian if gaussian else None,
+    }
+
+
+def _weights_in_words(values: Mapping[str, Any]) -> str:
+    """Say how asymmetric the heads' weights are, and their patterns."""
+    text = (
+        f"Asymmetry of W_Q W_K^T over {values['heads']} heads: least {values['least']:.2f} "
+        f"({values['least_head']}), median {values['median']:.2f}, most {values['most']:.2f}"
+    )
+    if values["undefined"]:
+        text += f" ({values['undefined']} more have W_Q W_K^T = 0)"
+    if values["pattern_least"] is None:
+        return f"{text}; of the patterns: not measured (no text)."
+    return (
+        f"{text}; of the patterns: least {values['pattern_least']:.2f}, median "
+        f"{values['pattern_median']:.2f}."
+    )
+
+
+def _random_in_words(values: Mapping[str, Any]) -> str:
+    """Say how asymmetric random weights are, where that is known."""
+    text = ""
+    if values["gaussian"] is not None:
+        text += f", {values['gaussian']:.2f} for independent random factors"
+    if values["fresh"] is not None:
+        text += f", {values['fresh']:.2f} freshly initialised"
+    below_gaussian = values["below_gaussian"]
+    if below_gaussian is not None:
+        direction = "below" if below_gaussian >= 0 else "above"
+        text += f"; the median head lies {abs(below_gaussian):.0%} {direction} random"
+    return text
+
+
+def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
+    """Decide by the scores of every head on a text."""
+    limit = rule.thresholds.asymmetry
+    scores = {
+        head.name: head.asymmetry for head in symmetric.heads if head.asymmetry.value is not None
+    }
+    means = [score.value or 0.0 for score in scores.values()]
+    middle = median(means or [math.nan])
+    scores_part = _every_head_part(rule, "scores", scores)
+    return rule.concluded(
+        parts=(scores_part, _output_part(rule, symmetric)),
+        measured=(
+            "W_Q W_K^T was not measured, or is not the score. Asymmetry of the scores over "
+            f"{len(scores)} heads: {scores_part.measured}, median {middle:.2f}."
+        ),
+        control=(
+            f"0 for symmetric scores, 1.41 for independent directions.{_other_changes(symmetric)}"
+        ),
+        values={
+            **_output_values(symmetric),
+            "heads": len(scores),
+            "scores_least": min(means, default=None),
+        },
+        refuted=bool(scores) and all(above(score, limit) == FAILS for score in scores.values()),
+    )
+
+
+def _random_asymmetry(rank: RankResult, name: str) -> float | None:
+    """Return the asymmetry of a control of random weights; None where it was not measured."""
+    control = rank.controls.get(name)
+    if control is None:
+        return None
+    known = [g.asymmetry for g in control.geometries if g.asymmetry is not None]
+    return known[0] if known else None
+
+
+def _every_head_part(rule: Rule, key: str, heads: Mapping[str, Estimate]) -> InsightPart:
+    """Decide whether every head lies above a limit, and name the one that lies lowest."""
+    if not heads:
+        return rule.decided(key, NOT_MEASURED, "no text was read")
+    least = min(heads, key=lambda head: heads[head].value or 0.0)
+    return rule.part(key, heads.values(), f"least {shown(heads[least])} ({least})")
+
+
+def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
+    """Decide whether the model uses the asymmetry, by its output with all scores symmetric."""
+    if symmetric is None:
+        return rule.decided(
+            "output", NOT_YET, "so whether the model makes use of the asymmetry is open"
+        )
+    if not {"symmetric", *_RANDOM_CHANGES} <= symmetric.whole.keys():
+        return rule.decided("output", NOT_YET, "without scores of shuffled tokens")
+    with_symmetric = symmetric.whole["symmetric"].cosine
+    with_noise = symmetric.whole["noise"].cosine
+    with_shuffled = symmetric.whole["shuffled"].cosine
+    if None in (with_symmetric.value, with_noise.value, with_shuffled.value):
+        return rule.decided("output", NOT_MEASURED, "the embeddings are not finite")
+
+    outcomes = [
+        _moves_further(with_symmetric, with_noise),
+        _moves_further(with_symmetric, with_shuffled),
+    ]
+    text = (
+        f"cosine {shown(with_symmetric, '.3f')} with all heads symmetric, "
+        f"{shown(with_noise, '.3f')} with noise, {shown(with_shuffled, '.3f')} with a step towards "
+        "the scores of shuffled tokens"
+    )
+    equivalent = symmetric.equivalent_heads.value
+    if equivalent is not None:
+        text += (
+            f"; as far as removing about {equivalent:.0f} random heads of {len(symmetric.heads)} "
+            "moves it"
+        )
+    return rule.decided("output", every(outcomes), text)
+
+
+def _moves_further(cosine: Estimate, random_cosine: Estimate) -> str:
+    """Decide whether a change moves the output further than a random one: to a lower cosine."""
+    if cosine.low is None or cosine.high is None:
+        return NOT_MEASURED
+    if random_cosine.low is None or random_cosine.high is None:
+        return NOT_MEASURED
+    if cosine.high < random_cosine.low - ROUNDING:
+        return HOLDS
+    return FAILS if cosine.low >= random_cosine.high - ROUNDING else OPEN
+
+
+def _output_values(symmetric: SymmetricResult | None) -> dict[str, float | None]:
+    if symmetric is None:
+        return {}
+    cosines = {f"{name}_cosine": change.cosine.value for name, change in symmetric.whole.items()}
+    return {**cosines, "equivalent_heads": symmetric.equivalent_heads.value}
+
+
+def _other_changes(symmetric: SymmetricResult | None) -> str:
+    """Say what other changes do to the output; a sentence that begins with a space."""
+    if symmetric is None:
+        return ""
+    texts = []
+    for name, words in _OTHER_CHANGES.items():
+        cosine = symmetric.whole[name].cosine.value
+        if cosine is not None:
+            texts.append(f"{words} {cosine:.3f}")
+    return f" Cosine with other changes: {', '.join(texts)}."
+
+
+def bar(values: Mapping[str, Any]) -> Bar:
+    """Lead with the median head's weights."""
+    return Bar(
+        caption="asymmetry, median head",
+        value=values["median"],
+        control=values["gaussian"],
+        control_is="random",
+    )
+
+
+CLAIM = Claim(
+    number=0,
+    text="Self-attention is not symmetric: attention is a directed graph.",
+    paper="Saponati et al. 2025, The underlying structures of self-attention",
+    parts=PARTS,
+    closing="Independent random factors have 1.41, so the bound is weak. The last part counts "
+    "where it is measured. Does not hold if no head's W_Q W_K^T, or scores, are above.",
+    judge=judge,
+    bar=bar,
+)

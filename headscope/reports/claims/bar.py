@@ -1,0 +1,94 @@
+"""The number that a claim leads with, and how the page draws it: as a bar beside its control."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from headscope.show.cells import tidy
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number, its 95% interval and its control."""
+
+    caption: str
+    value: float
+    control: float | None
+    control_is: str
+    low: float | None = None
+    high: float | None = None
+    reference: float = 1.0  # What is drawn as 1: of a metric, the full model's value
+
+    @property
+    def text(self) -> str:
+        """Write the number with its interval and its control, in words."""
+        interval = ""
+        if self.low is not None and self.high is not None:
+            interval = f" [{self.low:.2g}, {self.high:.2g}]"
+        text = f"{self.caption} {self.value:.2g}{interval}"
+        return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
+
+    @property
+    def shares(self) -> list[float]:
+        """Return all that the bar has to show, as shares of what counts as 1."""
+        numbers = (self.value, self.control, self.low, self.high)
+        return [self._share(number) for number in numbers if number is not None]
+
+    def markup(self, least: float, most: float) -> Markup:
+        """Draw a bar between two numbers: its interval black, and a red tick for the control."""
+
+        def x(value: float) -> str:
+            """Return where a number stands, in percent of the width; outside, at the edge."""
+            share = (self._share(value) - least) / (most - least)
+            return f"{100 * min(1.0, max(0.0, share)):.1f}"
+
+        start, stop = sorted((float(x(0.0)), float(x(self.value))))
+        bar = Markup('<rect class="bar" x="{}" y="2" width="{:.1f}" height="10"/>')
+        shapes = [bar.format(start, max(stop - start, 0.4))]
+        if self.low is not None and self.high is not None:
+            interval = Markup('<path class="ends" d="M{} 7H{}"/>')
+            shapes.append(interval.format(x(self.low), x(self.high)))
+        line = Markup('<path class="{}" d="M{} 0V14"/>')
+        if self.control is not None:
+            shapes.append(line.format("control", x(self.control)))
+        shapes.append(line.format("zero", x(0.0)))
+        return Markup(
+            '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{0}">'
+            '<rect class="track" x="0" y="2" width="100" height="10"/>{1}</svg>{0}'
+        ).format(tidy(self.text), Markup("").join(shapes))
+
+    def _share(self, number: float) -> float:
+        return number / (self.reference or 1.0)
+
+
+def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
+    """Draw bars on one scale, and its legend; where there is no bar nothing is drawn."""
+    numbers: list[float] = []
+    for bar in bars:
+        if bar is not None:
+            numbers += bar.shares
+    if not numbers:
+        return [Markup("")] * len(bars), Markup("")
+    # The scale goes in steps of a half; what lies further out ends at the edge.
+    least = max(-1.0, math.floor(2 * min(0.0, *numbers)) / 2)
+    most = min(2.0, math.ceil(2 * max(1.0, *numbers)) / 2)
+    drawn = [Markup("") if bar is None else bar.markup(least, most) for bar in bars]
+    return drawn, _legend(least, most)
+
+
+def _legend(least: float, most: float) -> Markup:
+    """Say what the colours mean, above the numbers of the scale."""
+    anchors = {least: "start", most: "end"}
+    mark = Markup('<text x="{:.1f}%" y="13" text-anchor="{}">{}</text>')
+    marks = Markup("")
+    for value in sorted({least, 0.0, 1.0, most}):
+        percent = 100 * (value - least) / (most - least)
+        marks += mark.format(percent, anchors.get(value, "middle"), tidy(f"{value:g}"))
+    return Markup(
+        '<div class="axis"><p class="soft"><i class="own"></i>this model <i class="between"></i>'
+        '95% interval <i class="random"></i>control</p><svg aria-hidden="true">{}</svg></div>'
+    ).format(marks)

@@ -1,0 +1,252 @@
+"""Claim 7: pure attention collapses to rank one with depth; what prevents it, and what slows it.
+
+Decided by the residual ``||res(H)|| / ||H||`` of the states, 0 where all tokens are the same, layer
+by layer: of attention alone, with the skip connection, with the feed-forward network, and without
+LayerNorm. Each part is decided by its own interval over windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headscope.analyses.depth.result import DepthCurves, DepthResult
+from headscope.reports.claims.bar import Bar
+from headscope.reports.claims.intervals import (
+    FAILS,
+    HOLDS,
+    NOT_MEASURED,
+    above,
+    common,
+    every,
+    shown,
+)
+from headscope.reports.claims.rule import (
+    Claim,
+    ClaimPart,
+    Evidence,
+    Rule,
+    lies_above,
+    lies_below,
+    lies_between,
+)
+from headscope.reports.result import Insight, InsightPart
+from headscope.stats.estimate import Estimate
+
+PARTS = {
+    "falls": ClaimPart(
+        name="attention alone collapses",
+        rule="what is left of its start after attention alone is {bound}",
+        lies=lambda bounds: lies_below(bounds.collapsed),
+        percent=True,
+    ),
+    "exponential": ClaimPart(
+        name="at least as fast as exponentially",
+        rule="the change of a layer's factor from that of the layer before is {bound}",
+        lies=lambda bounds: lies_below(bounds.step_slack),
+        among=every,
+    ),
+    "skip": ClaimPart(
+        name="the skip connection prevents it",
+        rule="what is left with the skip connection is {bound}",
+        lies=lambda bounds: lies_above(bounds.collapsed),
+        among=every,
+        percent=True,
+    ),
+    "ffn": ClaimPart(
+        name="the feed-forward network slows it",
+        rule="ln of the ratio of the curve with feed-forward to that of attention alone is {bound}",
+        lies=lambda bounds: lies_above(0),
+        among=common,
+    ),
+    "layernorm": ClaimPart(
+        name="LayerNorm plays no role",
+        rule="without LayerNorm the curve changes by a share of its start that is {bound}",
+        lies=lambda bounds: lies_between(-bounds.layernorm_change, bounds.layernorm_change),
+        among=every,
+    ),
+}
+
+#: Points of a curve by the layer that they come after.
+Points = Mapping[int, Estimate]
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by the residual's curves, part by part, each by its interval over windows."""
+    depth = evidence.depth
+    if depth is None:
+        return rule.missing("depth")
+    if len(depth.variants["attention"]) < 3:
+        why = "The model has one layer: how a curve falls with depth is open."
+        return rule.insight(NOT_MEASURED, why)
+    if depth.sequences < 2:
+        why = "One window was measured, which has no interval; give more."
+        return rule.insight(NOT_MEASURED, why)
+
+    alone = depth.trends["attention_of_start"]
+    falls = Estimate(alone.mean[-1], alone.low[-1], alone.high[-1])
+    falls_part = rule.part("falls", falls, f"{_digits(falls)} of its start after the last layer")
+    after = depth.collapsed_after["attention"]
+    collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
+    last = _last_values(depth)
+    return rule.concluded(
+        parts=(
+            falls_part,
+            _exponential_part(rule, depth),
+            _skip_part(rule, depth),
+            _ffn_part(rule, depth),
+            _layernorm_part(rule, depth),
+        ),
+        measured=(
+            f"Residual after {len(depth.variants['full']) - 1} layers ({depth.sequences} windows): "
+            f"attention alone {last['attention']} ({collapse}), with feed-forward "
+            f"{last['attention+ffn']}, with skip {last['attention+skip']}, full {last['full']}."
+        ),
+        control=_control(depth.control),
+        values={
+            "attention": depth.variants["attention"][-1],
+            "attention_with_ffn": depth.variants["attention+ffn"][-1],
+            "attention_with_skip": depth.variants["attention+skip"][-1],
+            "full": depth.variants["full"][-1],
+            "collapsed_after": after,
+            "control": None if depth.control is None else depth.control.variants["attention"][-1],
+        },
+        refuting=(falls_part.name,),  # decides against the claim where it does not hold
+    )
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def _exponential_part(rule: Rule, depth: DepthResult) -> InsightPart:
+    """Decide whether no layer's factor is larger than that of the layer before."""
+    steps = _points(depth, "step_change", _above_rounding(rule, depth))
+    if not steps:
+        text = "fewer than two layers lie above rounding, so no two factors can be compared"
+        return rule.part("exponential", [], text)
+    layer = max(steps, key=lambda layer: _value(steps[layer]))
+    text = (
+        "largest change of the factor from one layer to the next "
+        f"{_digits(steps[layer])} (L{layer})"
+    )
+    return rule.part("exponential", steps.values(), text)
+
+
+def _skip_part(rule: Rule, depth: DepthResult) -> InsightPart:
+    """Decide whether the curve with the skip connection stays above what counts as collapsed."""
+    remaining = _points(depth, "skip_of_start")
+    text = "states overflow"
+    if remaining:
+        layer = min(remaining, key=lambda layer: _value(remaining[layer]))
+        text = f"least share of the start {_digits(remaining[layer])} (L{layer})"
+    return rule.part("skip", remaining.values(), text)
+
+
+def _ffn_part(rule: Rule, depth: DepthResult) -> InsightPart:
+    """Decide whether the curve with feed-forward lies above that of attention alone."""
+    gains = _points(depth, "ffn_gain", _above_rounding(rule, depth))
+    if not gains:
+        return rule.part("ffn", [], "both curves are at rounding from the first layer on")
+    words = {HOLDS: "above", FAILS: "below"}
+    layers: dict[str, list[str]] = {"above": [], "below": [], "not apart": []}
+    for layer, gain in gains.items():
+        layers[words.get(above(gain, 0.0), "not apart")].append(f"L{layer}")
+    where = ", ".join(f"{word} at {', '.join(names)}" for word, names in layers.items() if names)
+    first = min(gains)
+    text = f"{where}; ln of the ratio {_digits(gains[first])} at L{first}"
+    return rule.part("ffn", gains.values(), text)
+
+
+def _layernorm_part(rule: Rule, depth: DepthResult) -> InsightPart:
+    """Decide whether the curve stays the same without LayerNorm."""
+    changes = _points(depth, "layernorm_change")
+    text = "states overflow"
+    if changes:
+        layer = max(changes, key=lambda layer: abs(_value(changes[layer])))
+        text = f"largest change of the curve, of its start {_digits(changes[layer])} (L{layer})"
+    layernorm = rule.part("layernorm", changes.values(), text)
+    overflow = len(changes) < len(depth.trends["layernorm_change"].mean) - 1
+    if overflow and layernorm.verdict != FAILS:
+        return rule.decided("layernorm", NOT_MEASURED, text)
+    return layernorm
+
+
+def _points(depth: DepthResult, name: str, fewest_windows: float = 2.0) -> Points:
+    """Return a curve by layer, without the embeddings, where enough windows count."""
+    trend = depth.trends[name]
+    rows = zip(trend.mean, trend.low, trend.high, trend.windows, strict=True)
+    points = {}
+    for layer, (mean, low, high, windows) in enumerate(rows, start=-1):
+        if layer >= 0 and mean is not None and windows >= fewest_windows:
+            points[layer] = Estimate(mean, low, high)
+    return points
+
+
+def _above_rounding(rule: Rule, depth: DepthResult) -> float:
+    """Return how many windows have to be above rounding for a layer to count."""
+    return max(2.0, rule.thresholds.above_rounding * depth.sequences)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def _value(point: Estimate) -> float:
+    return point.value or 0.0
+
+
+def _digits(number: Estimate) -> str:
+    """Write an estimate with as many digits as it needs."""
+    small = number.value is not None and abs(number.value) < 0.001
+    return shown(number, ".0e" if small else ".3f")
+
+
+def _last_values(curves: DepthCurves) -> dict[str, str]:
+    """Write what is left after the last layer, by variant."""
+    last = {}
+    for name in ("attention", "attention+ffn", "attention+skip", "full"):
+        value = curves.variants[name][-1]
+        if value is None:
+            last[name] = "overflow"
+        elif value >= 0.001 or value == 0:
+            last[name] = f"{value:.3f}"
+        else:
+            last[name] = f"{value:.0e}"
+    return last
+
+
+def _control(random: DepthCurves | None) -> str:
+    """Say what is left with random weights."""
+    if random is None:
+        return "Not run."
+    last = _last_values(random)
+    collapsed_too = ""
+    after = random.collapsed_after["attention"]
+    if after:
+        collapsed_too = f": an untrained model collapses too, after {after} layers"
+    return (
+        f"Random weights: attention alone {last['attention']}, with skip {last['attention+skip']}, "
+        f"full {last['full']}{collapsed_too}."
+    )
+
+
+def bar(values: Mapping[str, Any]) -> Bar:
+    """Lead with what the skip connection leaves of the difference between tokens."""
+    return Bar(
+        caption="difference between tokens left, with skip",
+        value=values["attention_with_skip"],
+        control=values["attention"],
+        control_is="attention alone",
+    )
+
+
+CLAIM = Claim(
+    number=7,
+    text="Pure attention collapses to rank one with depth; skip connections prevent it, "
+    "feed-forward networks slow it, LayerNorm plays no role.",
+    paper="Dong et al. 2021, Attention is not all you need",
+    parts=PARTS,
+    closing="Intervals are over windows. Layers count while {above_rounding:.0%} of the windows "
+    "are above rounding. Does not hold if attention alone does not fall.",
+    judge=judge,
+    bar=bar,
+)

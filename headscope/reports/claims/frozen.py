@@ -1,0 +1,103 @@
+"""Claim 9: pretrained attention is a ready computation primitive; frozen does as well as tuned.
+
+Frozen means that LayerNorm and the classifier alone are trained. Decided by the accuracy with
+everything trained, less that with frozen layers, and by pretrained minus random frozen layers.
+"""
+
+from __future__ import annotations
+
+from headscope.analyses.transfer.result import TransferDifference
+from headscope.reports.claims.intervals import NOT_MEASURED, negative, shown
+from headscope.reports.claims.rule import Claim, ClaimPart, Evidence, Rule, lies_above, lies_below
+from headscope.reports.claims.tuning import (
+    NOT_REACHED,
+    accuracies,
+    accuracies_and_budget,
+    unsettled,
+)
+from headscope.reports.result import Insight
+from headscope.stats.estimate import Estimate
+
+PARTS = {
+    "tuned": ClaimPart(
+        name="frozen layers do about as well as tuned ones",
+        rule="the accuracy with everything trained, less that with frozen layers, is {bound} "
+        "points",
+        lies=lambda bounds: lies_below(bounds.tuning_gap),
+    ),
+    "random": ClaimPart(
+        name="frozen pretrained layers do better than frozen random ones",
+        rule="the accuracy with frozen layers, less that with frozen layers of random weights, is "
+        "{bound}",
+        lies=lambda bounds: lies_above(0),
+    ),
+}
+_VARIANTS = ("layernorm", "all", "head")
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by everything minus LayerNorm alone, and by pretrained minus random weights."""
+    transfer = evidence.transfer
+    if transfer is None:
+        return rule.missing("transfer")
+    size = transfer.sizes[-1]
+    measured = accuracies_and_budget(transfer, _VARIANTS, size)
+
+    # "As good as tuned" means something only where tuning is good, and every rate is known.
+    reasons = unsettled(transfer, _VARIANTS, size, random=["layernorm"])
+    over_head = transfer.difference("all", "head")
+    gain = None if over_head is None else over_head.points
+    if gain is None or gain.low is None or gain.low <= 0:
+        lies = _points("everything", over_head, gain)
+        reasons += (
+            " Tuning everything must beat the classifier alone by its interval; otherwise "
+            f'"as good as tuned" means nothing: {lies}.'
+        )
+    if reasons:
+        return rule.insight(NOT_MEASURED, f"{reasons.strip()} {measured}")
+
+    to_tuned = transfer.difference("layernorm", "all")
+    tuned_part = rule.decided("tuned", NOT_MEASURED, NOT_REACHED)
+    gap = None
+    if to_tuned is not None:
+        gap = negative(to_tuned.points)
+        tuned_part = rule.part("tuned", gap, _points("everything", to_tuned, gap))
+    to_random = transfer.difference("layernorm", "layernorm", other_weights="random")
+    random_part = rule.decided("random", NOT_MEASURED, NOT_REACHED)
+    above_random = None
+    if to_random is not None:
+        above_random = to_random.points
+        random_part = rule.part(
+            "random", above_random, _points("pretrained", to_random, above_random)
+        )
+    random_accuracies = accuracies(transfer, ["layernorm", "head"], size, weights="random")
+    return rule.concluded(
+        parts=(tuned_part, random_part),
+        measured=measured,
+        control=f"From random weights: {random_accuracies}.",
+        values={
+            "gap": None if gap is None else gap.value,
+            "above_random": None if above_random is None else above_random.value,
+        },
+    )
+
+
+def _points(name: str, difference: TransferDifference | None, points: Estimate | None) -> str:
+    """Say by how many points one way of training lies above the other."""
+    if difference is None or points is None:
+        return NOT_REACHED
+    return f"{name} lies {shown(points)} points above, {difference.seeds} seeds"
+
+
+CLAIM = Claim(
+    number=9,
+    text="Pretrained attention is a ready computation primitive: frozen does about as well as "
+    "tuned.",
+    paper="Lu et al. 2021, Pretrained transformers as universal computation engines",
+    parts=PARTS,
+    closing="Frozen means that LayerNorm and the classifier alone are trained; differences are "
+    "paired, over seeds and test examples (non-inferiority). Not measured unless tuning everything "
+    "beats the classifier alone by interval, and unless every best learning rate was found inside "
+    "its grid on development data.",
+    judge=judge,
+)

@@ -1,0 +1,225 @@
+"""Claim 2: a few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.
+
+Decided by the metric of the model with only its labelled heads, against the same with as many
+random heads in every layer (``kept_roles.py`` measures both). Of an encoder-decoder model also by
+the layers of the cross-attention heads that a joint pruning of all its stacks leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headscope.core.rounding import ROUNDING
+from headscope.reports.claims.bar import Bar
+from headscope.reports.claims.intervals import FAILS, HOLDS, NOT_MEASURED, shown
+from headscope.reports.claims.rule import Claim, ClaimPart, Evidence, Rule, lies_below
+from headscope.reports.claims.survivors import judge_survivors
+from headscope.reports.result import Insight, InsightPart, KeptRoles
+from headscope.show.cells import joined
+from headscope.stats.estimate import Estimate
+
+#: The kinds of heads that the claim names, by key, and how they are called.
+KINDS = {"positional": "positional", "syntactic": "syntactic", "rare": "rare-word"}
+
+PARTS = {
+    "beats": ClaimPart(
+        name="labelled heads do better than random ones",
+        rule="the model with only its labelled heads beats random sets with as many heads in every "
+        "layer (p = (1 + sets that do as well) / (1 + sets) at most {random_p:g})",
+    ),
+    "little": ClaimPart(
+        name="little is lost without the others",
+        rule="the share of the metric that it loses is {bound}",
+        lies=lambda bounds: lies_below(bounds.metric_loss),
+        percent=True,
+    ),
+    "survivors": ClaimPart(
+        name="cross-attention survives in the last decoder layers",
+        rule="the cross-attention heads that a joint pruning of all stacks leaves lie in later "
+        "decoder layers than as many random ones",
+    ),
+}
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by the metric with only labelled heads, and by where cross-attention survives."""
+    survivor_parts: list[InsightPart] = []
+    survivor_values: dict[str, Any] = {}
+    survivor_sentence = ""
+    if "cross" in evidence.stacks:
+        survivors = judge_survivors(evidence.prune)
+        survivor_parts.append(rule.decided("survivors", survivors.outcome, survivors.measured))
+        survivor_values = survivors.values or {}
+        survivor_sentence = survivors.sentence
+
+    labelled = evidence.kept_roles
+    if labelled is None:
+        missing = rule.missing("classify")
+        why = missing.measured
+        if survivor_sentence:
+            why += f".{survivor_sentence}"
+        return rule.insight(missing.verdict, why, values=survivor_values, parts=survivor_parts)
+    if labelled.value is None:
+        why = (
+            f"On {labelled.classified_on}, {len(labelled.kept) or 'none'} of {labelled.n_heads} "
+            f"heads have one of the roles {_kinds(labelled)}: nothing to compare."
+            f"{survivor_sentence}"
+        )
+        return rule.insight("not applicable", why, values=survivor_values, parts=survivor_parts)
+
+    against_random = _against_random(labelled, labelled.value, rule.thresholds.random_p)
+    lost = _lost_share(labelled, labelled.value)
+    return rule.concluded(
+        parts=(
+            rule.decided("beats", against_random.outcome, against_random.measured),
+            rule.part("little", lost, shown(lost, ".1%")),
+            *survivor_parts,
+        ),
+        measured=(
+            f"With only the {len(labelled.kept)} of {labelled.n_heads} heads that are "
+            f"{_kinds(labelled)} on {labelled.classified_on}, {labelled.metric} on "
+            f"{labelled.measured_on} is {labelled.value:.4g} (whole model "
+            f"{labelled.baseline:.4g}): {shown(lost, '.1%')} is lost. Labelled heads "
+            f"{against_random.words} random ones: {against_random.as_well} of "
+            f"{len(labelled.random)} random sets do as well.{survivor_sentence}"
+        ),
+        control=_control(labelled),
+        values={
+            **_values(labelled, lost),
+            "random_mean": float(np.mean(labelled.random)),
+            "random_as_well": against_random.as_well,
+            "draws": len(labelled.random),
+            "sets": labelled.sets,
+            "p": against_random.p,
+            "worse_than_random": against_random.worse,
+            **survivor_values,
+        },
+        refuted=against_random.worse and all(part.verdict != HOLDS for part in survivor_parts),
+    )
+
+
+# --- against random heads -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _AgainstRandom:
+    """How the model with only its labelled heads compares with random sets of heads."""
+
+    outcome: str  # Whether it does better
+    words: str  # The same in words
+    worse: bool  # Whether it does worse, by the same test
+    as_well: int  # Random sets that do as well
+    p: float
+    measured: str  # These numbers in words
+
+
+def _against_random(labelled: KeptRoles, value: float, limit: float) -> _AgainstRandom:
+    """Test whether the labelled heads beat random sets, or are beaten by them.
+
+    ``p`` is (1 + random sets that do as well) / (1 + random sets), at most ``limit`` if they do.
+    """
+    sign = 1.0 if labelled.higher_is_better else -1.0
+    labelled_score = sign * value
+    random = sign * np.array(labelled.random)
+    as_well = int((random >= labelled_score - ROUNDING * abs(labelled_score)).sum())
+    as_badly = int((random <= labelled_score + ROUNDING * abs(labelled_score)).sum())
+    p = (1 + as_well) / (1 + len(random))
+    p_worse = (1 + as_badly) / (1 + len(random))
+
+    measured = f"{as_well} of {len(random)} random sets do as well, p {p:.3f}"
+
+    outcome = HOLDS if p <= limit else FAILS
+    words = "do better than" if p <= limit else "do no better than"
+    worse = p_worse <= limit
+    if worse:
+        words = "do worse than"
+    # With few possible sets, of which the labelled heads are one, no p could be small enough.
+    if labelled.sets is not None and 1 / labelled.sets > limit:
+        outcome = NOT_MEASURED
+        words = "cannot be told from"
+        worse = False
+        measured += f"; only {labelled.sets} sets have as many heads per layer"
+    return _AgainstRandom(
+        outcome=outcome, words=words, worse=worse, as_well=as_well, p=p, measured=measured
+    )
+
+
+def _control(labelled: KeptRoles) -> str:
+    """Say how the random sets were drawn, and what they keep of the metric."""
+    how = "of all heads alike" if labelled.sets is None else "with as many heads in every layer"
+    return (
+        f"{len(labelled.random)} random sets of {len(labelled.kept)} heads, {how}: mean "
+        f"{np.mean(labelled.random):.4g}, {min(labelled.random):.4g} to "
+        f"{max(labelled.random):.4g}."
+    )
+
+
+# --- what is lost ---------------------------------------------------------------------------------
+
+
+def _lost_share(labelled: KeptRoles, value: float) -> Estimate:
+    """Return the share of the metric that is lost without the other heads."""
+    sign = 1.0 if labelled.higher_is_better else -1.0
+    scale = abs(labelled.baseline) or 1.0
+    loss = sign * (labelled.baseline - value) / scale
+    if not labelled.difference_ci:
+        return Estimate(loss)
+    low, high = sorted(-sign * end / scale for end in labelled.difference_ci)
+    return Estimate(loss, low, high)
+
+
+def _values(labelled: KeptRoles, lost: Estimate) -> dict[str, Any]:
+    """Return the numbers of the model with only its labelled heads."""
+    loss_interval = None
+    value_interval = None
+    if labelled.difference_ci:
+        loss_interval = [lost.low, lost.high]
+        value_interval = {
+            "low": labelled.baseline + min(labelled.difference_ci),
+            "high": labelled.baseline + max(labelled.difference_ci),
+        }
+    return {
+        "kept": len(labelled.kept),
+        "heads": labelled.n_heads,
+        "metric": labelled.metric,
+        "baseline": labelled.baseline,
+        "value": labelled.value,
+        "loss": lost.value,
+        "loss_interval": loss_interval,
+        "value_interval": value_interval,
+    }
+
+
+def _kinds(labelled: KeptRoles) -> str:
+    """Name the kinds of heads: ``positional, syntactic or rare-word``."""
+    return joined([KINDS.get(role, role) for role in labelled.roles], "or")
+
+
+def bar(values: Mapping[str, Any]) -> Bar:
+    """Lead with the metric that labelled heads keep, as a share of the whole model's."""
+    return Bar(
+        caption=f"with only the {values['kept']} labelled heads",
+        value=values["value"],
+        low=values["value_interval"]["low"],
+        high=values["value_interval"]["high"],
+        control=values["random_mean"],
+        control_is="as many random heads",
+        reference=values["baseline"],
+    )
+
+
+CLAIM = Claim(
+    number=2,
+    text="A few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.",
+    paper="Voita et al. 2019, Analyzing multi-head self-attention",
+    parts=PARTS,
+    closing="The last part counts for encoder-decoder models only. Does not hold if none of these "
+    "is so, or if labelled heads do worse than random ones by the same test and the last part, "
+    "where it counts, does not hold.",
+    judge=judge,
+    bar=bar,
+)

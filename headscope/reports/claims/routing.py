@@ -1,0 +1,210 @@
+"""Claim 1: heads route; they pass on nearly all of what they read, rather than a narrow part.
+
+Decided by the width of W_V, and by what a linear readout of z recovers (R^2, of held-out sentences)
+of the word that a token attends to most. A wide W_V and a sharp pattern are what an untrained model
+with large W_Q has as well; so the same patterns with a W_V of Gaussian entries, and random
+directions, are among the controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headscope.analyses.flow.result import FlowResult
+from headscope.reports.claims.bar import Bar
+from headscope.reports.claims.intervals import FAILS, HOLDS, NOT_MEASURED, or_dash, shown
+from headscope.reports.claims.rule import (
+    Claim,
+    ClaimPart,
+    Evidence,
+    Rule,
+    lies_above,
+    lies_at_least,
+)
+from headscope.reports.result import Insight, InsightPart
+from headscope.stats.estimate import Estimate
+
+PARTS = {
+    "wide": ClaimPart(
+        name="W_V uses nearly all of its width in most heads",
+        rule="the effective rank of W_V is above {value_width:g} of d_head in more than "
+        "{most:.0%} of heads (exact)",
+    ),
+    "random": ClaimPart(
+        name="z recovers more of the word attended to most than with random weights",
+        rule="the R^2 of the state of the word attended to most, from z and in the space that W_V "
+        "reads, less that with random weights is {bound}",
+        lies=lambda bounds: lies_above(0),
+    ),
+    "gaussian": ClaimPart(
+        name="z recovers more of the word attended to most than a Gaussian W_V would",
+        rule="the same less that of the model's own patterns with a Gaussian W_V is {bound}",
+        lies=lambda bounds: lies_above(0),
+    ),
+    "token": ClaimPart(
+        name="z recovers more of that word's whole state than random directions would",
+        rule="the R^2 of the whole state of that word, less that from as many random directions, "
+        "is {bound}",
+        lies=lambda bounds: lies_above(0),
+    ),
+    "recovers": ClaimPart(
+        name="z recovers most of the word attended to most",
+        rule="the first R^2 is {bound}",
+        lies=lambda bounds: lies_at_least(bounds.recovered),
+    ),
+    "not_counted_whole": ClaimPart(
+        name="not counted: z recovers more of all that is read than random directions would",
+        lies=lambda bounds: lies_above(0),
+    ),
+}
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by the width of W_V, and by what z holds of the word attended to most."""
+    flow = evidence.flow
+    if flow is None:
+        return rule.missing("flow")
+    widths = [width for width in (head.wide() for head in flow.heads) if width is not None]
+    if not widths:
+        return rule.insight("not applicable", "No head has values: every W_V is zero.")
+    mean_width = sum(widths) / len(widths)
+    wide_heads = sum(width > rule.thresholds.value_width for width in widths)
+    most_are_wide = wide_heads > rule.thresholds.most * len(widths)
+
+    recovery = flow.recovery
+    r2 = {name: number.value for name, number in vars(recovery).items()}
+    if recovery.value.value is None:
+        why = flow.not_measured.get("value", "no numbers")
+        measured = f"What z recovers was not measured: {why}."
+    else:
+        measured = (
+            f"A linear readout of z recovers {r2['value']:.0%} of the variance of the attended "
+            f"word's state in the space that W_V reads, and {or_dash(r2['whole'], '.0%')} of all "
+            f"that is read (held out, mean of {len(flow.heads)} heads)."
+        )
+    random = None if flow.control is None else flow.control.recovery
+    return rule.concluded(
+        parts=(
+            rule.decided(
+                "wide",
+                HOLDS if most_are_wide else FAILS,
+                f"{wide_heads} of {len(widths)} heads above {rule.thresholds.value_width:g}, mean "
+                f"{mean_width:.2f}, no sampling",
+            ),
+            _random_part(rule, flow),
+            _less_part(rule, flow, "gaussian", flow.over_gaussian, ("value", "gaussian")),
+            _less_part(
+                rule, flow, "token", flow.token_over_directions, ("token", "token_directions")
+            ),
+            _recovers_part(rule, flow),
+        ),
+        measured=measured,
+        control=_control(flow),
+        values={
+            "heads": len(widths),
+            "wide": wide_heads,
+            "mean_width": mean_width,
+            **{f"r2_{name}": value for name, value in r2.items()},
+            "r2_value_random_weights": None if random is None else random.value.value,
+            "r2_whole_random_weights": None if random is None else random.whole.value,
+        },
+        not_counted=[
+            _less_part(
+                rule, flow, "not_counted_whole", flow.over_directions, ("whole", "directions")
+            )
+        ],
+    )
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def _random_part(rule: Rule, flow: FlowResult) -> InsightPart:
+    """Decide whether z recovers more than in the same model with random weights."""
+    if flow.control is None:
+        return rule.decided("random", NOT_MEASURED, "random weights were not measured")
+    gain = flow.control.gain.value
+    return rule.part("random", gain, f"R^2 minus theirs {_with_reason(flow, gain, 'value')}")
+
+
+def _recovers_part(rule: Rule, flow: FlowResult) -> InsightPart:
+    """Decide whether z holds most of the word attended to most."""
+    recovered = flow.recovery.value
+    text = (
+        f'R^2 {_with_reason(flow, recovered, "value")}; "most" is {rule.thresholds.recovered:g}, '
+        '"nearly all" would be 0.8'
+    )
+    return rule.part("recovers", recovered, text)
+
+
+def _less_part(
+    rule: Rule, flow: FlowResult, key: str, difference: Estimate, names: tuple[str, str]
+) -> InsightPart:
+    """Decide whether one R^2 exceeds another: ``names`` are their fields in the recovery."""
+    first, second = names
+    r2 = or_dash(getattr(flow.recovery, first).value)
+    other_r2 = or_dash(getattr(flow.recovery, second).value)
+    reason = _with_reason(flow, difference, first, second)
+    return rule.part(key, difference, f"R^2 {r2} against {other_r2}, difference {reason}")
+
+
+def _with_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
+    """Write an estimate, or why one of the numbers that it is made of was not measured."""
+    for name in names:
+        if name in flow.not_measured:
+            return f"not measured: {flow.not_measured[name]}"
+    return shown(number)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def _control(flow: FlowResult) -> str:
+    """Say what random weights, words and directions recover, and how wide Gaussian W_V are."""
+    recovery = flow.recovery
+    text = ""
+    if flow.control is not None:
+        random = flow.control.recovery
+        text += (
+            f"Random weights {or_dash(random.value.value, '.0%')} of the word and "
+            f"{or_dash(random.whole.value, '.0%')} of all that is read. "
+        )
+    text += (
+        f"The same patterns with a Gaussian W_V {or_dash(recovery.gaussian.value, '.0%')}; a "
+        f"random word of the sentence {or_dash(recovery.other.value, '.0%')}; of all that is read, "
+        f"d_head random directions {or_dash(recovery.directions.value, '.0%')}."
+    )
+    widths = [
+        shape.w_v.effective_rank / shape.d_head
+        for shape in flow.spectra.get("gaussian", ())
+        if shape.w_v.effective_rank is not None
+    ]
+    if widths:
+        text += (
+            f" Gaussian W_V use {sum(widths) / len(widths):.2f} of their width: a wide W_V is no "
+            "sign of learning."
+        )
+    return text
+
+
+def bar(values: Mapping[str, Any]) -> Bar:
+    """Lead with what z recovers of the word attended to most."""
+    return Bar(
+        caption="share recovered",
+        value=values["r2_value"],
+        control=values["r2_value_random_weights"],
+        control_is="random weights",
+    )
+
+
+CLAIM = Claim(
+    number=1,
+    text="Heads route: they pass on nearly all of what they read, rather than a narrow part.",
+    paper="Elhage et al. 2021, A mathematical framework for transformer circuits",
+    parts=PARTS,
+    closing="R^2 are of held-out sentences, means over heads. Does not hold if none of the five is "
+    "so.",
+    judge=judge,
+    bar=bar,
+)

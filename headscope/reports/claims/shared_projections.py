@@ -1,0 +1,149 @@
+"""Claim 3: single heads are not low rank, but their concatenated product is.
+
+Decided by dims90 of W_Q W_K^T (the singular values that hold 90% of the sum), of layers and of
+heads, as shares of what every control of random weights needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headscope.analyses.rank.result import ControlRank, HeadRank, LayerRank, RankResult
+from headscope.reports.claims.bar import Bar
+from headscope.reports.claims.intervals import common, mean_estimate, shown
+from headscope.reports.claims.rule import (
+    NOT_YET,
+    Claim,
+    ClaimPart,
+    Evidence,
+    Rule,
+    lies_below,
+    lies_between,
+)
+from headscope.reports.result import Insight
+from headscope.stats.estimate import Estimate
+
+PARTS = {
+    "fewer": ClaimPart(
+        name="layers need fewer dimensions than the control",
+        rule="the layers' dims90, as a share of the control's, is {bound}",
+        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        among=common,
+        percent=True,
+    ),
+    "single": ClaimPart(
+        name="single heads need about as many",
+        rule="the heads' is {bound}",
+        lies=lambda bounds: lies_between(1 - bounds.head_within, 1 + bounds.head_within),
+        among=common,
+        percent=True,
+    ),
+}
+
+
+def judge(rule: Rule, evidence: Evidence) -> Insight:
+    """Decide by the dimensions that layers and heads need, over each control's."""
+    rank = evidence.rank
+    if rank is None:
+        return rule.missing("rank")
+    layer_ratios: dict[str, Estimate] = {}
+    head_ratios: dict[str, Estimate] = {}
+    for name, control in rank.controls.items():
+        of_layers, of_heads = _ratios(rank, control)
+        if of_layers and of_heads:
+            layer_ratios[name] = mean_estimate(of_layers)
+            head_ratios[name] = mean_estimate(of_heads)
+    if not layer_ratios:
+        return rule.insight(NOT_YET, "no control was measured")
+    if max(len(layer.heads) for layer in rank.layers) < 2:
+        why = "Each layer has one head, which shares with nobody."
+        return rule.insight("not applicable", why)
+
+    head_dims90 = _mean_dims90(rank.heads)
+    layer_dims90 = _mean_dims90(rank.layers)
+    controls = [
+        f"{name}: layers at {shown(layer_ratios[name])} of it, heads at {shown(head_ratios[name])}"
+        for name in layer_ratios
+    ]
+    values: dict[str, Any] = {"head_dims90": head_dims90, "layer_dims90": layer_dims90}
+    for name in layer_ratios:
+        values[name] = {
+            "layer_ratio": _mean_and_ends(layer_ratios[name]),
+            "head_ratio": _mean_and_ends(head_ratios[name]),
+        }
+    fewer = rule.part("fewer", layer_ratios.values(), _by_control(layer_ratios))
+    single = rule.part("single", head_ratios.values(), _by_control(head_ratios))
+    return rule.concluded(
+        parts=(fewer, single),
+        measured=(
+            f"dims90 of W_Q W_K^T: {head_dims90:.1f} for one head, {layer_dims90:.1f} for all "
+            "heads of a layer together."
+        ),
+        control=f"{'; '.join(controls)}.",
+        values=values,
+        refuting=(fewer.name,),
+    )
+
+
+def _ratios(rank: RankResult, control: ControlRank | None) -> tuple[list[float], list[float]]:
+    """Return dims90 of each layer, and of each head, over what random weights need.
+
+    Where nothing is known of a layer's control it has no ratios.
+    """
+    layer_ratios: list[float] = []
+    head_ratios: list[float] = []
+    for layer in rank.layers:
+        random = control.of(len(layer.heads)) if control is not None else None
+        if random is None:
+            continue
+        random_layer = random.layers["qk"].dims["90"]
+        layer_dims = layer.qk.dims["90"]
+        if layer_dims is not None and random_layer:
+            layer_ratios.append(layer_dims / random_layer)
+        random_head = random.heads["qk"].dims["90"]
+        for head in rank.heads:
+            head_dims = head.qk.dims["90"]
+            in_layer = (head.stack, head.layer) == (layer.stack, layer.layer)
+            if in_layer and head_dims is not None and random_head:
+                head_ratios.append(head_dims / random_head)
+    return layer_ratios, head_ratios
+
+
+def _mean_dims90(rows: Sequence[HeadRank] | Sequence[LayerRank]) -> float:
+    """Return the mean of the dims90 that are known."""
+    known = [row.qk.dims["90"] for row in rows if row.qk.dims["90"] is not None]
+    return sum(known) / max(len(known), 1)
+
+
+def _mean_and_ends(ratio: Estimate) -> dict[str, float | None]:
+    return {"mean": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def _by_control(ratios: Mapping[str, Estimate]) -> str:
+    return ", ".join(f"{shown(ratio)} of {name}" for name, ratio in ratios.items())
+
+
+def bar(values: Mapping[str, Any]) -> Bar:
+    """Lead with the layers' dimensions as a share of what Gaussian weights need."""
+    ratio = values["gaussian"]["layer_ratio"]
+    return Bar(
+        caption="dimensions of a layer's W_Q W_K^T, share of random ones",
+        value=ratio["mean"],
+        low=ratio["low"],
+        high=ratio["high"],
+        control=1.0,
+        control_is="random",
+    )
+
+
+CLAIM = Claim(
+    number=3,
+    text="Single heads are not low rank, but the concatenated product is: heads share projections.",
+    paper="Cordonnier et al. 2020, Multi-head attention: collaborate instead of concatenate",
+    parts=PARTS,
+    closing="Both count against every control; intervals are over layers and over heads, and one "
+    "layer has none. Does not hold if layers are below no control.",
+    judge=judge,
+    bar=bar,
+)

@@ -1,0 +1,75 @@
+"""What the three claims on fine-tuning (8, 9 and 10) say of a ``transfer`` run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headscope.analyses.transfer.result import TransferCell, TransferResult
+from headscope.reports.claims.intervals import shown
+
+NOT_REACHED = "not reached"
+
+_NAMES = {
+    "layernorm": "LayerNorm only",
+    "head": "head only",
+    "lora": "rank-1 LoRA",
+    "all": "everything",
+}
+#: Why a cell's best learning rate is not known.
+_UNSETTLED = {
+    "edge": "The best learning rate lies at the edge of the grid that was searched",
+    "not searched": "No learning rate was searched for",
+}
+
+
+def accuracies_and_budget(transfer: TransferResult, variants: Sequence[str], size: int) -> str:
+    """Say how accurate variants are, and how many runs the budget reached if not all."""
+    return (
+        f"Accuracy on '{transfer.task}', {size} training examples: "
+        f"{accuracies(transfer, variants, size)}. {runs_reached(transfer)}"
+    )
+
+
+def accuracies(
+    transfer: TransferResult, variants: Iterable[str], size: int, weights: str = "pretrained"
+) -> str:
+    """List the accuracy of variants with intervals; those that were not reached are left out."""
+    texts = []
+    for variant in variants:
+        cell = transfer.cell(variant, weights, size)
+        if cell is not None:
+            texts.append(f"{_name_of(cell)} {shown(cell.accuracy, '.1f')}")
+    return ", ".join(texts)
+
+
+def runs_reached(transfer: TransferResult) -> str:
+    """Say how many runs the budget reached; nothing where it reached all."""
+    if not transfer.missed:
+        return ""
+    reached = len(transfer.runs)
+    planned = reached + len(transfer.missed)
+    return f"The budget of {transfer.budget:g} s reached {reached} of {planned} runs."
+
+
+def unsettled(
+    transfer: TransferResult, variants: Sequence[str], size: int, random: Sequence[str] = ()
+) -> str:
+    """Name the cells whose best learning rate is not known; empty where all are known.
+
+    ``random`` are the variants that count from random weights, too.
+    """
+    cells = [transfer.cell(variant, "pretrained", size) for variant in variants]
+    cells += [transfer.cell(variant, "random", size) for variant in random]
+    names: dict[str, list[str]] = {optimum: [] for optimum in _UNSETTLED}
+    for cell in cells:
+        if cell is not None and cell.optimum in _UNSETTLED:
+            start = " from random weights" if cell.weights == "random" else ""
+            names[cell.optimum].append(f"{_name_of(cell)}{start} ({cell.rate:g})")
+    sentences = [
+        f"{_UNSETTLED[optimum]}: {', '.join(named)}." for optimum, named in names.items() if named
+    ]
+    return " ".join(sentences)
+
+
+def _name_of(cell: TransferCell) -> str:
+    return _NAMES.get(cell.variant, cell.variant)

@@ -1,0 +1,145 @@
+"""How near a smaller model stays to the whole one on text of another kind than it was measured on.
+
+Embeddings are compared by their cosine and by their nearest neighbours among these texts, classes
+by the share of equal guesses, labels that are independent by the share of texts with the same set
+of them, scores by their rank correlation. Models with other heads are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.core.accumulator import numpy
+from headscope.data.batches import buckets
+from headscope.data.token_rows import Row, padded
+from headscope.models.run.head_outputs import HeadOutputs, head_outputs
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import fast_products
+from headscope.shrinking.distil import output_of
+from headscope.shrinking.result import Elsewhere
+from headscope.shrinking.serving import Served
+from headscope.shrinking.text import Texts
+from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.metrics import mean_of, spearman
+from headscope.stats.paired_change import interval_of
+
+#: Nearest neighbours of each query, queries at most, and fewest texts to find them in.
+NEIGHBOURS = 10
+QUERIES = 1000
+FEWEST_TEXTS = 100
+
+
+class OtherText:
+    """Compares models with the whole one on one text; the whole one's outputs are kept."""
+
+    def __init__(self, full_model: LoadedModel, texts: Texts, *, seed: int) -> None:
+        self._full_model = full_model
+        self._texts = texts
+        self._seed = seed
+        self._expected: Tensor | None = None  # The whole model's outputs
+        self._expected_neighbours: Tensor | None = None
+
+    def compare(
+        self, model: LoadedModel, served: Served, teacher: LoadedModel
+    ) -> tuple[Elsewhere, ...]:
+        """Compare a model as it is served with the whole one; empty where that is not possible.
+
+        ``teacher`` gives the whole model's outputs.
+        """
+        text = self._texts.other
+        head = self._full_model.task_head
+        comparable = head in (None, "classification") and not self._full_model.encoder_decoder
+        if text is None or not comparable:
+            return ()
+        rows = self._texts.other_rows(self._full_model)
+        if self._expected is None:
+            self._expected = _outputs(teacher, rows)
+        outputs = _outputs(as_model(model, served), rows)
+        if head is not None:
+            compared, nearness = self._same_outputs(outputs, self._expected)
+            return (Elsewhere(text.name, len(rows), compared, nearness, UNKNOWN),)
+        cosine = self._mean((outputs * self._expected).sum(-1))
+        neighbours = UNKNOWN
+        if len(rows) >= FEWEST_TEXTS:
+            neighbours = self._same_neighbours(outputs, self._expected)
+        return (Elsewhere(text.name, len(rows), "cosine", cosine, neighbours),)
+
+    def _same_neighbours(self, embeddings: Tensor, expected: Tensor) -> Estimate:
+        """Return the share of the whole model's nearest neighbours that a model finds too."""
+        if self._expected_neighbours is None:
+            self._expected_neighbours = nearest(expected)
+        neighbours = nearest(embeddings)[:, :, None]
+        found_again = (neighbours == self._expected_neighbours[:, None, :]).any(dim=2)
+        return self._mean(found_again.double().mean(dim=1))
+
+    def _same_outputs(self, logits: Tensor, expected: Tensor) -> tuple[str, Estimate]:
+        """Say what is compared of a head's logits (texts, outputs), and how alike they are."""
+        outputs = head_outputs(self._full_model)
+        if outputs is HeadOutputs.CHOICE:
+            return "classes", self._mean(logits.argmax(-1) == expected.argmax(-1))
+        if outputs is HeadOutputs.LABELS:
+            return "labels", self._mean(((logits > 0) == (expected > 0)).all(-1))
+        return "scores", self._rank_correlation(logits, expected)
+
+    def _rank_correlation(self, scores: Tensor, expected: Tensor) -> Estimate:
+        """Return Spearman's correlation; the mean over outputs, without interval, of several."""
+        correlations = [
+            interval_of(spearman, {"similarity": column, "gold": gold}, seed=self._seed)
+            for column, gold in zip(
+                numpy(scores.double()).T, numpy(expected.double()).T, strict=True
+            )
+        ]
+        if len(correlations) > 1:
+            return Estimate(fmean(float(correlation) for correlation in correlations) / 100)
+        (correlation,) = correlations
+        bounds = [bound / 100 for bound in correlation.interval or ()]
+        return Estimate(float(correlation) / 100, *bounds)
+
+    def _mean(self, values: Tensor) -> Estimate:
+        """Return the mean over texts, with its interval."""
+        outputs = {"value": values.double().clamp(max=1.0).numpy()}
+        return interval_of(mean_of("value"), outputs, seed=self._seed)
+
+
+def as_model(model: LoadedModel, served: Served) -> LoadedModel:
+    """Let a file run in a model's place, with the model's pooling."""
+    if isinstance(served, LoadedModel):
+        return model
+    return _RunByFile(model, served)  # type: ignore[return-value]
+
+
+class _RunByFile:
+    """A model whose outputs come from a file."""
+
+    def __init__(self, model: LoadedModel, served: Served) -> None:
+        self._model = model
+        self.run = served
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def _outputs(model: LoadedModel, rows: Sequence[Row]) -> Tensor:
+    """Return what :func:`output_of` gives of every row, in the order of the rows."""
+    by_row: list[Tensor] = [torch.empty(0)] * len(rows)
+    with torch.no_grad(), fast_products(model.network):
+        for bucket in buckets(rows):
+            batch = padded(bucket, model.pad_id, model.device)
+            for i, output in zip(batch.index, output_of(model, batch), strict=True):
+                by_row[i] = output
+    return torch.stack(by_row)
+
+
+def nearest(embeddings: Tensor) -> Tensor:
+    """Return the indices of the neighbours of the first texts, (queries, neighbours).
+
+    The texts are in random order (:meth:`Texts.other_rows`), so the first ones are random ones.
+    """
+    similarity = embeddings[:QUERIES] @ embeddings.T
+    similarity.fill_diagonal_(-torch.inf)
+    return similarity.topk(min(NEIGHBOURS, len(embeddings) - 1), dim=1).indices

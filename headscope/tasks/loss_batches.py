@@ -1,0 +1,102 @@
+"""Examples whose loss can be differentiated by the gates of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.data.batches import BATCH_TOKENS, LARGE
+from headscope.data.token_rows import Padded, Row
+from headscope.models.run.intervene import Means, gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import Select
+from headscope.models.surgery.output_maps import original_outputs
+
+#: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
+Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LossBatch:
+    """Some examples whose loss can be differentiated by the gates of heads.
+
+    With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
+    example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
+    z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
+    """
+
+    loaded: LoadedModel
+    batch: Padded
+    owner: Tensor  # (rows,): which example each row belongs to
+    read_loss: Read
+    read_embed: Read
+    select_loss: Select | None = None  # Which positions the head reads for the loss
+    select_embed: Select | None = None  # The same for the embedding
+    means: Means | None = None  # What a gate of zero leaves behind; zeros unless given
+
+    @property
+    def size(self) -> int:
+        """Examples in the batch."""
+        return int(self.owner.max()) + 1
+
+    @property
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos): 1 where a layer's query is a real token.
+
+        The queries of decoder and cross-attention are target positions, those of the encoder are
+        source positions.
+        """
+        masks = [self.batch.queries_of(site.stack) for site in self.loaded.sites]
+        longest = max(mask.shape[1] for mask in masks)
+        return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one to differentiate by."""
+        heads = (self.loaded.n_layers, self.loaded.n_heads)
+        rows, _, pos = self.query_mask.shape
+        shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
+        dtype = next(self.loaded.model.parameters()).dtype
+        return torch.ones(shape[kind], dtype=dtype, device=self.loaded.device, requires_grad=True)
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+        return self._read(gates, self.read_loss, self.select_loss)
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): what label-free derivatives are taken of."""
+        return self._read(gates, self.read_embed, self.select_embed)
+
+    def full(self) -> Tensor:
+        """Return the unpruned model's e, (size, d), even while its output maps are replaced."""
+        with original_outputs(self.loaded):
+            return self.embed(self.gates().detach())
+
+    def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
+        row_gates = gates[self.owner] if gates.dim() == 3 else gates
+        batch = self.batch
+        # Without gradients to record, the faster products are used.
+        gradients = gates.requires_grad
+        with gated(self.loaded, row_gates, gradients=gradients, means=self.means) as run:
+            hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=select)
+            return read(batch, hidden, logits)
+
+
+class RowSet:
+    """Rows that are compared with each other, as one item for batching."""
+
+    def __init__(self, index: int, rows: Sequence[Row]) -> None:
+        self.index = index
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows) * max(map(len, self.rows))
+
+
+def tokens_with_gradients(loaded: LoadedModel) -> int:
+    """Return the tokens of a batch whose graph, some ten states of every layer, is held."""
+    n_weights = sum(weight.numel() for weight in loaded.model.parameters())
+    return BATCH_TOKENS // 4 if n_weights > LARGE else BATCH_TOKENS
