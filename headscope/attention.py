@@ -93,6 +93,7 @@ class AttentionWeights:
     b_O: Tensor
 
     def __post_init__(self) -> None:
+        """Refuse tensors whose shapes do not belong together."""
         for name in ("W_Q", "W_K", "W_V", "W_O"):
             shape = tuple(getattr(self, name).shape)
             if len(shape) != 3:

@@ -13,8 +13,8 @@ from headscope.tasks.base import Task
 
 
 def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
-    (found,) = torch.autograd.grad(loss(gates).sum(), gates)
-    return found
+    (derivative,) = torch.autograd.grad(loss(gates).sum(), gates)
+    return derivative
 
 
 def check_derivatives(task: Task, loaded: LoadedModel, *, labels: bool) -> None:
@@ -22,21 +22,21 @@ def check_derivatives(task: Task, loaded: LoadedModel, *, labels: bool) -> None:
     largest = 0.0
     for batch in task.loss_batches(loaded, labels=labels):
         # Away from 1, where the label-free distance has a slope.
-        at = torch.full_like(batch.gates("shared"), 0.8).requires_grad_()
-        by_gate = gradient(batch.loss, at)
-        examples = at.detach().expand(batch.size, -1, -1).clone().requires_grad_()
+        gates_inside = torch.full_like(batch.gates("shared"), 0.8).requires_grad_()
+        by_gate = gradient(batch.loss, gates_inside)
+        examples = gates_inside.detach().expand(batch.size, -1, -1).clone().requires_grad_()
         torch.testing.assert_close(gradient(batch.loss, examples).sum(0), by_gate)
         tokens = (0.8 * batch.gates("token").detach()).requires_grad_()
         by_token = gradient(batch.loss, tokens) * batch.query_mask[:, :, None]
         torch.testing.assert_close(by_token.sum((0, 3)), by_gate)
-        for place in ((0, 1), (1, 3)):
+        for head in ((0, 1), (1, 3)):
             slope = 0.0
             for step in (1e-4, -1e-4):
-                moved = at.detach().clone()
-                moved[place] += step
+                moved = gates_inside.detach().clone()
+                moved[head] += step
                 slope += float(batch.loss(moved).sum()) / (2 * step)
-            assert slope == pytest.approx(float(by_gate[place]), rel=1e-3, abs=1e-6)
+            assert slope == pytest.approx(float(by_gate[head]), rel=1e-3, abs=1e-6)
         largest = max(largest, float(by_gate.abs().max()))
-        assert batch.embed(at).shape[0] == batch.size
+        assert batch.embed(gates_inside).shape[0] == batch.size
     assert largest > 1e-6
     assert all(p.grad is None and p.requires_grad for p in loaded.network.parameters())

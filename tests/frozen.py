@@ -47,12 +47,12 @@ def frozen(
     """
     key = _key(code, inputs)
     path = FOLDER / f"{name}.json"
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"key": None}
-    if kept["key"] == key and not recompute:
-        return kept["answer"]
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"key": None}
+    if record["key"] == key and not recompute:
+        return record["answer"]
     answer = json.loads(json.dumps(compute()))
-    if kept["key"] == key:
-        difference = first_difference(kept["answer"], answer)
+    if record["key"] == key:
+        difference = first_difference(record["answer"], answer)
         assert difference is None, (
             f"tests/frozen/{name}.json is not what its oracle says: {difference}"
         )
@@ -68,7 +68,7 @@ def first_difference(a: Any, b: Any, where: str = "") -> str | None:
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         pairs = [(f"{where}.{key}", a[key], b[key]) for key in a]
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = [(f"{where}[{i}]", *both) for i, both in enumerate(zip(a, b, strict=True))]
+        pairs = [(f"{where}[{i}]", *values) for i, values in enumerate(zip(a, b, strict=True))]
     elif isinstance(a, float) and isinstance(b, float | int):
         same = math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (a != a and b != b)
         return None if same else f"{where}: {a} and {b}"

@@ -31,12 +31,19 @@ def activations(
     rows: slice | None = None,
     heads: slice | None = None,
     n_heads: int | None = None,
-    **parts: Tensor,
+    **tensors: Tensor,
 ) -> Activations:
     """A pattern as an attention site shows it, whole or a chunk; q, k, v and z may be empty."""
     rows = rows or slice(0, len(pattern))
     heads = heads or slice(0, pattern.shape[1])
-    whole = {name: torch.empty(0) for name in "qkvz"} | parts
+    all_tensors = {name: torch.empty(0) for name in "qkvz"} | tensors
     return Activations(
-        stack, layer, layer, rows, heads, n_heads or pattern.shape[1], pattern=pattern, **whole
+        stack,
+        layer,
+        layer,
+        rows,
+        heads,
+        n_heads or pattern.shape[1],
+        pattern=pattern,
+        **all_tensors,
     )

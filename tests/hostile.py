@@ -24,9 +24,9 @@ HOSTILE = (
 def hostile(report: ReportResult) -> ReportResult:
     """Put hostile strings wherever a model, a corpus or a user could."""
     bad = " ".join(HOSTILE)
-    made = {**report.provenance, "command": bad}
-    made["model"] = {**made["model"], "id": bad, "family": bad}
-    fields: dict[str, Any] = {"provenance": made, "left_out": {"prune": bad}}
+    provenance = {**report.provenance, "command": bad}
+    provenance["model"] = {**provenance["model"], "id": bad, "family": bad}
+    fields: dict[str, Any] = {"provenance": provenance, "left_out": {"prune": bad}}
     fields["settings"] = {"classify": {"corpus": bad}}
     fields["samples"] = tuple(
         replace(sample, text=bad, tokens=_instead_of(sample.tokens)) for sample in report.samples
@@ -43,7 +43,7 @@ def hostile(report: ReportResult) -> ReportResult:
         )
         fields["classify"] = replace(report.classify, corpus=corpus, heads=heads)
     if report.explain is not None:
-        fields["explain"] = hostile_sentence(report.explain, made)
+        fields["explain"] = hostile_sentence(report.explain, provenance)
     if report.insights is not None:
         claims = report.insights.insights
         claims = tuple(replace(claim, measured=bad, control=bad) for claim in claims)
@@ -55,7 +55,7 @@ def _instead_of(tokens: Sequence[str]) -> tuple[str, ...]:
     return tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(tokens)))
 
 
-def hostile_sentence(result: ExplainResult, made: dict[str, Any]) -> ExplainResult:
+def hostile_sentence(result: ExplainResult, provenance: dict[str, Any]) -> ExplainResult:
     """Put hostile strings into the sentence and each of its tokens."""
     tokens = _instead_of(result.tokens)
     names = {result.tokens: tokens}
@@ -70,4 +70,4 @@ def hostile_sentence(result: ExplainResult, made: dict[str, Any]) -> ExplainResu
         for step in result.steps
     )
     text = {"sentence": " ".join(HOSTILE), "tokens": tokens, "left_out": HOSTILE[:2]}
-    return replace(result, provenance=made, steps=steps, **text)
+    return replace(result, provenance=provenance, steps=steps, **text)

@@ -50,8 +50,8 @@ def source() -> Path:
     stated = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 64}
     write(folder, "tokenizer_config.json", {**special, **stated})
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    parts = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
-    modules(*((OLD + kind, path) for kind, path in parts))(folder)
+    module_folders = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    modules(*((OLD + kind, path) for kind, path in module_folders))(folder)
     (folder / "1_Pooling").mkdir()
     modes = dict.fromkeys(("cls_token", "max_tokens", "mean_sqrt_len_tokens"), False)
     pooling = {f"pooling_mode_{mode}": on for mode, on in {**modes, "mean_tokens": True}.items()}
@@ -170,8 +170,8 @@ def sharded(folder: Path) -> None:
     held = weights()
     where = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(held)}
     for file in set(where.values()):
-        part = {name: tensor for name, tensor in held.items() if where[name] == file}
-        save_file(part, folder / file, metadata={"format": "pt"})
+        shard = {name: tensor for name, tensor in held.items() if where[name] == file}
+        save_file(shard, folder / file, metadata={"format": "pt"})
     write(folder, f"{WEIGHTS}.index.json", {"metadata": {}, "weight_map": where})
     (folder / WEIGHTS).unlink()
 

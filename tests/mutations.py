@@ -118,15 +118,15 @@ VALUES: list[Any] = [
 
 
 @st.composite
-def changed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
+def changed_bytes(draw: st.DrawFn, original: bytes) -> bytes:
     """Bytes with a few places cut, doubled, overwritten, or with something put in."""
-    data = whole
+    data = original
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(data)))
+        position = draw(st.integers(0, len(data)))
         size = draw(st.sampled_from((0, 1, 2, 8, 60, 10**9)))
-        copied = st.just(data[at : at + size])
+        copied = st.just(data[position : position + size])
         piece = draw(st.one_of(st.sampled_from(PIECES), st.binary(max_size=12), copied))
-        data = data[:at] + piece + data[at + draw(st.sampled_from((0, size))) :]
+        data = data[:position] + piece + data[position + draw(st.sampled_from((0, size))) :]
     return data
 
 

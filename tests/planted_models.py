@@ -234,13 +234,13 @@ def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int
     for index in rng.permutation(len(nodes)).tolist():
         if nodes[index].relation != "det":
             order += [det_of[index], index] if index in det_of else [index]
-    number = {-1: 0} | {node: place + 1 for place, node in enumerate(order)}
+    number = {-1: 0} | {node: order_index + 1 for order_index, node in enumerate(order)}
     rows = []
-    for place, index in enumerate(order):
+    for order_index, index in enumerate(order):
         node = nodes[index]
         form = words[index].form
-        form = form if place else form.capitalize()
-        rows.append(row(place + 1, form, str(number[node.head]), node.relation, "_", "_"))
+        form = form if order_index else form.capitalize()
+        rows.append(row(order_index + 1, form, str(number[node.head]), node.relation, "_", "_"))
     root = number[next(index for index, node in enumerate(nodes) if node.head == -1)]
     mark = str(rng.choice(PUNCTUATION))
     return [*rows, row(n_words, mark, str(root), "punct", "_", "_")]
@@ -249,12 +249,14 @@ def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int
 def add_side_rows(rng: np.random.Generator, rows: list[str]) -> list[str]:
     """Now and then a multiword-token row or an empty node, neither of which is a word."""
     draw = rng.random()
-    place = int(rng.integers(1, len(rows) - 2))  # 0-based: before or after this word
+    after_word = int(rng.integers(1, len(rows) - 2))  # 0-based: before or after this word
     if draw < 0.05:
-        joined = " ".join(rows[i].split("\t")[1] for i in (place, place + 1))
-        rows.insert(place, row(f"{place + 1}-{place + 2}", joined, *"____"))
+        joined = " ".join(rows[i].split("\t")[1] for i in (after_word, after_word + 1))
+        rows.insert(after_word, row(f"{after_word + 1}-{after_word + 2}", joined, *"____"))
     elif draw < 0.10:
-        rows.insert(place + 1, row(f"{place + 1}.1", "_", *"__", f"{place + 1}:dep", "_"))
+        rows.insert(
+            after_word + 1, row(f"{after_word + 1}.1", "_", *"__", f"{after_word + 1}:dep", "_")
+        )
     return rows
 
 
@@ -298,9 +300,9 @@ def angles(offset: float) -> Array:
 def position_features() -> Array:
     """(128, total): one row per position, squared norm ``POSITION_ENERGY``."""
     features = np.zeros((MAX_POSITIONS, Layout.total))
-    for place in range(MAX_POSITIONS):
-        pair = np.stack([np.cos(angles(place)), np.sin(angles(place))], axis=1)
-        features[place, Layout.position] = pair.ravel() * np.sqrt(POSITION_ENERGY / 32)
+    for position in range(MAX_POSITIONS):
+        pair = np.stack([np.cos(angles(position)), np.sin(angles(position))], axis=1)
+        features[position, Layout.position] = pair.ravel() * np.sqrt(POSITION_ENERGY / 32)
     return features
 
 
@@ -316,12 +318,12 @@ def word_features(rng: np.random.Generator) -> Array:
     features[index["[CLS]"], Layout.cls] = features[index["[SEP]"], Layout.sep] = SPECIAL_SIZE
     for word in lexicon():
         for piece in word.pieces:
-            own = features[index[piece]]
-            own[Layout.rarity] = RARITY_SIZE * word.level / (N_LEVELS - 1)
+            feature = features[index[piece]]
+            feature[Layout.rarity] = RARITY_SIZE * word.level / (N_LEVELS - 1)
             if word.role != "plain":
-                own[getattr(Layout, word.role).start + word.mark] = MARK_SIZE
-    left = D_MODEL - POSITION_ENERGY - (features**2).sum(axis=1)
-    features[:, Layout.filler] = np.sqrt(left)
+                feature[getattr(Layout, word.role).start + word.mark] = MARK_SIZE
+    energy = D_MODEL - POSITION_ENERGY - (features**2).sum(axis=1)
+    features[:, Layout.filler] = np.sqrt(energy)
     return features
 
 
@@ -456,10 +458,10 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
     embeddings.token_type_embeddings.weight.zero_()
     for number, layer in enumerate(model.encoder.layer):
         attention = layer.attention.self
-        own = [heads[number, index][1] for index in range(N_HEADS)]
-        fill(attention.query.weight, np.concatenate([head.query @ basis.T for head in own]))
-        fill(attention.query.bias, np.concatenate([head.bias for head in own]))
-        fill(attention.key.weight, np.concatenate([head.key @ basis.T for head in own]))
+        weights = [heads[number, index][1] for index in range(N_HEADS)]
+        fill(attention.query.weight, np.concatenate([head.query @ basis.T for head in weights]))
+        fill(attention.query.bias, np.concatenate([head.bias for head in weights]))
+        fill(attention.key.weight, np.concatenate([head.key @ basis.T for head in weights]))
         attention.key.bias.zero_()
         for dense in (layer.attention.output.dense, layer.output.dense):
             dense.weight.zero_()
@@ -469,7 +471,7 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
     frequencies = folder / "frequencies.tsv"
     write_treebank(treebank, np.random.default_rng([seed, 1]), long=long)
     write_frequencies(frequencies)
-    roles = {place: role for place, (role, _) in heads.items()}
+    roles = {address: role for address, (role, _) in heads.items()}
     return Planted(folder, treebank, frequencies, roles)
 
 

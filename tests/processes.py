@@ -40,7 +40,7 @@ class Run:
         self,
         *arguments: str | Path,
         before: Callable[[], object] | None = None,
-        every: float = 0.2,
+        seconds: float = 0.2,
         stdout: int | None = None,
         body: Callable[[], int] | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class Run:
                     sys.modules["torch"].set_num_threads(1)
                 if before is not None:
                     before()
-                code = _main([*map(str, arguments)], every) if body is None else body()
+                code = _main([*map(str, arguments)], seconds) if body is None else body()
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
             finally:
@@ -92,7 +92,7 @@ class Run:
         return Ended(os.waitstatus_to_exitcode(self._status), out, err, seconds)
 
 
-def _main(arguments: list[str], every: float) -> int:
+def _main(arguments: list[str], seconds: float) -> int:
     from headscope.cli.app import main
     from headscope.session.resume import RunState
 
@@ -100,7 +100,7 @@ def _main(arguments: list[str], every: float) -> int:
     sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     real = RunState.__init__
-    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=every)  # type: ignore[method-assign,assignment,misc]
+    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=seconds)  # type: ignore[method-assign,assignment,misc]
     code: Any = 0
     try:
         main()
@@ -110,7 +110,7 @@ def _main(arguments: list[str], every: float) -> int:
     return code if isinstance(code, int) else 0
 
 
-def die_before(place: Path, number: int) -> Callable[[], None]:
+def die_before(watched: Path, number: int) -> Callable[[], None]:
     """Return what makes a process kill itself just before its n-th change of files at a place.
 
     The names of what it opens to write, renames and removes are those that begin with the place's.
@@ -125,7 +125,7 @@ def die_before(place: Path, number: int) -> Callable[[], None]:
             if event == "open":
                 changes = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
             paths = [os.fspath(a) for a in arguments[:2] if isinstance(a, str | Path)]
-            if changes and any(path.startswith(str(place)) for path in paths):
+            if changes and any(path.startswith(str(watched)) for path in paths):
                 seen += 1
                 if seen == number:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -143,25 +143,25 @@ def content(folder: Path) -> dict[str, bytes]:
             return {key: timeless(item) for key, item in value.items() if key != "created"}
         return [timeless(item) for item in value] if isinstance(value, list) else value
 
-    found = {}
+    files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
         if path.suffix == ".json":
             data = json.dumps(timeless(json.loads(data))).encode()
-        found[str(path.relative_to(folder))] = data
-    return found
+        files[str(path.relative_to(folder))] = data
+    return files
 
 
 @contextmanager
-def small_disk(place: Path, kilobytes: int) -> Iterator[Path]:
+def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
     """Mount a disk of so many kB; only root can."""
-    place.mkdir(parents=True, exist_ok=True)
-    if os.system(f"mount -t tmpfs -o size={kilobytes}k none '{place}' 2>/dev/null"):
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.system(f"mount -t tmpfs -o size={kilobytes}k none '{folder}' 2>/dev/null"):
         raise PermissionError("no disk can be mounted here")
     try:
-        yield place
+        yield folder
     finally:
-        os.system(f"umount -l '{place}'")
+        os.system(f"umount -l '{folder}'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,10 +234,10 @@ def torchrun(words: Sequence[str], folder: Path) -> Ended:
         codes: dict[int, int] = {}
 
         def forks(config: Any, entrypoint: str) -> Callable[..., None]:
-            def call(*given: str) -> None:
-                assert (entrypoint, *given[:3]) == (sys.executable, "-u", "-m", "headscope")
+            def call(*arguments: str) -> None:
+                assert (entrypoint, *arguments[:3]) == (sys.executable, "-u", "-m", "headscope")
                 config.start_method = "fork"
-                codes.update(start(config, _main)([*given[3:]], 0.2))
+                codes.update(start(config, _main)([*arguments[3:]], 0.2))
 
             return call
 
@@ -282,8 +282,8 @@ def cold(*commands: Sequence[str | Path], env: dict[str, str | None] | None = No
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        found = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
-    return [Cold(**one) for one in found]
+        result = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
+    return [Cold(**one) for one in result]
 
 
 def _run_all(folder: Path, commands: list[list[str]]) -> None:
@@ -292,7 +292,7 @@ def _run_all(folder: Path, commands: list[list[str]]) -> None:
     sys.addaudithook(lambda event, _: tried.append(event) if event in _SOCKETS else None)
     from headscope.cli.app import main
 
-    found = []
+    results = []
     for words in commands:
         sys.argv = ["headscope", *words]
         code = 0
@@ -307,8 +307,8 @@ def _run_all(folder: Path, commands: list[list[str]]) -> None:
         sys.stderr.flush()
         out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
         heavy = sorted(HEAVY & set(sys.modules))
-        found.append(dataclasses.asdict(Cold(code, out, err, heavy, tried)))
-    (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+        results.append(dataclasses.asdict(Cold(code, out, err, heavy, tried)))
+    (folder / "found.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from headscope.stats.spectra import Factors
 Matrix = NDArray[np.float64]
 
 
-def dense(left: Any, right: Any) -> Matrix:
+def dense(factor: Any, right: Any) -> Matrix:
     """Form ``left @ right^T``, which the package never does."""
-    return np.asarray(left, dtype=np.float64) @ np.asarray(right, dtype=np.float64).T
+    return np.asarray(factor, dtype=np.float64) @ np.asarray(right, dtype=np.float64).T
 
 
 def spectrum(matrix: Matrix, count: int) -> Matrix:
@@ -39,31 +39,31 @@ def entropy_rank(sigma: Matrix) -> float:
 
 def least_dims(sigma: Matrix, level: float, power: int) -> int:
     """Least k, one sum after the other; a share that lacks 1e-11 counts as reached."""
-    parts = [(value / sigma[0]) ** power for value in sigma]
-    total = math.fsum(parts)
-    for k in range(1, len(parts) + 1):
-        if math.fsum(parts[:k]) / total >= level - 1e-11:
+    powers = [(value / sigma[0]) ** power for value in sigma]
+    total = math.fsum(powers)
+    for k in range(1, len(powers) + 1):
+        if math.fsum(powers[:k]) / total >= level - 1e-11:
             return k
     raise AssertionError
 
 
-def check(found: MatrixRank, matrix: Matrix, count: int, *, rtol: float, power: int = 2) -> None:
+def check(rank: MatrixRank, matrix: Matrix, count: int, *, rtol: float, power: int = 2) -> None:
     """Compare every number of ``found`` with the dense matrix's, to 1e-10 relative."""
     sigma = spectrum(matrix, count)
-    assert len(found.singular_values) == count
-    np.testing.assert_allclose(found.singular_values, sigma, rtol=1e-10, atol=1e-13 * sigma[0])
-    assert found.numerical_rank.rtol == rtol
+    assert len(rank.singular_values) == count
+    np.testing.assert_allclose(rank.singular_values, sigma, rtol=1e-10, atol=1e-13 * sigma[0])
+    assert rank.numerical_rank.rtol == rtol
     if rtol < 1:
-        assert found.numerical_rank.value == sum(value > rtol * sigma[0] for value in sigma)
+        assert rank.numerical_rank.value == sum(value > rtol * sigma[0] for value in sigma)
     else:
-        assert found.numerical_rank.value is None
+        assert rank.numerical_rank.value is None
     frobenius = math.sqrt(math.fsum(((matrix / sigma[0]) ** 2).ravel()))
-    assert found.stable_rank is not None
-    assert math.isclose(found.stable_rank, frobenius**2, rel_tol=1e-10)
-    assert found.effective_rank is not None
-    assert math.isclose(found.effective_rank, entropy_rank(sigma), rel_tol=1e-10)
+    assert rank.stable_rank is not None
+    assert math.isclose(rank.stable_rank, frobenius**2, rel_tol=1e-10)
+    assert rank.effective_rank is not None
+    assert math.isclose(rank.effective_rank, entropy_rank(sigma), rel_tol=1e-10)
     levels = {"90": 0.9, "95": 0.95, "99": 0.99}
-    assert found.dims == {name: least_dims(sigma, level, power) for name, level in levels.items()}
+    assert rank.dims == {name: least_dims(sigma, level, power) for name, level in levels.items()}
 
 
 def dense_asymmetry(matrix: Matrix) -> float:
@@ -90,5 +90,5 @@ def planted_spectrum(d_model: int, d_head: int, sigma: list[float], seed: int = 
     u = orthonormal(d_model, r, seed)
     v = orthonormal(d_model, r, seed + 1)
     mix = gaussian(r, d_head, seed=seed + 2)  # any basis inside the head
-    left = (u * torch.tensor(sigma, dtype=torch.float64)) @ torch.linalg.pinv(mix).T
-    return left, v @ mix, u, v
+    factor = (u * torch.tensor(sigma, dtype=torch.float64)) @ torch.linalg.pinv(mix).T
+    return factor, v @ mix, u, v

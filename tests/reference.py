@@ -36,7 +36,7 @@ class Sentence:
 
     def only(self, words: list[int]) -> "Sentence":
         """The sentence without the other words, and without the edges to and from them."""
-        numbers = {word + 1: place for place, word in enumerate(words, start=1)}
+        numbers = {word + 1: new_number for new_number, word in enumerate(words, start=1)}
         return Sentence(
             [self.forms[word] for word in words],
             [numbers.get(self.heads[word], 0) for word in words],
@@ -61,10 +61,10 @@ def read_treebank(path: str | Path) -> list[Sentence]:
             relations = [row[7].split(":")[0] for row in words]
             (text,) = (x[9:] for x in block.split("\n") if x.startswith("# text = "))
             begins = []
-            end = 0
+            stop = 0
             for form in forms:
-                begins.append(text.index(form, end))
-                end = begins[-1] + len(form)
+                begins.append(text.index(form, stop))
+                stop = begins[-1] + len(form)
             sentences.append(Sentence(forms, heads, relations, text, begins))
     return sentences
 
@@ -263,15 +263,17 @@ class Model:
         """Read the text; a piece belongs to the last word that begins before it or with it."""
         encoding = self.tokenizer(sentence.text, return_offsets_mapping=True)
         words: list[int | None] = []
-        for token, (begin, end) in zip(
+        for token, (begin, stop) in zip(
             encoding["input_ids"], encoding["offset_mapping"], strict=True
         ):
-            before = [word for word, at in enumerate(sentence.begins) if at <= begin]
-            special = token in self.tokenizer.all_special_ids and end == 0
+            before = [
+                word for word, word_begin in enumerate(sentence.begins) if word_begin <= begin
+            ]
+            special = token in self.tokenizer.all_special_ids and stop == 0
             words.append(None if special else before[-1])
-        kept = sorted({word for word in words if word is not None})
-        of_kept = [None if word is None else kept.index(word) for word in words]
-        return Encoded(list(encoding["input_ids"]), of_kept, sentence.only(kept), kept)
+        with_piece = sorted({word for word in words if word is not None})
+        of_kept = [None if word is None else with_piece.index(word) for word in words]
+        return Encoded(list(encoding["input_ids"]), of_kept, sentence.only(with_piece), with_piece)
 
     def patterns(self, encoded: Encoded) -> list[Matrix]:
         """One (heads, n, n) float64 array per layer."""

@@ -46,7 +46,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnDevice:
-        made: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        wrapper: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             held.size(),
             strides=held.stride(),
@@ -54,8 +54,8 @@ class OnDevice(Tensor):
             dtype=held.dtype,
             device=_CPU,
         )
-        made.held = held
-        return made
+        wrapper.held = held
+        return wrapper
 
     @property
     def device(self) -> torch.device:
@@ -130,10 +130,10 @@ class _Moves(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        wanted = kwargs.get("device")
-        if func in (torch.tensor, torch.as_tensor) and wanted is not None:
+        target = kwargs.get("device")
+        if func in (torch.tensor, torch.as_tensor) and target is not None:
             rest = {name: value for name, value in kwargs.items() if name != "device"}
-            return _moved(func(*args, **rest), torch.device(wanted))
+            return _moved(func(*args, **rest), torch.device(target))
         return _moved(*args, **kwargs) if func is Tensor.to else func(*args, **kwargs)
 
 
@@ -156,12 +156,12 @@ def _moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation where it belongs, or refuse it."""
-    given = tree_leaves((args, kwargs))
-    there = any(isinstance(item, OnDevice) for item in given)
-    wanted = None if there and func in _BESIDE else kwargs.get("device")
+    arguments = tree_leaves((args, kwargs))
+    there = any(isinstance(item, OnDevice) for item in arguments)
+    target = None if there and func in _BESIDE else kwargs.get("device")
     if func is _aten.copy_.default:
-        wanted = args[0].device
-    on_device = there if wanted is None else torch.device(wanted).type == NAME
+        target = args[0].device
+    on_device = there if target is None else torch.device(target).type == NAME
     if not (there or on_device):
         return func(*args, **kwargs)
     _check(func, args, kwargs, there, on_device)

@@ -239,13 +239,13 @@ def translator(kind: str) -> Any:
 def own_pairs(network: Any, sources: tuple[str, ...]) -> list[tuple[str, str]]:
     """Give each source what the model writes for it, or a fixed text where that is nothing."""
     tokenizer = framed_tokenizer("$A [SEP]")
-    found = []
+    pairs = []
     for source in sources:
         ids = torch.tensor([tokenizer(source).input_ids])
         written = network.generate(ids, num_beams=1, do_sample=False, max_new_tokens=6)
         text = tokenizer.decode(written[0], skip_special_tokens=True).strip()
-        found.append((source, text or "the cat"))
-    return found
+        pairs.append((source, text or "the cat"))
+    return pairs
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:

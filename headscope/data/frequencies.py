@@ -55,6 +55,7 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
 
 
 def _from_file(path: Path) -> Frequencies:
+    """Read a list of words and counts, a word a line; a heading is passed over."""
     counts: dict[str, float] = {}
     for number, line in read_filled(path):
         word, tab, count = line.rpartition("\t")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
-from headscope.analyses.classify.cards import head_cards
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.stack_words import (
-    STACK_NAMES,
     legend,
     results_by_stack,
     role_counts,
 )
-from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import drawn_bars, paper_of
@@ -28,11 +23,19 @@ from headscope.reports.markdown import (
     model_title,
     settings_rows,
 )
+from headscope.reports.page_heads import (
+    clearest,
+    live_cards,
+    maps_of,
+    numbers_of,
+    scales_of,
+    section_cards,
+)
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
-from headscope.show.cells import head_rows, short, tidy
+from headscope.show.cells import tidy
 from headscope.show.page.html_blocks import answered, body
-from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import proof, rendered, role_colours, versions
 from headscope.show.view import view_of
@@ -66,11 +69,11 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     hash it states, and nothing be fetched.
     """
     # Heads: a card each, and the numbers that their map can be coloured by.
-    cards = _live_cards(report, live) if live else _cards(report)
-    scales = _scales(report, cards)
+    cards = live_cards(report, live) if live else section_cards(report)
+    scales = scales_of(report, cards)
     captions = {scale.key: scale.caption for scale in scales}
-    first_head = _clearest(cards)
-    maps = _maps(report, cards, live=bool(live))
+    first_head = clearest(cards)
+    maps = maps_of(report, cards, live=bool(live))
     rows = maps[0].rows if maps else []
     have_means = any(card.mean for card in cards)
 
@@ -112,7 +115,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
-        table_rows=[(card, _numbers(card, scales)) for card in cards],
+        table_rows=[(card, numbers_of(card, scales)) for card in cards],
         versions=visible(f"{versions(report, '; ')}. Made by: {report.provenance['command']}"),
     )
 
@@ -124,7 +127,6 @@ _MAP_CAPTION = (
 #: Short names of sections in the navigation.
 _SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
-_NOT_CLASSIFIED = "Not classified: roles of decoders and cross-attention take pairs of texts."
 #: Tokens that are never words, as tokenizers of encoders spell them.
 _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 
@@ -187,133 +189,6 @@ def _legend(report: ReportResult, *, live: bool) -> str:
     stacks = _classified_stacks(report, live=live)
     marks = f"{legend(*stacks)}; " if stacks else ""
     return f"{marks}dashed: removed from the model."
-
-
-# --- cards of heads -------------------------------------------------------------------------------
-
-
-def _clearest(cards: Sequence[Card]) -> str:
-    """Name the head that the page selects first: a syntactic or positional one if there is any."""
-    for role in ("syntactic", "positional", "rare", "monotonic", "duplicate", "special"):
-        for card in cards:
-            if card.primary == role:
-                return card.name
-    return cards[0].name if cards else ""
-
-
-def _cards(report: ReportResult) -> list[Card]:
-    """Make a card of every head that samples or sections know, adding up what each section says."""
-    cards: dict[Place, Card] = {}
-    for sample in report.samples:
-        for name in sample.patterns:
-            layer, head = parse_head(name)
-            cards[layer, head] = Card(layer, head)
-    for name, result in report.sections.items():
-        for card in view_of(name).facts(result, sorted(cards)):
-            head_place = (card.layer, card.head)
-            known = cards.get(head_place)
-            cards[head_place] = _joined(known or Card(*head_place), card)
-    return [cards[head] for head in sorted(cards)]
-
-
-def _joined(known: Card, card: Card) -> Card:
-    """Add what a section says of a head to what is known of it."""
-    return replace(
-        known,
-        primary=card.primary or known.primary,
-        mark=card.mark or known.mark,
-        sentence=card.sentence or known.sentence,
-        mean=card.mean or known.mean,
-        values={**known.values, **_rounded(card.values)},
-        roles=known.roles + card.roles,
-        keys=known.keys + card.keys,
-        labels=known.labels + card.labels,
-        facts=known.facts + card.facts,
-        ranks=known.ranks + card.ranks,
-        numbers=known.numbers + card.numbers,
-    )
-
-
-def _live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
-    """Make a card of every head that can be switched off; some stacks may not be classified."""
-    known: dict[str, Card] = {}
-    if report.classify is not None:
-        known = {card.name: card for card in head_cards(report.classify)}
-    cards = []
-    for name in heads:
-        card = known.get(name)
-        if card is None:
-            stack = name.rpartition(":")[0] or "encoder"
-            card = Card(*parse_head(name), stack=stack, sentence=_NOT_CLASSIFIED)
-        cards.append(replace(card, values=_rounded(card.values)))
-    return cards
-
-
-def _rounded(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Round what is known to four digits; a rounded zero has no sign."""
-    return {key: round(float(v), 4) + 0.0 for key, v in values.items() if v is not None}
-
-
-def _scales(report: ReportResult, cards: Sequence[Card]) -> list[Scale]:
-    """Return the numbers that some head has, those of attention patterns first."""
-    scales: list[Scale] = []
-    for name in report.sections:
-        scales += view_of(name).scales
-    scales.sort(key=lambda scale: not scale.of_pattern)
-    return [scale for scale in scales if any(scale.key in card.values for card in cards)]
-
-
-def _numbers(card: Card, scales: Sequence[Scale]) -> list[tuple[str, str]]:
-    """Return a head's numbers, to sort by and as they are shown."""
-    numbers = []
-    for scale in scales:
-        value = card.values.get(scale.key)
-        numbers.append(("", "\u2013") if value is None else (f"{value:.4g}", short(value)))
-    return numbers
-
-
-# --- the map --------------------------------------------------------------------------------------
-
-#: A layer and its heads by their original numbers, None where one was removed.
-Row = tuple[int, list[Card | None]]
-
-
-class _Map(NamedTuple):
-    """The heads of one stack."""
-
-    stack: str  # As the page calls it
-    prefix: str  # Of the names of its heads
-    rows: list[Row]
-
-
-def _maps(report: ReportResult, cards: Sequence[Card], *, live: bool) -> list[_Map]:
-    """Arrange the cards of every stack; only a live page has more than one."""
-    removed = report.provenance["model"].get("removed_heads") or []
-    classified = report.classify
-    only_stack = "encoder"
-    if classified is not None and classified.heads:
-        only_stack = classified.heads[0].stack
-    maps = []
-    for stack, group in groupby(cards, lambda card: card.stack if live else only_stack):
-        prefix = "" if stack == "encoder" else f"{stack}:"
-        maps.append(_Map(STACK_NAMES[stack], prefix, _rows(group, removed, stack)))
-    return maps
-
-
-def _rows(cards: Iterable[Card], removed: Sequence[Sequence[Any]], stack: str) -> list[Row]:
-    """Arrange cards of a stack by layer and head, None where a head was removed.
-
-    ``removed`` are heads as (layer, head), or with their stack in front.
-    """
-    by_place = {(card.layer, card.head): card for card in cards}
-    if not by_place:
-        return head_rows({}, range(0))
-    cells: dict[tuple[int, int], Card | None] = {}
-    for head in removed:
-        if len(head) == 2 or head[0] == stack:
-            cells[head[-2], head[-1]] = None
-    cells |= by_place
-    return head_rows(cells, range(max(layer for layer, _ in cells) + 1))
 
 
 # --- what the script reads ------------------------------------------------------------------------

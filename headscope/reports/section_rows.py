@@ -188,7 +188,7 @@ def _explain_rows(result: ExplainResult) -> Iterator[Row]:
 
 
 def _prune_rows(result: PruneResult) -> Iterator[Row]:
-    """Yield the metric unpruned, along curves, and of what is measured beside them."""
+    """Yield the metric: unpruned, along curves, and its mean over each; how many heads can go."""
     unpruned = "unpruned model"
     yield Row("prune", unpruned, "heads", value=result.n_heads, compared=False)
     yield _metric_row(result, unpruned, result.baseline.value, better=result.sign)

@@ -54,7 +54,8 @@ from headscope.stats.metrics import (
     size_of,
     value_of,
 )
-from headscope.stats.statistics import FEWEST_UNITS, agresti_coull, tango, tango_p
+from headscope.stats.statistics import FEWEST_UNITS, agresti_coull
+from headscope.stats.tango import tango, tango_p
 
 _BEYOND = 5  # Fewest resamples that must lie beyond either end of an interval.
 _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
@@ -169,15 +170,8 @@ def paired_change(
         p_value=1.0,
     )
 
-    # A rate of independent examples.
     if isinstance(metric, Rate) and CLUSTER not in outputs:
-        was_right = np.asarray(metric.right(baseline)) > 0.5
-        is_right = np.asarray(metric.right(outputs)) > 0.5
-        gained = int((is_right & ~was_right).sum())
-        lost = int((was_right & ~is_right).sum())
-        low, high = tango(gained, lost, units, level)
-        p_value = tango_p(gained, lost)
-        return replace(unknown, low=100.0 * low, high=100.0 * high, p_value=p_value)
+        return _change_of_rate(metric, baseline, outputs, unknown)
     if units < FEWEST_UNITS:
         return unknown
 
@@ -197,6 +191,17 @@ def paired_change(
     if math.isinf(low):
         return unknown
     return replace(unknown, low=low, high=high, p_value=_p_value(gaps, units))
+
+
+def _change_of_rate(metric: Rate, baseline: Outputs, outputs: Outputs, unknown: Change) -> Change:
+    """Give a change of a rate of independent examples its interval and p-value."""
+    was_right = np.asarray(metric.right(baseline)) > 0.5
+    is_right = np.asarray(metric.right(outputs)) > 0.5
+    gained = int((is_right & ~was_right).sum())
+    lost = int((was_right & ~is_right).sum())
+    low, high = tango(gained, lost, unknown.units, unknown.level)
+    p_value = tango_p(gained, lost)
+    return replace(unknown, low=100.0 * low, high=100.0 * high, p_value=p_value)
 
 
 def interval_of(

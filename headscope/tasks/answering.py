@@ -74,6 +74,7 @@ class QuestionAnswering(Task):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Cut the context of each question into windows; a question without room is left out."""
         contexts = examples.second or ()
         answers = examples.answers or ((),) * len(examples)
         self.notes = examples.notes
@@ -144,6 +145,7 @@ class QuestionAnswering(Task):
         }
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Choose the window that answers each question; compare its answer with the right ones."""
         chosen = np.array(
             [self._chosen_row(windows, by_row) for windows in self._windows_of_question]
         )

@@ -39,6 +39,7 @@ class Classification(Task):
     table = {"accuracy": accuracy, "f1": macro_f1, "matthews": matthews}  # noqa: RUF012
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise texts and read their labels as the model's classes."""
         config = loaded.network.config
         outputs = head_outputs(loaded)
         if outputs is not HeadOutputs.CHOICE:
@@ -100,6 +101,7 @@ class Similarity(Task):
     identifying = "similarity"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise every different text once, and list the pairs of those that fit."""
         texts = examples.texts
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}

@@ -64,6 +64,7 @@ class Retrieval(Task):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise every different text once; keep queries with a relevant document that fits."""
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
@@ -113,6 +114,7 @@ class Retrieval(Task):
         return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Rank all documents for each query, some queries at a time."""
         first: list[Array] = []
         ndcg: list[float] = []
         recall: list[float] = []
@@ -186,6 +188,7 @@ class Rerank(Task):
     head = "classification"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise each query with its documents; keep the queries with two or more that fit."""
         classes = loaded.network.config.num_labels
         if classes != 1:
             raise InputError(
@@ -257,6 +260,7 @@ class Rerank(Task):
         return {"score": need_logits(logits)[:, 0].float()}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Compare the order of each query's documents with the full model's and with the grades."""
         scores = on_grid(by_row["score"].astype(float))
         tau = []
         ordered = []

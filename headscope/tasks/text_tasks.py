@@ -50,6 +50,7 @@ class Fidelity(Task):
     identifying = "cosine"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise every different text, as the head of the model reads it."""
         # With a head it is the head's outputs that count, and its texts have no prompt.
         prompt = "" if loaded.task_head else loaded.pooling.prompt
         rows, _ = tokenised(loaded, [prompt + text for text in examples.texts])

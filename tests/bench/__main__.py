@@ -22,18 +22,18 @@ from timing import load, options
 COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
 
 
-def of_commands(model, given, repeats):
+def of_commands(model, settings, repeats):
     """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
-    with tempfile.TemporaryDirectory() as room:
-        jobs = commands.commands(Namespace(**vars(given), model=model, room=room))
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = commands.commands(Namespace(**vars(settings), model=model, room=folder))
         quiet = commands.measured(jobs, repeats)
     rows = list(commands.rows(jobs, quiet, {}))
     for row in rows:
-        what = f"{row['command']}, {'demo' if model == 'demo' else Path(model).name}"
+        label = f"{row['command']}, {'demo' if model == 'demo' else Path(model).name}"
         ratio = f"{row['of a bare pass']} of a bare pass" if row["of a bare pass"] else ""
-        cells = (what, row["seconds"], row["peak MiB"], ratio, row["asked for"])
+        cells = (label, row["seconds"], row["peak MiB"], ratio, row["asked for"])
         yield dict(zip(COLUMNS, cells, strict=True))
-    if given.write:
+    if settings.write:
         shown = [name for name in rows[0] if name != "beside one program"]  # which none is
         text = f"{peers.table(rows, shown)}\n\n{peers.runs_of(repeats)} on {peers.machine()}"
         text += ", of what takes a minute or more one run" * (repeats > 1)
@@ -42,30 +42,32 @@ def of_commands(model, given, repeats):
         peers.write_between(Path("docs/scale.md"), text, mark)
 
 
-def of_peers(given):
+def of_peers(settings):
     """Yield rows of the peers' times over ours; writes docs/peers.md."""
-    found, text = peers.measured(given)
-    for row in found:
-        what = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
+    measured_rows, text = peers.measured(settings)
+    for row in measured_rows:
+        label = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
         seconds = f"{row.get('peer s', '')} / {row.get('headscope s', '')}"
         size = f"{row.get('peer MB', '')} / {row.get('headscope MB', '')}"
         ratio = row.get("peer / headscope", "")
-        yield dict(zip(COLUMNS, (what, seconds, size, ratio, ""), strict=True))
-    if given.write:
+        yield dict(zip(COLUMNS, (label, seconds, size, ratio, ""), strict=True))
+    if settings.write:
         peers.write_between(Path("docs/peers.md"), text, "peers")
 
 
 def main():
     sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}
     names = ("treebank?", "pairs?", "calibration?")
-    given = options(__doc__, *names, large="", python="", write=0, **sizes)
-    found = list(of_commands("demo", given, given.repeats))
-    if given.large:
-        found += of_commands(given.large, given, 1)
-    if given.python:
-        found += of_peers(Namespace(**vars(given), only=[peer.job for peer in peers.PEERS]))
-    print(peers.table(found, COLUMNS))
-    for name, value in (("a larger model", given.large), ("the peers", given.python)):
+    settings = options(__doc__, *names, large="", python="", write=0, **sizes)
+    measured_rows = list(of_commands("demo", settings, settings.repeats))
+    if settings.large:
+        measured_rows += of_commands(settings.large, settings, 1)
+    if settings.python:
+        measured_rows += of_peers(
+            Namespace(**vars(settings), only=[peer.job for peer in peers.PEERS])
+        )
+    print(peers.table(measured_rows, COLUMNS))
+    for name, value in (("a larger model", settings.large), ("the peers", settings.python)):
         if not value:
             print(f"\nNot measured: {name}.")
 

@@ -57,30 +57,30 @@ def clicks(page_file, browser_path, picture):
         page.locator("button.cell").first.scroll_into_view_if_needed()
         page.screenshot(path=picture)
         names = page.evaluate(_HEADS)
-        found = []
+        times = []
         for name in names[:: max(1, len(names) // 20)]:
-            found.append(page.evaluate(_CLICK, name))
+            times.append(page.evaluate(_CLICK, name))
             assert page.locator("dialog#card").is_visible()
             page.keyboard.press("Escape")
         browser.close()
-    return found
+    return times
 
 
 def main():
     chosen = {"sizes": list(GEOMETRIES), "browser": "/usr/bin/chromium"}
-    given = options(__doc__, text="", keep="", **chosen)
+    settings = options(__doc__, text="", keep="", **chosen)
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
     print_head(("geometry", "command", "seconds", "processor seconds", "peak MiB"))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(given.keep or temporary)
+        folder = Path(settings.keep or temporary)
         notes = []
-        for size in given.sizes:
+        for size in settings.sizes:
             geometry = "{} x {}".format(*GEOMETRIES[size])
             model = str(folder / size)
             numbers = map(str, GEOMETRIES[size])
             subprocess.run([sys.executable, "-c", _BUILD, model, *numbers], check=True)
             for command, more in COMMANDS.items():
-                reads = given.text and command not in ("rank", "report")
+                reads = settings.text and command not in ("rank", "report")
                 words = [
                     "headscope",
                     command,
@@ -89,13 +89,13 @@ def main():
                     "-o",
                     str(folder / f"{size}-{command}"),
                 ]
-                found = cost(["-m", *words, *(("--text", given.text) if reads else ())])
-                figures = f"{found.wall:.0f}", f"{found.cpu:.0f}", f"{found.peak:,.0f}"
+                costs = cost(["-m", *words, *(("--text", settings.text) if reads else ())])
+                figures = f"{costs.wall:.0f}", f"{costs.cpu:.0f}", f"{costs.peak:,.0f}"
                 print_row((geometry, command, *figures))
             page = folder / f"{size}-report" / "report.html"
             note = f"{geometry}: report.html {page.stat().st_size / 2**20:.2f} MiB"
-            if Path(given.browser).exists():
-                times = clicks(page, given.browser, folder / f"{size}-map.png")
+            if Path(settings.browser).exists():
+                times = clicks(page, settings.browser, folder / f"{size}-map.png")
                 median = f"{statistics.median(times):.0f} ms of a click (median of {len(times)})"
                 note += f"; a card within {median}, {max(times):.0f} ms at most"
             notes.append(note)

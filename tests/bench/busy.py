@@ -26,27 +26,27 @@ SETTINGS = {
 def main():
     cores = os.cpu_count() or 1
     chosen = {"only": list(SETTINGS), "busy": sorted({1, cores})}
-    given = options(__doc__, "treebank?", repeats=3, limit="", **chosen)
+    settings = options(__doc__, "treebank?", repeats=3, limit="", **chosen)
     command = ["-m", "headscope", "classify", "demo", "--format", "json"]
-    command += ["--treebank", str(given.treebank)] if given.treebank else []
-    command += ["--limit", given.limit] if given.limit else []
+    command += ["--treebank", str(settings.treebank)] if settings.treebank else []
+    command += ["--limit", settings.limit] if settings.limit else []
     print(f"{cores} cores, load before the first run {load()}")
     cost(command)  # files come from the disk once
     limit = 600.0
     yardstick = 0.0
-    for programs in (0, *given.busy):
-        runs = {name: [] for name in given.only}
+    for programs in (0, *settings.busy):
+        runs = {name: [] for name in settings.only}
         with competitors(programs):
-            for _ in range(given.repeats):
+            for _ in range(settings.repeats):
                 for name, costs in runs.items():
                     if not any(one.cut_off for one in costs):
                         costs.append(cost(command, SETTINGS[name], limit))
-        found = {name: median_cost(costs) for name, costs in runs.items()}
+        medians_of_runs = {name: median_cost(costs) for name, costs in runs.items()}
         if not programs:
-            yardstick = found[given.only[0]].wall
-            limit = 15 * min(one.wall for one in found.values())
+            yardstick = medians_of_runs[settings.only[0]].wall
+            limit = 15 * min(one.wall for one in medians_of_runs.values())
         print(f"\nbeside {programs} programs (load {load()}); ratio to the first, quiet")
-        for name, one in found.items():
+        for name, one in medians_of_runs.items():
             more = "more than " if one.cut_off else ""
             ratio = f"ratio {more}{one.wall / yardstick:.2f}"
             times = f"{more}{one.wall:.1f} s, processor time {one.cpu:.1f} s"

@@ -62,17 +62,17 @@ def script(loaded, sentences):
             attentions = loaded.model(**encoded, output_attentions=True).attentions
             rarity = [wordfreq.word_frequency(word.lower(), "en") for word in words]
             tree = {"heads": sentence.heads or (), "relations": sentence.relations or ()}
-            given = {"words": words, "rarest": int(np.argmin(rarity)), **tree}
-            counts.add((layer[0].numpy() for layer in attentions), encoded, given)
+            inputs = {"words": words, "rarest": int(np.argmin(rarity)), **tree}
+            counts.add((layer[0].numpy() for layer in attentions), encoded, inputs)
 
 
 def main():
-    given = options(__doc__, "treebank?", every=8)
-    corpus = as_corpus(given.treebank)
+    settings = options(__doc__, "treebank?", every=8)
+    corpus = as_corpus(settings.treebank)
     loaded = headscope.load("demo")
     half = headscope.load("demo", dtype="bfloat16")
     batches = batches_of(loaded, corpus)
-    some = list(corpus)[:: given.every]
+    some = list(corpus)[:: settings.every]
     size = f"{corpus.n_sentences} sentences in {len(batches)} batches"
     print(f"{size}, {torch.get_num_threads()} threads")
     jobs = {
@@ -87,7 +87,7 @@ def main():
     print(f"per-sentence script {plain:.1f} s, of ours: {plain / a:.1f}")
 
     single, brief = (
-        headscope.classify(model, given.treebank, language="en").relations_frame()
+        headscope.classify(model, settings.treebank, language="en").relations_frame()
         for model in (loaded, half)
     )
     moved = (single.accuracy - brief.accuracy).abs()[single.trials >= 50]

@@ -69,16 +69,16 @@ with torch.inference_mode():
 )
 
 
-def commands(given):
+def commands(settings):
     """Every whole command by its name in the table: the words after ``python``, and its goal."""
     ours = ["-m", "headscope"]
-    ewt = ["--treebank", str(given.treebank)] if given.treebank else []
-    treebank = repr(str(given.treebank or "")) + " or None"
-    model = given.model
-    goals = GOALS if given.model == "demo" else LARGE_GOALS
+    ewt = ["--treebank", str(settings.treebank)] if settings.treebank else []
+    treebank = repr(str(settings.treebank or "")) + " or None"
+    model = settings.model
+    goals = GOALS if settings.model == "demo" else LARGE_GOALS
     bare = BARE.replace("MODEL", repr(model))
     lines = bare.replace("TREEBANK", "None").replace("LINES", "64")
-    found = {
+    all_commands = {
         "imports": ["-c", IMPORTS],
         BARE_PASS: ["-c", bare.replace("TREEBANK", treebank).replace("LINES", "10**9")],
         "the same, 64 lines of the sample": ["-c", lines],
@@ -89,19 +89,19 @@ def commands(given):
         "attribute": [*ours, "attribute", model, *ATTRIBUTED],
         **{name: [*ours, name, model] for name in ("linear", "symmetric")},
     }
-    if given.pairs:
-        task = ["--task", "similarity", "--data", str(given.pairs)]
+    if settings.pairs:
+        task = ["--task", "similarity", "--data", str(settings.pairs)]
         for name in ("linear", "symmetric"):
             some = [*task, "--limit", "400"]
             if model == "demo":
-                found[f"{name}, a task of 400 pairs"] = [*ours, name, model, *some]
-        if given.calibration:
-            drop = ["--calibration", str(given.calibration), "--max-drop", "0.5"]
+                all_commands[f"{name}, a task of 400 pairs"] = [*ours, name, model, *some]
+        if settings.calibration:
+            drop = ["--calibration", str(settings.calibration), "--max-drop", "0.5"]
             few = () if model == "demo" else ("--limit", "400")
-            found["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop, *few]
-    quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", given.room]
-    found["report, quick"] = quick
-    return {name: (words, goals.get(name, "")) for name, words in found.items()}
+            all_commands["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop, *few]
+    quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", settings.room]
+    all_commands["report, quick"] = quick
+    return {name: (words, goals.get(name, "")) for name, words in all_commands.items()}
 
 
 def measured(jobs, repeats):
@@ -134,31 +134,31 @@ def rows(jobs, quiet, beside):
 def main():
     settings = {"repeats": 3, "only": [""], "write": "", "busy": 1, "model": "demo"}
     names = ("treebank?", "pairs?", "calibration?")
-    given = options(__doc__, *names, **settings, mark="commands")
-    with tempfile.TemporaryDirectory() as given.room:
+    chosen_options = options(__doc__, *names, **settings, mark="commands")
+    with tempfile.TemporaryDirectory() as chosen_options.room:
         jobs = {
             name: job
-            for name, job in commands(given).items()
-            if any(part in name for part in given.only)
+            for name, job in commands(chosen_options).items()
+            if any(pattern in name for pattern in chosen_options.only)
         }
         before = load()
         # Files come from the disk.
-        cost(["-m", "headscope", "classify", given.model, "--limit", "1"])
-        quiet = measured(jobs, given.repeats)
+        cost(["-m", "headscope", "classify", chosen_options.model, "--limit", "1"])
+        quiet = measured(jobs, chosen_options.repeats)
         beside = {}
-        if given.busy:
+        if chosen_options.busy:
             short = {name: job for name, job in jobs.items() if quiet[name].wall < 60}
-            with competitors(given.busy):
+            with competitors(chosen_options.busy):
                 beside = measured(short, 1)
-    found = list(rows(jobs, quiet, beside))
+    measured_rows = list(rows(jobs, quiet, beside))
     text = (
-        f"{table(found, list(found[0]))}\n\n{runs_of(given.repeats)} on "
+        f"{table(measured_rows, list(measured_rows[0]))}\n\n{runs_of(chosen_options.repeats)} on "
         f"{machine()}, load {before} at the start; beside one spinning program one run "
         "of what takes less than a minute."
     )
     print(text)
-    if given.write:
-        write_between(Path(given.write), text, given.mark)
+    if chosen_options.write:
+        write_between(Path(chosen_options.write), text, chosen_options.mark)
 
 
 if __name__ == "__main__":

@@ -72,22 +72,22 @@ class Count:
 class Trials:
     """Folders of runs that were left alone, and trials beside them."""
 
-    def __init__(self, model, seed, room):
+    def __init__(self, model, seed, scratch):
         self.model = model
-        self.room = room
+        self.scratch = scratch
         self.random = random.Random(seed)
-        self.whole = {}
+        self.whole_runs = {}
         self.seconds = {}
         self._number = 0
         for command in COMMANDS:  # without a fault, twice: the bytes must be the same
             for name in ("whole", "again"):
-                folder = room / f"{command}-{name}"
+                folder = scratch / f"{command}-{name}"
                 ended = self.start(command, folder).end()
                 assert ended.code == 0, ended.stderr
                 self.seconds[command] = ended.seconds
-                self.whole.setdefault(command, content(folder))
+                self.whole_runs.setdefault(command, content(folder))
                 self.is_whole(command, folder)
-            words = (command, model, *OTHER[command], "-o", room / f"{command}-other")
+            words = (command, model, *OTHER[command], "-o", scratch / f"{command}-other")
             assert Run(*words).end().code == 0
 
     def start(self, command, folder, *more, **how):
@@ -97,9 +97,9 @@ class Trials:
     def folder(self, command, used):
         """Return a new folder, which holds results of another run if ``used``."""
         self._number += 1
-        folder = self.room / f"trial-{self._number}"
+        folder = self.scratch / f"trial-{self._number}"
         if used:
-            shutil.copytree(self.room / f"{command}-other", folder)
+            shutil.copytree(self.scratch / f"{command}-other", folder)
         return folder
 
     def some(self, times, *, used=False):
@@ -112,9 +112,9 @@ class Trials:
 
     def is_whole(self, command, folder):
         """Hold a folder against that of the run that was left alone."""
-        found = content(folder) if folder.exists() else {}
-        whole = self.whole[command]
-        differing = sorted(n for n in {*found, *whole} if found.get(n) != whole.get(n))
+        files = content(folder) if folder.exists() else {}
+        whole_run = self.whole_runs[command]
+        differing = sorted(n for n in {*files, *whole_run} if files.get(n) != whole_run.get(n))
         assert not differing, f"other bytes in {differing}"
 
     def is_no_mixture(self, command, folder, *more):
@@ -125,10 +125,10 @@ class Trials:
             read_results(folder)
         except InputError:
             return
-        found = {name: data for name, data in content(folder).items() if not name.startswith(".")}
-        other = content(self.room / f"{command}-other")
+        files = {name: data for name, data in content(folder).items() if not name.startswith(".")}
+        other = content(self.scratch / f"{command}-other")
         before = {**other, **dict.fromkeys(more, b"of another run")}
-        assert found in (self.whole[command], before), "a mixture was taken for whole"
+        assert files in (self.whole_runs[command], before), "a mixture was taken for whole"
 
     def survived(self, command, folder):
         """Look into a folder after a fault, and after the run was resumed."""
@@ -154,19 +154,19 @@ def one_sentence(ended, code, *words):
 
 
 def kills(trials, times):
-    for place, command in enumerate(COMMANDS):
+    for index, command in enumerate(COMMANDS):
         count = Count(f"kill -9 at a random moment of {command}")
-        kept = 0
+        n_whole = 0
         late = 0
-        for number in range(times // len(COMMANDS) + (place < times % len(COMMANDS))):
+        for number in range(times // len(COMMANDS) + (index < times % len(COMMANDS))):
             folder = trials.folder(command, used=number % 2 == 1)
             run = trials.start(command, folder, "--resume")
             run.kill_after(trials.moment(command))
             late += run.end().code == 0
-            kept += (folder / state_name(command)).exists()
+            n_whole += (folder / state_name(command)).exists()
             with count.trial():
                 trials.survived(command, folder)
-        count.notes.append(f"{kept} had saved a state, {late} had ended before")
+        count.notes.append(f"{n_whole} had saved a state, {late} had ended before")
         count.notes.append(f"a run alone takes {trials.seconds[command]:.1f} s")
         yield count
 
@@ -267,10 +267,12 @@ def disks(trials, times):
         with small_disk(disk, 4096), closed.trial():
             os.system(f"mount -o remount,ro '{disk}'")
             one_sentence(trials.start(command, disk / "out").end(), 1, str(disk / "out"), "-o")
-        with tempfile.TemporaryDirectory(dir="/tmp") as mine, closed.trial():
-            os.chmod(mine, 0o755)
+        with tempfile.TemporaryDirectory(dir="/tmp") as own_folder, closed.trial():
+            os.chmod(own_folder, 0o755)
             as_nobody = functools.partial(os.setuid, 65534)
-            one_sentence(trials.start(command, mine, before=as_nobody).end(), 1, mine, "-o")
+            one_sentence(
+                trials.start(command, own_folder, before=as_nobody).end(), 1, own_folder, "-o"
+            )
     yield closed
 
 
@@ -283,9 +285,9 @@ def pipes(trials, times):
         alone = functools.partial(os.close, reading)  # or the run would be a reader of itself
         run = trials.start(command, folder, "--format", form, stdout=writing, before=alone)
         os.close(writing)
-        wanted = trials.random.choice((0, 1, 100, 5000))
-        while wanted > 0 and (data := os.read(reading, wanted)):
-            wanted -= len(data)
+        n_bytes = trials.random.choice((0, 1, 100, 5000))
+        while n_bytes > 0 and (data := os.read(reading, n_bytes)):
+            n_bytes -= len(data)
         os.close(reading)
         ended = run.end()
         with count.trial():
@@ -320,19 +322,19 @@ KINDS |= {"disks": disks}
 
 
 def main():
-    given = options(__doc__, times=50, seed=0, model="demo", only=list(KINDS))
+    settings = options(__doc__, times=50, seed=0, model="demo", only=list(KINDS))
     for name in PRELOADED:  # once, for every fork
         importlib.import_module(name)
     for command in COMMANDS:
         view_of(command)
     start = time.monotonic()
     lost = 0
-    few = max(3, given.times // 5)
-    with tempfile.TemporaryDirectory() as room:
-        trials = Trials(given.model, given.seed, Path(room))
+    few = max(3, settings.times // 5)
+    with tempfile.TemporaryDirectory() as folder:
+        trials = Trials(settings.model, settings.seed, Path(folder))
         print("| fault | tried | survived | lost |\n|---|---|---|---|")
-        for kind in given.only:
-            times = given.times if kind in ("kills", "loading") else few
+        for kind in settings.only:
+            times = settings.times if kind in ("kills", "loading") else few
             for count in KINDS[kind](trials, times):
                 lost += count.lost
                 survived = count.tried - count.lost

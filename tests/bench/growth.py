@@ -94,21 +94,21 @@ def estimate(text, rounds):
     n = 10 * SENTENCES
 
     def measured():
-        return headscope.classify(demo, part, language="en", validate=False)
+        return headscope.classify(demo, prefix, language="en", validate=False)
 
     def read(*, encode):
-        corpus = open_text(part)
+        corpus = open_text(prefix)
         words = find_frequencies(corpus, None, "en")
         batches = readings(demo, ("encoder",), corpus, words, n)[0].batches
         for _ in batches.after(0) if encode else batches.read():
             pass
 
     with tempfile.TemporaryDirectory() as folder:
-        part = Path(folder) / "part.txt"  # what else the text holds would be read too
+        prefix = Path(folder) / "part.txt"  # what else the text holds would be read too
         lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
-        part.write_text("".join(lines[:n]), encoding="utf-8")
+        prefix.write_text("".join(lines[:n]), encoding="utf-8")
         tokens = measured().corpus.queries
-        whole, reading, batching = (
+        total, reading, batching = (
             seconds(run, rounds) / tokens
             for run in (measured, partial(read, encode=False), partial(read, encode=True))
         )
@@ -116,7 +116,7 @@ def estimate(text, rounds):
             measured()
     calls = counter.n / tokens
     print(
-        f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading "
+        f"\nThe demo model, one core: {1e6 * total:.1f} microseconds a token, of which reading "
         f"{1e6 * reading:.2f}, tokenising and padding {1e6 * (batching - reading):.1f}; "
         f"{calls:.2f} operators a token\n"
     )
@@ -124,16 +124,16 @@ def estimate(text, rounds):
     print_head(("processes", "hours, a core each", "hours, a GPU each"))
     for n in (1, 2, 8, 32, 128):
         on_gpu = batching - reading + calls * launch
-        a_token = (reading + (whole - reading) / n, reading + on_gpu / n)
+        a_token = (reading + (total - reading) / n, reading + on_gpu / n)
         print_row((n, *(f"{1e9 * each / 3600:,.1f}" for each in a_token)))
 
 
-def draw(found, folder):
+def draw(curves, folder):
     """Write one panel an axis: what a token costs, all on one scale."""
     figure = new_figure(9, 2.6)
     ticks = (100, 200, 500, 1000, 2000)
-    panels = figure.subplots(1, len(found), sharey=True)
-    for axes, (axis, (sizes, tokens, took)) in zip(panels, found.items(), strict=True):
+    panels = figure.subplots(1, len(curves), sharey=True)
+    for axes, (axis, (sizes, tokens, took)) in zip(panels, curves.items(), strict=True):
         axes.loglog(sizes, 1e6 * took / tokens, "o-", color=BLUE, ms=4)
         plain_axes(axes, axis, "microseconds a token" if axes is panels[0] else "")
         axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], rotation=45)
@@ -146,21 +146,21 @@ def draw(found, folder):
 
 
 def main():
-    given = options(__doc__, "text", "folder?", rounds=3)
+    settings = options(__doc__, "text", "folder?", rounds=3)
     torch.set_num_threads(1)
     print(f"One thread, d_model {WIDTH}, load {load()} at the start\n")
     print_head(("grown", "size", "tokens", "processor seconds"))
-    found = {axis: measure(axis, given.text, given.rounds) for axis in AXES}
+    curves = {axis: measure(axis, settings.text, settings.rounds) for axis in AXES}
     print()
-    for axis, (sizes, _, took) in found.items():
+    for axis, (sizes, _, took) in curves.items():
         x = np.log(sizes)
         y = np.log(took)
         overall = np.polyfit(x, y, 1)[0]
         last = (y[-1] - y[-2]) / (x[-1] - x[-2])
         print(f"{axis}: exponent {overall:.2f} over all sizes, {last:.2f} between the last two")
-    estimate(given.text, given.rounds)
-    if given.folder:
-        draw(found, given.folder)
+    estimate(settings.text, settings.rounds)
+    if settings.folder:
+        draw(curves, settings.folder)
 
 
 if __name__ == "__main__":

@@ -33,28 +33,32 @@ def weights(d_model, n_heads):
 
 def main():
     sizes = {"heads": [1, 2, 4, 8, 12, 24, 48, 96], "lengths": [16, 64, 128, 512], "tokens": 1024}
-    given = options(__doc__, d_model=768, rounds=15, threads=1, **sizes)
-    torch.set_num_threads(given.threads)
-    d_model = given.d_model
-    made = {n: weights(d_model, n) for n in given.heads if d_model % n == 0}
-    first = next(iter(made))
+    settings = options(__doc__, d_model=768, rounds=15, threads=1, **sizes)
+    torch.set_num_threads(settings.threads)
+    d_model = settings.d_model
+    weights_by_heads = {n: weights(d_model, n) for n in settings.heads if d_model % n == 0}
+    first = next(iter(weights_by_heads))
     parameters = 4 * d_model**2
-    print(f"d_model {d_model}, {given.threads} thread(s), median of {given.rounds} rounds")
-    clock = time.process_time if given.threads == 1 else time.perf_counter
+    print(f"d_model {d_model}, {settings.threads} thread(s), median of {settings.rounds} rounds")
+    clock = time.process_time if settings.threads == 1 else time.perf_counter
     with torch.no_grad():
-        for length in given.lengths:
-            batch = max(1, given.tokens // length)
+        for length in settings.lengths:
+            batch = max(1, settings.tokens // length)
             x = torch.randn(batch, length, d_model)
-            jobs = {(form, n): partial(FORMS[form], x, x, made[n]) for form in FORMS for n in made}
+            jobs = {
+                (form, n): partial(FORMS[form], x, x, weights_by_heads[n])
+                for form in FORMS
+                for n in weights_by_heads
+            }
             medians(jobs, 1)  # the first call of each sets buffers up
-            found = medians(jobs, given.rounds, clock)
-            base = ", ".join(f"{form} {1e3 * found[form, first]:.1f} ms" for form in FORMS)
+            times = medians(jobs, settings.rounds, clock)
+            base = ", ".join(f"{form} {1e3 * times[form, first]:.1f} ms" for form in FORMS)
             print(f"\n{batch} x {length} tokens; one head: {base}")
             print_head(("heads x d_head", "parameters", "FLOPs", "exponentials", "loop", "fused"))
-            for n in made:
+            for n in weights_by_heads:
                 projections, scores, exponents = attention_flops(length, parameters, d_model, n)
                 work = (parameters, batch * (projections + scores), batch * exponents)
-                ratios = (f"{found[form, n] / found[form, first]:.2f}" for form in FORMS)
+                ratios = (f"{times[form, n] / times[form, first]:.2f}" for form in FORMS)
                 print_row((f"{n} x {d_model // n}", *(f"{count:,}" for count in work), *ratios))
 
 

@@ -46,23 +46,23 @@ class Bar:
         while data := os.read(self._read_end, 4096):
             for figures in _BAR.findall(data):
                 hours, minutes, seconds = (int(figure or 0) for figure in figures)
-                left = 3600 * hours + 60 * minutes + seconds
-                self._said.append((time.perf_counter() - self._start, left))
+                seconds_left = 3600 * hours + 60 * minutes + seconds
+                self._said.append((time.perf_counter() - self._start, seconds_left))
 
     def promises(self, took):
         """Yield (share of the time, seconds that were said to be left, seconds that were left)."""
         for share in (0.25, 0.5, 0.75):
-            at, left = next(said for said in self._said if said[0] >= share * took)
-            yield share, left, took - at
+            moment, seconds_left = next(said for said in self._said if said[0] >= share * took)
+            yield share, seconds_left, took - moment
 
 
 def measure(name, words, folder, threads, terminal=None):
     """Run, and print a row; the texts may hold fewer sentences than were asked for."""
-    found = cost([*words, "-o", str(folder)], {"OMP_NUM_THREADS": str(threads)}, DAY, terminal)
+    costs = cost([*words, "-o", str(folder)], {"OMP_NUM_THREADS": str(threads)}, DAY, terminal)
     corpus = json.loads((folder / "classify.json").read_text(encoding="utf-8"))["corpus"]
     n = corpus["sentences"] + corpus["skipped"]
-    print_row((name, f"{n:,}", f"{found.wall:.0f}", f"{found.cpu:.0f}", f"{found.peak:,.0f}"))
-    return found.wall
+    print_row((name, f"{n:,}", f"{costs.wall:.0f}", f"{costs.cpu:.0f}", f"{costs.peak:,.0f}"))
+    return costs.wall
 
 
 def killed_and_resumed(words, out, after):
@@ -73,21 +73,29 @@ def killed_and_resumed(words, out, after):
         if process.name.isdigit() and str(out).encode() in (process / "cmdline").read_bytes():
             os.kill(int(process.name), signal.SIGKILL)
     child.wait()
-    kept = len(list(out.glob(".classify.state*")))
-    found = cost([*words, "-o", str(out), "--resume"], ONE_THREAD, limit=DAY)
-    print(f"\nkilled after {after:.0f} s with {kept} saved states; resumed, {found.wall:.0f} s")
-    return kept > 0
+    n_states = len(list(out.glob(".classify.state*")))
+    costs = cost([*words, "-o", str(out), "--resume"], ONE_THREAD, limit=DAY)
+    print(f"\nkilled after {after:.0f} s with {n_states} saved states; resumed, {costs.wall:.0f} s")
+    return n_states > 0
 
 
 def main():
-    given = options(__doc__, "text", model="demo", sentences=100_000, processes=2)
-    k = given.processes
-    n = given.sentences
+    settings = options(__doc__, "text", model="demo", sentences=100_000, processes=2)
+    k = settings.processes
+    n = settings.sentences
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
     print_head(("run", "sentences", "seconds", "processor seconds", "peak MiB of a process"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        command = ["-m", "headscope", "classify", given.model, "--text", str(given.text), "--limit"]
+        command = [
+            "-m",
+            "headscope",
+            "classify",
+            settings.model,
+            "--text",
+            str(settings.text),
+            "--limit",
+        ]
         together = ["-m", "torch.distributed.run", "--nproc-per-node", str(k), *command]
         for size in (str(n // 10), str(n)):
             bar = Bar()
@@ -98,10 +106,10 @@ def main():
         print()
         for share, said, was in bar.promises(alone):
             print(f"at {share:.0%} of the time the bar said {said:.0f} s left; it took {was:.0f} s")
-        kept = killed_and_resumed([*together, str(n)], folder / "killed", took / 3)
+        n_states = killed_and_resumed([*together, str(n)], folder / "killed", took / 3)
         same = content(folder / "killed") == content(folder / "several")
         print("the same bytes" if same else "OTHER BYTES")
-    sys.exit(0 if kept and same else 1)
+    sys.exit(0 if n_states and same else 1)
 
 
 if __name__ == "__main__":

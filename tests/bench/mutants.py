@@ -73,7 +73,7 @@ broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
 dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
-    torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,
+    xlogy(p, p).sum(-1).tolist() => xlogy(p, p).sum(-1).div(0.6931).tolist()
 dims-off-by-one | stats/spectra.py | one dimension too few
     - _ROUNDING).sum(-1) + 1 for => - _ROUNDING).sum(-1) for
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
@@ -92,12 +92,12 @@ linear-mean | analyses/linear/measure.py | errors beside zero, not beside the me
     z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/run.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
-tango-sides | stats/statistics.py | gains for losses
+tango-sides | stats/tango.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
     / 2) * math.sqrt(n / (n - 1)) => / 2)
 brevity | tasks/seq2seq.py | long translations are punished
-    1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
+    n_reference / np.maximum(n_written, => n_written / np.maximum(n_reference,
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
 keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes first
@@ -173,14 +173,14 @@ def rows():
     """Yield the table; raise where a row does not fit the code as it is."""
     lines = ROWS.strip().splitlines()
     for head, change in zip(lines[::2], lines[1::2], strict=True):
-        name, place, what = head.split(" | ")
-        file, _, number = place.partition(" @ ")
-        old, new = (side.replace(r"\n", "\n").encode() for side in change.strip().split(" => "))
-        found = [m.start() for m in re.finditer(re.escape(old), read(file))]
-        if len(found) < int(number or 1) or (len(found) > 1 and not number):
-            raise SystemExit(f"row {name} no longer applies: {len(found)} x {old!r} in {file}")
-        start = found[int(number or 1) - 1]
-        mutant = Mutant(name, file, start, start + len(old), new, what)
+        name, location, fault = head.split(" | ")
+        file, _, number = location.partition(" @ ")
+        old, new = (code.replace(r"\n", "\n").encode() for code in change.strip().split(" => "))
+        matches = [m.start() for m in re.finditer(re.escape(old), read(file))]
+        if len(matches) < int(number or 1) or (len(matches) > 1 and not number):
+            raise SystemExit(f"row {name} no longer applies: {len(matches)} x {old!r} in {file}")
+        start = matches[int(number or 1) - 1]
+        mutant = Mutant(name, file, start, start + len(old), new, fault)
         ast.parse(mutant.faulty)
         yield mutant
 
@@ -205,13 +205,21 @@ def faults_of(file):
         last = starts[node.end_lineno - 1]
         return first + node.col_offset, last + node.end_col_offset
 
-    def fault(start, end, new):
+    def fault(start, stop, new):
         line = text[:start].count(b"\n") + 1
-        here = starts[line - 1]
-        to = text.index(b"\n", end)
-        shown = (text[here:start], b"[[", text[start:end], b" => ", new, b"]]", text[end:to])
-        what = b" ".join(b"".join(shown).split())
-        return Mutant(f"{file}:{line}", file, start, end, new, what.decode())
+        line_start = starts[line - 1]
+        to = text.index(b"\n", stop)
+        shown = (
+            text[line_start:start],
+            b"[[",
+            text[start:stop],
+            b" => ",
+            new,
+            b"]]",
+            text[stop:to],
+        )
+        description = b" ".join(b"".join(shown).split())
+        return Mutant(f"{file}:{line}", file, start, stop, new, description.decode())
 
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Compare | ast.BinOp):
@@ -227,9 +235,9 @@ def faults_of(file):
             yield fault(*span(node), text[slice(*span(node.operand))])
         elif isinstance(node, ast.Call):
             name = text[slice(*span(node.func))].rpartition(b".")[2].decode()
-            end = span(node.func)[1]
+            name_stop = span(node.func)[1]
             if name in _NAMES:
-                yield fault(end - len(name), end, _NAMES[name].encode())
+                yield fault(name_stop - len(name), name_stop, _NAMES[name].encode())
             elif name == "where" and len(node.args) >= 2:
                 first = span(node.args[-2])
                 last = span(node.args[-1])
@@ -244,8 +252,12 @@ class Tree:
         self.path = Path(tempfile.mkdtemp(dir=folder), "project")
         shutil.copytree(ROOT, self.path, ignore=_SKIPPED)
         shared = os.environ.get("HEADSCOPE_SHARED", str(ROOT.parent / "shared"))
-        own = {"PYTHONPATH": str(self.path), "HEADSCOPE_SHARED": shared, "OMP_NUM_THREADS": "1"}
-        self.environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1"}
+        environment = {
+            "PYTHONPATH": str(self.path),
+            "HEADSCOPE_SHARED": shared,
+            "OMP_NUM_THREADS": "1",
+        }
+        self.environment = {**os.environ, **environment, "HF_HUB_OFFLINE": "1"}
 
     def change(self, file, text):
         """Write a file of the package; what was compiled of it could be taken for the new one."""
@@ -257,32 +269,32 @@ class Tree:
     def run(self, tests, seconds):
         """Run tests until one fails; return its name, and nothing if all pass."""
         command = [sys.executable, "-c", _PYTEST, *tests]
-        own = {"cwd": self.path, "env": self.environment, "timeout": seconds}
+        options = {"cwd": self.path, "env": self.environment, "timeout": seconds}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, **own)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
         except subprocess.TimeoutExpired:
             return "timeout"
         if done.returncode == 0:
             return ""
-        found = re.search(r"^(?:FAILED|ERROR) (tests/\S+\.py.*?)(?: - .*)?$", done.stdout, re.M)
-        if done.returncode == 5 or (found is None and done.returncode != 4):
+        failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+\.py.*?)(?: - .*)?$", done.stdout, re.M)
+        if done.returncode == 5 or (failed is None and done.returncode != 4):
             said = (done.stdout + done.stderr)[-2000:]
             raise RuntimeError(f"pytest gave {done.returncode}: {said}")
-        return found[1] if found else "an import that fails"
+        return failed[1] if failed else "an import that fails"
 
     def caught_by(self, mutant, stages, seconds):
         """Return which test catches a fault."""
-        place = max((name for name in LIKELY if mutant.file.startswith(name)), key=len)
-        likely = ("unit/test_faults_caught.py", *LIKELY[place].split())
-        for part in (likely, _CORE, ("",))[:stages]:
-            tests = [str(Path("tests", t)) for t in part if (self.path / "tests" / t).exists()]
+        prefix = max((name for name in LIKELY if mutant.file.startswith(name)), key=len)
+        likely = ("unit/test_faults_caught.py", *LIKELY[prefix].split())
+        for names in (likely, _CORE, ("",))[:stages]:
+            tests = [str(Path("tests", t)) for t in names if (self.path / "tests" / t).exists()]
             self.change(mutant.file, mutant.faulty)
-            found = self.run(tests, seconds) if tests else ""
+            caught = self.run(tests, seconds) if tests else ""
             self.change(mutant.file, read(mutant.file))
-            if "::" in found and self.run([found], seconds):
-                return f"{_MISSED[1]}: {found} fails without the fault, too"
-            if found:
-                return found
+            if "::" in caught and self.run([caught], seconds):
+                return f"{_MISSED[1]}: {caught} fails without the fault, too"
+            if caught:
+                return caught
         return _MISSED[0]
 
 
@@ -305,11 +317,11 @@ def main():
         parser.error(f"no row is called {' or '.join(options.only)}")
     stages = 1 if options.quick else 3 if options.all else 2
     missed = 0
-    own = threading.local()
+    thread = threading.local()
 
     def attempt(mutant):
-        own.tree = getattr(own, "tree", None) or Tree(folder)
-        return mutant, own.tree.caught_by(mutant, stages, options.timeout)
+        thread.tree = getattr(thread, "tree", None) or Tree(folder)
+        return mutant, thread.tree.caught_by(mutant, stages, options.timeout)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         for done in as_completed(pool.submit(attempt, mutant) for mutant in mutants):

@@ -51,9 +51,9 @@ COLUMNS = (
 )
 
 
-def run(python, job, given, limit):
+def run(python, job, inputs, limit):
     """Run one job; ``error`` says how it failed."""
-    words = [str(word) for word in (python, SCRIPTS, job, given)]
+    words = [str(word) for word in (python, SCRIPTS, job, inputs)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -66,17 +66,17 @@ def run(python, job, given, limit):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def side_by_side(peer, given, data):
+def side_by_side(peer, settings, data):
     """Run the peer and headscope in turn; a peer that fails is not asked again."""
-    theirs = []
+    peer_runs = []
     ours = []
-    for _ in range(given.repeats):
-        if not any("error" in found for found in theirs):
-            theirs.append(run(given.python, peer.job, data, given.limit))
-        ours.append(run(sys.executable, peer.ours, data, given.limit))
+    for _ in range(settings.repeats):
+        if not any("error" in result for result in peer_runs):
+            peer_runs.append(run(settings.python, peer.job, data, settings.limit))
+        ours.append(run(sys.executable, peer.ours, data, settings.limit))
         if "error" in ours[-1]:
             raise SystemExit(f"headscope's {peer.ours}: {ours[-1]['error']}")
-    return theirs, ours
+    return peer_runs, ours
 
 
 def make_given(folder, treebank, n):
@@ -94,49 +94,52 @@ def make_given(folder, treebank, n):
         rarest = rarity.index(min(rarity))
         sentences.append({"words": list(s.words), "rarest": rarest, **tree})
     words = [word for sentence in corpus for word in sentence.words][:1000]
-    given = {"folder": str(demo_folder()), "room": str(folder), "lengths": LENGTHS}
+    inputs = {"folder": str(demo_folder()), "room": str(folder), "lengths": LENGTHS}
     path = folder / f"given-{len(sentences)}.json"
-    path.write_text(json.dumps({**given, "sentences": sentences, "words": words}))
+    path.write_text(json.dumps({**inputs, "sentences": sentences, "words": words}))
     return len(sentences), path
 
 
-def rows_of(peer, theirs, ours, version, sentences):
+def rows_of(peer, peer_runs, ours, version, sentences):
     """Yield what the columns of the table say of a peer: one row, or one a length of text."""
     title = f"{peer.title} {version}".strip()
     instead = "page of `classify`" if peer.ours == "page" else f"`{peer.ours}`"
-    failed = next((found["error"] for found in theirs if "error" in found), None)
+    failed = next((result["error"] for result in peer_runs if "error" in result), None)
     if failed is None:
-        note = "; ".join([*agreement(theirs[0], ours[0]), *theirs[0].get("facts", ())])
+        note = "; ".join([*agreement(peer_runs[0], ours[0]), *peer_runs[0].get("facts", ())])
     else:
         note = f"failed: {failed}"
     note = note.replace("|", "\\|")
-    for part in theirs[0]["took"] if failed is None else LENGTHS[:1]:
-        what = peer.what.format(sentences=sentences, length=part)
-        row = {"peer": title, "what": what, "headscope instead": instead, "found": note}
-        yield {**row, **({"peer / headscope": "failed"} if failed else figures(theirs, ours, part))}
+    for length in peer_runs[0]["took"] if failed is None else LENGTHS[:1]:
+        description = peer.what.format(sentences=sentences, length=length)
+        row = {"peer": title, "what": description, "headscope instead": instead, "found": note}
+        yield {
+            **row,
+            **({"peer / headscope": "failed"} if failed else figures(peer_runs, ours, length)),
+        }
 
 
-def figures(theirs, ours, part):
+def figures(peer_runs, ours, length):
     """Medians of both sides, and their ratios."""
-    sides = []
-    for runs in (theirs, ours):
-        found = [{"MB": one["peak_mb"], **one["took"][part]} for one in runs]
-        sides.append({name: statistics.median(f[name] for f in found) for name in found[0]})
-    ratio, of_cpu = (sides[0][name] / sides[1][name] for name in ("seconds", "cpu"))
+    medians = []
+    for runs in (peer_runs, ours):
+        costs = [{"MB": one["peak_mb"], **one["took"][length]} for one in runs]
+        medians.append({name: statistics.median(f[name] for f in costs) for name in costs[0]})
+    ratio, of_cpu = (medians[0][name] / medians[1][name] for name in ("seconds", "cpu"))
     shown = {"peer / headscope": f"**{ratio:.1f}**"}
     shown["the same of processor time"] = f"{of_cpu:.1f}"
-    for name, side in zip(("peer", "headscope"), sides, strict=True):
-        shown |= {f"{name} s": f"{side['seconds']:.2f}", f"{name} MB": f"{side['MB']:.0f}"}
-    if "bytes" in sides[0]:
-        sizes = [side["bytes"] / 1e6 for side in sides]
+    for name, median in zip(("peer", "headscope"), medians, strict=True):
+        shown |= {f"{name} s": f"{median['seconds']:.2f}", f"{name} MB": f"{median['MB']:.0f}"}
+    if "bytes" in medians[0]:
+        sizes = [median["bytes"] / 1e6 for median in medians]
         shown["page"] = "{:.2f} / {:.2f} MB".format(*sizes)
     return shown
 
 
-def agreement(theirs, ours):
+def agreement(peer_run, ours):
     """Say whether both found the same mean entropies of the heads' rows."""
-    if "entropies" in theirs:
-        pairs = zip(theirs["entropies"], ours["entropies"], strict=True)
+    if "entropies" in peer_run:
+        pairs = zip(peer_run["entropies"], ours["entropies"], strict=True)
         far = max(abs(a - b) for a, b in pairs)
         yield f"mean entropies of heads differ by {far:.0e} at most"
 
@@ -150,13 +153,13 @@ def table(rows, columns):
 def write_between(path, text, mark):
     """Put the table between the markers ``mark`` of a page."""
     begin = f"<!-- {mark}:begin -->"
-    end = f"<!-- {mark}:end -->"
+    end_mark = f"<!-- {mark}:end -->"
     page = path.read_text()
-    if begin not in page or end not in page:
-        raise SystemExit(f"{path} has no {begin} and {end}")
+    if begin not in page or end_mark not in page:
+        raise SystemExit(f"{path} has no {begin} and {end_mark}")
     before = page.partition(begin)[0]
-    after = page.partition(end)[2]
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    after = page.partition(end_mark)[2]
+    path.write_text(f"{before}{begin}\n{text}\n{end_mark}{after}")
 
 
 def machine():
@@ -171,25 +174,25 @@ def runs_of(repeats):
     return f"Medians of {repeats} runs in turn" if repeats > 1 else "One run each"
 
 
-def measured(given):
+def measured(settings):
     """Run every peer beside headscope; returns the rows, and the page's table with its source."""
     start = time.perf_counter()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        data = [make_given(Path(folder), None, given.sentences)]
-        if given.treebank:  # all of it, for what counts sentence by sentence
-            data.append(make_given(Path(folder), given.treebank, None))
-        versions = run(given.python, "versions", data[0][1], given.limit).get("versions", {})
+        data = [make_given(Path(folder), None, settings.sentences)]
+        if settings.treebank:  # all of it, for what counts sentence by sentence
+            data.append(make_given(Path(folder), settings.treebank, None))
+        versions = run(settings.python, "versions", data[0][1], settings.limit).get("versions", {})
         for peer in PEERS:
             for n, path in data if peer.ours == "classify" else data[:1]:
-                if peer.job in given.only:
+                if peer.job in settings.only:
                     print(f"{peer.title} ...", file=sys.stderr, flush=True)
-                    both = side_by_side(peer, given, path)
-                    rows += rows_of(peer, *both, versions.get(peer.package, ""), n)
-    both = ("torch", "transformers")
-    shown = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in both)
+                    results = side_by_side(peer, settings, path)
+                    rows += rows_of(peer, *results, versions.get(peer.package, ""), n)
+    results = ("torch", "transformers")
+    shown = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in results)
     text = (
-        f"{table(rows, COLUMNS)}\n\n{runs_of(given.repeats)} on {machine()}; the "
+        f"{table(rows, COLUMNS)}\n\n{runs_of(settings.repeats)} on {machine()}; the "
         f"peers' {shown}; the whole run took {time.perf_counter() - start:.0f} s."
     )
     return rows, text
@@ -198,11 +201,11 @@ def measured(given):
 def main():
     sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}  # seconds that one job may take
     chosen = {"only": [peer.job for peer in PEERS], "treebank": "", **sizes}
-    given = options(__doc__, python="python", write="", **chosen)
-    text = measured(given)[1]
+    settings = options(__doc__, python="python", write="", **chosen)
+    text = measured(settings)[1]
     print(text)
-    if given.write:
-        write_between(Path(given.write), text, "peers")
+    if settings.write:
+        write_between(Path(settings.write), text, "peers")
 
 
 if __name__ == "__main__":

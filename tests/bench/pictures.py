@@ -42,17 +42,17 @@ def headscope(*words: str) -> list[str]:
 
 def gallery() -> None:
     """Run the commands and replace every figure that the gallery shows."""
-    wanted = {path.stem for path in HERE.glob("*.png")} - OTHERS | {"attribute_heads"}
-    found: dict[str, Path] = {}
+    names = {path.stem for path in HERE.glob("*.png")} - OTHERS | {"attribute_heads"}
+    pictures: dict[str, Path] = {}
     with tempfile.TemporaryDirectory() as folder:
         for i, command in enumerate(COMMANDS):
             out = Path(folder) / str(i)
             subprocess.run(headscope(*command, "--quiet", "-o", str(out)), check=True)
-            found |= {path.stem: path for path in out.rglob("*.png") if path.stem in wanted}
-        for name, path in found.items():
+            pictures |= {path.stem: path for path in out.rglob("*.png") if path.stem in names}
+        for name, path in pictures.items():
             shutil.copyfile(path, HERE / f"{name}.png")
-    print("made:", *sorted(found))
-    if missing := wanted - set(found):
+    print("made:", *sorted(pictures))
+    if missing := names - set(pictures):
         print("no command writes:", *sorted(missing))
 
 

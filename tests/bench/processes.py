@@ -16,12 +16,12 @@ from headscope.data.corpus import SAMPLE
 
 
 def main():
-    given = options(__doc__, "treebank?", copies=1, processes=2, repeats=5)
-    n = str(given.processes)
-    treebank = given.treebank or SAMPLE
+    settings = options(__doc__, "treebank?", copies=1, processes=2, repeats=5)
+    n = str(settings.processes)
+    treebank = settings.treebank or SAMPLE
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / treebank.name
-        corpus.write_bytes(treebank.read_bytes() * given.copies)
+        corpus.write_bytes(treebank.read_bytes() * settings.copies)
         command = ["-m", "headscope", "classify", "demo", "--format", "json"]
         command += ["--treebank", str(corpus)]
         together = ["-m", "torch.distributed.run", "--nproc-per-node", n, *command]
@@ -34,18 +34,20 @@ def main():
             )
             for more in (one, ())
         }
-        print(f"{corpus.name} x {given.copies}, load before the first run {load()}")
+        print(f"{corpus.name} x {settings.copies}, load before the first run {load()}")
         cost([*command, *one])  # files come from the disk once
-        found = {key: median_cost(costs) for key, costs in in_turn(jobs, given.repeats).items()}
+        medians = {
+            key: median_cost(costs) for key, costs in in_turn(jobs, settings.repeats).items()
+        }
     walls = []
     after = []
     for name in dict.fromkeys(name for name, _ in jobs):
-        start = found[name, one].wall
-        whole = found[name, ()]
-        times = f"{whole.wall:.1f} s, processor time {whole.cpu:.1f} s, start {start:.1f} s"
+        start = medians[name, one].wall
+        single = medians[name, ()]
+        times = f"{single.wall:.1f} s, processor time {single.cpu:.1f} s, start {start:.1f} s"
         print(f"{name:28} {times}")
-        walls.append(whole.wall)
-        after.append(whole.wall - start)
+        walls.append(single.wall)
+        after.append(single.wall - start)
     print(f"efficiency {walls[0] / walls[1]:.2f}")
     print(f"efficiency after the start {after[0] / after[1]:.2f}")
 

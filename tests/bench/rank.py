@@ -40,23 +40,23 @@ def with_numpy(W_Q, W_K):
 
 
 def main():
-    given = options(__doc__, heads=6, repeats=5)
+    settings = options(__doc__, heads=6, repeats=5)
     base = layers_of(12, 12, 768)
     large = layers_of(24, 16, 1024)
-    chosen = np.linspace(0, 143, given.heads).astype(int).tolist()  # spread over all layers
+    chosen = np.linspace(0, 143, settings.heads).astype(int).tolist()  # spread over all layers
     pairs = [(base[i // 12].W_Q[i % 12], base[i // 12].W_K[i % 12]) for i in chosen]
     print(f"{torch.get_num_threads()} threads; dense SVDs of {len(pairs)} of 144 heads, scaled up")
 
-    found = torch.cat(ours(base))[chosen].numpy()  # once before the clock
+    values = torch.cat(ours(base))[chosen].numpy()  # once before the clock
     dense = {"torch": with_torch, "numpy": with_numpy}
     jobs = {name: lambda way=way: [way(*pair) for pair in pairs] for name, way in dense.items()}
     jobs |= {"base": lambda: ours(base), "large": lambda: ours(large)}
-    times = medians(jobs, given.repeats)
+    times = medians(jobs, settings.repeats)
     print(f"BERT-base, all 144 heads: ours {times['base']:.3f} s")
     for name in dense:
         seconds = times[name] * 144 / len(pairs)
         print(f"dense {name} {seconds:.1f} s, as a multiple of ours: {seconds / times['base']:.0f}")
-        gap = np.abs(found - np.stack(jobs[name]())) / found
+        gap = np.abs(values - np.stack(jobs[name]())) / values
         print(f"largest relative difference to dense {name}: {gap.max():.1e}")
     one = times["base"] / 144
     other = times["large"] / 384

@@ -96,11 +96,11 @@ def errors(route, patterns):
     worst = np.zeros(3)
     for pattern in patterns:
         exact = np.linalg.svd(pattern.astype(np.float64), compute_uv=False)
-        found = np.asarray(route(pattern), dtype=np.float64)
-        gap = np.abs(shares(found) - shares(exact))
-        at = len(pattern) // 4 - 1
-        squares = np.abs(shares(found**2) - shares(exact**2))[at]
-        worst = np.maximum(worst, [gap[at], gap.max(), squares])
+        outputs = np.asarray(route(pattern), dtype=np.float64)
+        gap = np.abs(shares(outputs) - shares(exact))
+        middle = len(pattern) // 4 - 1
+        squares = np.abs(shares(outputs**2) - shares(exact**2))[middle]
+        worst = np.maximum(worst, [gap[middle], gap.max(), squares])
     return worst.tolist()
 
 
@@ -129,8 +129,8 @@ def hard_table(n):
     print_head(("pattern", *chosen))
     with threadpool_limits(limits=1, user_api="blas"):
         for name, pattern in hard_patterns(n).items():
-            found = [errors(ROUTES[r], [pattern.astype(np.float32)])[1] for r in chosen]
-            print_row((name, *(f"{e:.0e}" for e in found)))
+            errors_of_routes = [errors(ROUTES[r], [pattern.astype(np.float32)])[1] for r in chosen]
+            print_row((name, *(f"{e:.0e}" for e in errors_of_routes)))
 
 
 def script(loaded, ids):
@@ -150,22 +150,24 @@ def ours(loaded, ids):
 
 def side_by_side(loaded, ids, repeats):
     jobs = {"script": lambda: script(loaded, ids), "ours": lambda: ours(loaded, ids)}
-    theirs, mine = medians(jobs, repeats).values()
+    reference_time, our_time = medians(jobs, repeats).values()
     sequences, length = ids.shape
-    each = f"ours {mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s"
+    each = (
+        f"ours {our_time / sequences:.2f} s a sequence, script {reference_time / sequences:.2f} s"
+    )
     print(f"\nn = {length}, {sequences} sequences, whole pass with the model: {each};")
-    print(f"ratio {theirs / mine:.2f}", flush=True)
+    print(f"ratio {reference_time / our_time:.2f}", flush=True)
 
 
 def adaptive(loaded, text, length, check):
-    found = headscope.spectrum(loaded, text, length=length, precision=0.01)
-    n = found.sequences
-    half = found.sampling.half_width
+    result = headscope.spectrum(loaded, text, length=length, precision=0.01)
+    n = result.sequences
+    half = result.sampling.half_width
     print(f"\nn = {length}: every head within 0.01 after {n} sequences (widest {half:.4f});")
     print(f"10,000 are {10_000 / n:.0f} times the work")
     if check:
         full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
-        pairs = zip(found.heads, full.heads, strict=True)
+        pairs = zip(result.heads, full.heads, strict=True)
         gaps = [abs(one.share_at_k.value - other.share_at_k.value) for one, other in pairs]
         inside = sum(gap < 0.01 for gap in gaps)
         print(
@@ -175,12 +177,12 @@ def adaptive(loaded, text, length, check):
 
 
 def main():
-    given = options(__doc__, "text?", model="demo", repeats=3)
-    loaded = headscope.load(given.model)
+    settings = options(__doc__, "text?", model="demo", repeats=3)
+    loaded = headscope.load(settings.model)
     cores = torch.get_num_threads()
     versions = ", ".join(f"{kind.__name__} {kind.__version__}" for kind in (np, scipy, torch))
     print(f"{sys.platform}, torch uses {cores} threads; {versions}")
-    plain = as_plain(given.text)
+    plain = as_plain(settings.text)
     for length, sequences in ((128, 4), (512, 1)):
         windows = pack(plain, loaded, length)
         some, two = (torch.tensor(windows.batch(windows.spread(n))) for n in (sequences, 2))
@@ -189,8 +191,8 @@ def main():
         routes_table(patterns)
         torch.set_num_threads(cores)
         hard_table(length)
-        side_by_side(loaded, two, given.repeats)
-        adaptive(loaded, given.text, length, check=length == 128)
+        side_by_side(loaded, two, settings.repeats)
+        adaptive(loaded, settings.text, length, check=length == 128)
 
 
 if __name__ == "__main__":

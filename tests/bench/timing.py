@@ -33,11 +33,11 @@ def options(doc, *files, **settings):
 
 def in_turn(jobs, rounds):
     """Run all jobs, then all again: a drift of the machine meets all of them."""
-    found = {name: [] for name in jobs}
+    times = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
-            found[name].append(job())
-    return found
+            times[name].append(job())
+    return times
 
 
 def medians(jobs, rounds, clock=time.perf_counter):
@@ -82,9 +82,9 @@ def cost(command, settings=None, limit=3600.0, stderr=None):
 
 def start(command, settings=None, stderr=None):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_THREADS)}
-    own = {**inherited, **(settings or {})}
+    environment = {**inherited, **(settings or {})}
     words = [sys.executable, *command]
-    return subprocess.Popen(words, env=own, stdout=subprocess.DEVNULL, stderr=stderr)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
 
 
 def median_cost(costs):

@@ -47,14 +47,14 @@ def test_a_head_is_selected_everywhere_by_click_name_address_and_keyboard(show, 
     page.click("button.cell[data-head=L0H2]")
     panel = page.locator("#panel")
     text = panel.inner_text()
-    for part in ("L0H2", "positional", "look most at the token before", "a random choice"):
-        assert part in text
+    for phrase in ("L0H2", "positional", "look most at the token before", "a random choice"):
+        assert phrase in text
     assert panel.locator("svg.heat rect").count() > 10
     assert panel.locator("dl.three > div").count() == 3
     panel.locator("details.more summary").click()
     text = panel.inner_text()
-    for part in ("previous token", "baseline", "this head", "Pruning rank"):
-        assert part in text
+    for phrase in ("previous token", "baseline", "this head", "Pruning rank"):
+        assert phrase in text
     assert page.evaluate("location.hash") == "#L0H2"
     assert page.get_attribute("button.cell[data-head=L0H2]", "aria-current") == "true"
     assert page.inner_text("h2 .who") == "L0H2"
@@ -103,7 +103,9 @@ def test_bars_of_claims_have_one_scale(show, small, tmp_path):
     )
     assert len(drawn) == 3
     assert max(zero for zero, _ in drawn) - min(zero for zero, _ in drawn) < 1
-    units = [end / value for (_, end), value in zip(drawn, (1.3, 0.5, -0.25), strict=True)]
+    units = [
+        right_edge / value for (_, right_edge), value in zip(drawn, (1.3, 0.5, -0.25), strict=True)
+    ]
     assert max(units) / min(units) < 1.05
     ticks = page.locator(".axis text").all_text_contents()
     assert ticks == ["\u22120.5", "0", "1", "1.5"]
@@ -327,9 +329,9 @@ def test_the_lines_of_a_sentence_follow_the_selected_head(show, page_file):
         .map(line => +line.getAttribute('stroke-opacity'))"""
     )
     assert max(weights) > 0.9  # the head of the previous token
-    every = lines.count()
+    n_lines = lines.count()
     page.click("#special")
-    assert 0 < lines.count() < every
+    assert 0 < lines.count() < n_lines
     page.hover("#links text[tabindex] >> nth=3")
     visible = page.evaluate(
         """[...document.querySelectorAll('#links line:not(.out)')]
@@ -352,11 +354,11 @@ def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     page = show(path, viewport={"width": 390, "height": 800})
     assert page.locator("details.step[open]").count() == 12
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    own = page.inner_text(".chosen-head")
+    head_text = page.inner_text(".chosen-head")
     page.select_option("#arrows-head", "L0H0")
     text = page.inner_text(".chosen-head")
     assert text.startswith("L0H0: mean entropy")
-    assert text != own
+    assert text != head_text
     assert "--head L0H0" in text  # the steps of another head are asked for
     assert page.locator("details.step.other").count() == 12
     page.select_option("#arrows-head", small.explain.name)
@@ -385,9 +387,9 @@ def test_two_models_stand_side_by_side(show, small, tmp_path):
     assert page.inner_text("h2.headline").startswith(f"{len(heads) - changed} of {len(heads)}")
     assert page.locator("button.cell canvas").count() == 2 * len(heads)
     page.click("button.cell[data-model='0'][data-head=L0H2]")
-    told = page.locator("[data-told]").all_inner_texts()
-    assert "look most at the token before" in told[0]
-    assert told[1].startswith("L0H2: Earned no role")
+    texts = page.locator("[data-told]").all_inner_texts()
+    assert "look most at the token before" in texts[0]
+    assert texts[1].startswith("L0H2: Earned no role")
     assert page.locator("[aria-current=true]").count() == 2
     assert page.locator("button.cell.differs").count() == 2 * changed
     rows = page.locator("table.side tbody tr td").count()

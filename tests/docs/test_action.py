@@ -72,14 +72,14 @@ class Runner:
 
     def run(self, **inputs):
         """Run all steps; return the action's outputs."""
-        given = {
+        environment = {
             name: fill(str(known.get("default", "")), self.github)
             for name, known in ACTION["inputs"].items()
         }
-        unknown = {name.replace("_", "-") for name in inputs} - given.keys()
+        unknown = {name.replace("_", "-") for name in inputs} - environment.keys()
         assert not unknown
-        given |= {name.replace("_", "-"): value for name, value in inputs.items()}
-        values = {**self.github, **{f"inputs.{name}": v for name, v in given.items()}}
+        environment |= {name.replace("_", "-"): value for name, value in inputs.items()}
+        values = {**self.github, **{f"inputs.{name}": v for name, v in environment.items()}}
         for step in STEPS:
             if "uses" not in step and holds(step.get("if", "success()"), values, self.codes):
                 self.step(step, values)
@@ -125,7 +125,7 @@ class Runner:
 
 def fill(text, values):
     """Put values in the place of expressions; what is not known is empty, as on GitHub."""
-    return EXPRESSION.sub(lambda found: values.get(found[1].strip(), ""), text)
+    return EXPRESSION.sub(lambda match: values.get(match[1].strip(), ""), text)
 
 
 def holds(condition, values, codes):
@@ -146,13 +146,13 @@ def holds(condition, values, codes):
 
 @pytest.fixture
 def runner(tmp_path):
-    found = Runner(tmp_path)
+    bash_runner = Runner(tmp_path)
     main = "from headscope.cli.app import main; main()"
-    found.program("headscope", f'exec {shlex.quote(sys.executable)} -c "{main}" "$@"')
+    bash_runner.program("headscope", f'exec {shlex.quote(sys.executable)} -c "{main}" "$@"')
     (tmp_path / "gh.py").write_text(GH)
-    found.program("gh", f'exec {shlex.quote(sys.executable)} gh.py "$@"')
-    found.program("python", 'printf "%s|" "$@" >> pip.txt; echo >> pip.txt')
-    return found
+    bash_runner.program("gh", f'exec {shlex.quote(sys.executable)} gh.py "$@"')
+    bash_runner.program("python", 'printf "%s|" "$@" >> pip.txt; echo >> pip.txt')
+    return bash_runner
 
 
 @pytest.fixture
@@ -192,10 +192,10 @@ def test_no_input_is_pasted_into_a_script():
 def test_its_options_are_the_commands_own():
     for step in SCRIPTS:
         for command in re.findall(r"headscope (\w+)", step["run"]):
-            own = {name for param in click_command(command).params for name in param.opts}
+            option_names = {name for param in click_command(command).params for name in param.opts}
             used = set(re.findall(r"(--[a-z-]+)(?=[^\n]*\))", step["run"]))
             assert used
-            assert used <= own
+            assert used <= option_names
 
 
 def test_a_report_is_made_held_against_its_baseline_and_commented(runner):
@@ -215,21 +215,25 @@ def test_a_report_is_made_held_against_its_baseline_and_commented(runner):
         comment="true",
         install="false",
     )
-    made = {"report": "new report", "html": "new report/report.html", "artifact-url": PAGE}
-    assert outputs == {**made, "changed": "true"}, runner.said
+    expected_outputs = {
+        "report": "new report",
+        "html": "new report/report.html",
+        "artifact-url": PAGE,
+    }
+    assert outputs == {**expected_outputs, "changed": "true"}, runner.said
     assert list(runner.codes.values()) == [0, 0, 3, 0]
     assert "headscope: any: the results are not equal" in runner.said
     assert read(runner.folder / "new report" / "report.json")["validate"]["passed"]
     assert runner.summary.startswith("## headscope: my bert\n")
     (comment,) = runner.comments()
-    marker, what, report = re.split(r"\n(?=###? (?:What changed|headscope))", comment)
+    marker, changes, report = re.split(r"\n(?=###? (?:What changed|headscope))", comment)
     assert re.fullmatch(r"<!-- headscope: report \w{16} -->", marker), "invisible"
-    assert what.strip() in runner.summary
+    assert changes.strip() in runner.summary
     assert LINK in runner.summary
     link = f"[The page of this report]({PAGE}) (a zip file: unpack it and open report.html)"
     assert report.strip() in runner.summary.replace(LINK, link)
     row = "| \u2705 | validation = true | the only result passed |"
-    places = [report.index(part) for part in (row, link, "What the attention heads")]
+    places = [report.index(section) for section in (row, link, "What the attention heads")]
     assert places == sorted(places), "limits, the page, the rest"
 
 
@@ -243,8 +247,8 @@ def test_a_report_has_one_comment_whoever_writes_in_between(runner):
     assert run("first", "a") == [f"first\n{LINK}\n"]
     assert run("of another model", "b")[1:] == [f"of another model\n{LINK}\n"]
     path = runner.folder / "comments.json"
-    others = [*json.loads(path.read_text()), {"id": 9, "body": "\nbots\nsay much"}]
-    path.write_text(json.dumps(others))
+    comments = [*json.loads(path.read_text()), {"id": 9, "body": "\nbots\nsay much"}]
+    path.write_text(json.dumps(comments))
     assert [body.split("\n")[0] for body in run("again", "a")] == [
         "again",
         "of another model",
@@ -263,15 +267,15 @@ def test_a_comment_that_github_would_refuse_leaves_out_what_is_folded_up(runner)
 
 
 def test_a_run_without_baseline_is_compared_with_the_one_that_was_cached(runner, recorded):
-    given = {"model": "m", "install": "false", "cache_baseline": "true"}
-    assert runner.run(**given)["changed"] == ""
+    inputs = {"model": "m", "install": "false", "cache_baseline": "true"}
+    assert runner.run(**inputs)["changed"] == ""
     assert [call[0] for call in recorded()] == ["report"]
     (cached,) = runner.folder.glob(".headscope/*/baseline.json")
     cached.write_text("of the main branch")
-    assert runner.run(**given)["changed"] == "false"
+    assert runner.run(**inputs)["changed"] == "false"
     assert recorded()[-1][-2:] == [str(cached.relative_to(runner.folder)), "headscope-report"]
     assert cached.read_text() == "{}\n", "what is kept for later is the newest one"
-    assert runner.run(**given, baseline="own.json")["changed"] == "false"
+    assert runner.run(**inputs, baseline="own.json")["changed"] == "false"
     assert recorded()[-1][-2:] == ["own.json", "headscope-report"]
 
 
@@ -279,9 +283,9 @@ HOSTILE = "$(touch evil) `touch evil`; touch evil #\" ' ${{ github.token }}\ntou
 
 
 def test_what_inputs_say_is_never_run(runner, recorded):
-    given = dict.fromkeys(("model", "config", "text", "fail_on"), HOSTILE)
-    given |= {"treebank": "--output=evil", "baseline": "--fail-on", "install": "false"}
-    outputs = runner.run(**given)
+    inputs = dict.fromkeys(("model", "config", "text", "fail_on"), HOSTILE)
+    inputs |= {"treebank": "--output=evil", "baseline": "--fail-on", "install": "false"}
+    outputs = runner.run(**inputs)
     report, diff = recorded()
     assert report == [
         "report",

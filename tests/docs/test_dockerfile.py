@@ -26,7 +26,7 @@ def sent(path):
         pattern = re.compile(
             re.escape(line.removeprefix("!")).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
         )
-        if any(pattern.fullmatch(str(part)) for part in (Path(path), *Path(path).parents)):
+        if any(pattern.fullmatch(str(parent)) for parent in (Path(path), *Path(path).parents)):
             decided = line.startswith("!")
     return decided
 
@@ -34,8 +34,13 @@ def sent(path):
 def test_the_build_sees_only_what_it_copies():
     named = (PROJECT["readme"], *PROJECT["license-files"], "headscope/show/page/page.js")
     assert all(map(sent, named))
-    others = (".git/config", "tests/conftest.py", "configs/ci.toml", "headscope/__pycache__/x.pyc")
-    assert not any(map(sent, others))
+    not_sent = (
+        ".git/config",
+        "tests/conftest.py",
+        "configs/ci.toml",
+        "headscope/__pycache__/x.pyc",
+    )
+    assert not any(map(sent, not_sent))
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +72,8 @@ def followed(tmp_path_factory):
                     (source / target).mkdir(exist_ok=True)
                     shutil.copy(ROOT / name, source / target / Path(name).name)
         elif instruction == "RUN":
-            own = {"PATH": f"{programs}:/usr/bin:/bin", **arguments}
-            subprocess.run(["/bin/sh", "-c", text], cwd=source, env=own, check=True)
+            environment = {"PATH": f"{programs}:/usr/bin:/bin", **arguments}
+            subprocess.run(["/bin/sh", "-c", text], cwd=source, env=environment, check=True)
             said = (folder / "calls").read_text()
             calls = [call.split("\n") for call in said.split("\n\n") if call]
             for before, word in itertools.pairwise(itertools.chain(*calls)):
@@ -96,12 +101,12 @@ def test_it_installs_with_the_pinned_versions(followed):
 
 
 def test_it_runs_the_command_as_nobody_special():
-    told = dict(LINES)
-    assert told["FROM"] == "python:3.11-slim"
+    instructions = dict(LINES)
+    assert instructions["FROM"] == "python:3.11-slim"
     assert PROJECT["requires-python"] == ">=3.11"
-    assert json.loads(told["ENTRYPOINT"]) == list(PROJECT["scripts"])
+    assert json.loads(instructions["ENTRYPOINT"]) == list(PROJECT["scripts"])
     assert [name for name, _ in LINES].index("USER") > max(
         i for i, (name, _) in enumerate(LINES) if name == "RUN"
     )
-    (user,) = shlex.split(told["USER"])
+    (user,) = shlex.split(instructions["USER"])
     assert user not in ("root", "0")

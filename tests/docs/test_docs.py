@@ -75,10 +75,10 @@ def _once(demo):
         results = {}
 
         @functools.wraps(function)
-        def call(*given, **options):
-            key = repr((given, options))
+        def call(*arguments, **options):
+            key = repr((arguments, options))
             if key not in results:
-                results[key] = function(*given, **options)
+                results[key] = function(*arguments, **options)
             return results[key]
 
         return call

@@ -29,11 +29,13 @@ def blocks(language):
 def test_masks_of_heads_are_ignored_in_silence(name):
     family = next(family for family in COVERED if family.name == name)
     model = family.model()
-    given = {"decoder_input_ids": IDS} if "cross" in family.stacks else {}
+    decoder_inputs = {"decoder_input_ids": IDS} if "cross" in family.stacks else {}
     names = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
     masks = dict.fromkeys(names[: len(family.stacks)], torch.zeros(3, 4))
     with torch.no_grad():
-        assert torch.equal(model(IDS, **given)[0], model(IDS, **given, **masks)[0])
+        assert torch.equal(
+            model(IDS, **decoder_inputs)[0], model(IDS, **decoder_inputs, **masks)[0]
+        )
     assert not hasattr(model, "prune_heads")
     assert not hasattr(model, "get_head_mask")
 
@@ -79,14 +81,14 @@ def test_it_is_what_the_mask_did(model, pruned):
         weight = network.encoder.layer[layer].attention.output.dense.weight.data
         for head in gone:
             weight[:, 8 * head : 8 * head + 8] = 0
-    whole, old = (headscope.load(str(folder)) for folder in (model, pruned))
+    full, old = (headscope.load(str(folder)) for folder in (model, pruned))
     heads = [(layer, head) for layer, some in HEADS.items() for head in some]
-    gates = torch.ones(whole.n_layers, whole.n_heads)
+    gates = torch.ones(full.n_layers, full.n_heads)
     gates[tuple(zip(*heads, strict=True))] = 0
-    removed = headscope.remove_heads(whole, heads)
+    removed = headscope.remove_heads(full, heads)
     with torch.no_grad():
         expected = network(IDS).last_hidden_state
-        for loaded, some in ((whole, gates), (removed, None), (old, None)):
+        for loaded, some in ((full, gates), (removed, None), (old, None)):
             with gated(loaded, some) as run:
                 hidden, _ = run(IDS, torch.ones_like(IDS))
             torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
@@ -96,8 +98,8 @@ def test_it_is_what_the_mask_did(model, pruned):
 def test_transformers_5_and_what_was_written_before(pruned):
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         AutoModel.from_pretrained(pruned)
-    told = {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    assert len(AutoModel.from_pretrained(pruned, **told)[1]["mismatched_keys"]) == 2 * 7
+    options = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    assert len(AutoModel.from_pretrained(pruned, **options)[1]["mismatched_keys"]) == 2 * 7
     assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
     assert hasattr(pytorch_utils, "prune_linear_layer")
 

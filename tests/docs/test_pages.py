@@ -40,7 +40,7 @@ def test_links_and_names_of_pages_lead_somewhere(page):
     for name in re.findall(r"[\w./-]+\.md\b", re.sub(r"https?://\S+", "", text)):
         places = (page.parent / name, ROOT / name, DOCS / name)
         written = Path(name).name in {"report.md", "diff.md", "comment.md", "reach.md"}
-        assert written or any(place.exists() for place in places), name
+        assert written or any(candidate.exists() for candidate in places), name
 
 
 #: Entries of lists, and the page that defines each.
@@ -88,7 +88,7 @@ def test_every_documented_parameter_is_described():
     bare = re.compile(r"^(\S.*)$(?!\n )", re.M)
     assert bare.findall("one : int\n    How many.\ntwo : str\nthree") == ["two : str", "three"]
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "headscope").rglob("*.py")}
-    found = [
+    undescribed = [
         f"{path}: {getattr(node, 'name', 'module')}: {entry}"
         for path, text in texts.items()
         if re.search(r"^ *(Parameters|Attributes)$", text, re.M)
@@ -97,4 +97,4 @@ def test_every_documented_parameter_is_described():
         for entries in section.findall(ast.get_docstring(node) or "")
         for entry in bare.findall(entries)
     ]
-    assert not found
+    assert not undescribed

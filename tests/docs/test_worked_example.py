@@ -87,7 +87,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     report = tmp_path / "report"
     config.write_text("[reach]\nlimit = 5\n")
     # What the process has imported is not rewritten; the tests' own assertions are.
-    room = [path for path in FILES if path.endswith(".py")]
+    sources = [path for path in FILES if path.endswith(".py")]
     quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     registry = ("pytest", "-q", "-n", "0", *quiet, "tests/unit/test_registry.py")
     tests = ("tests/unit/analyses/test_reach.py", "tests/docs/test_pages.py")
@@ -100,8 +100,8 @@ def test_the_command_of_the_page_works(project, tmp_path):
         "config": ("headscope", "config", "show", "reach", "--config", config),
         "help": ("headscope", "reach", "--help"),
         "tests": (*registry, *tests),
-        "check": ("ruff", "check", *room),
-        "format": ("ruff", "format", "--check", *room),
+        "check": ("ruff", "check", *sources),
+        "format": ("ruff", "format", "--check", *sources),
         "forget": ("os", VIEW),
         "incomplete": (*registry, "-k", "reach"),
     }

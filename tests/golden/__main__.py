@@ -26,20 +26,20 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--times", action="store_true", help="say how long each case took")
-    asked = parser.parse_args()
-    globs = (asked.case if asked.case else asked.only).split(",")
+    options = parser.parse_args()
+    globs = (options.case if options.case else options.only).split(",")
     cases = [case for case in all_cases() if any(fnmatch.fnmatch(case.id, glob) for glob in globs)]
-    if asked.what == "list":
+    if options.what == "list":
         print("\n".join(f"{case.id}\t{' ; '.join(case.steps)}" for case in cases))
         return 0
-    if asked.what == "show":
+    if options.what == "show":
         for case in cases:
             _show(case.id, read_record(case.model).get(case.name, "not recorded"))
         return 0
-    return _run(cases, asked)
+    return _run(cases, options)
 
 
-def _run(cases: list[Case], asked: argparse.Namespace) -> int:
+def _run(cases: list[Case], options: argparse.Namespace) -> int:
     _settle()
     from golden.inputs import SHARED
     from golden.run import run_all, warm_up
@@ -51,25 +51,25 @@ def _run(cases: list[Case], asked: argparse.Namespace) -> int:
     warm_up()
     start = time.monotonic()
     used = 0.0
-    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    results: dict[str, dict[str, Any]] = defaultdict(dict)
     try:
-        for case, steps, seconds in run_all(cases, asked.jobs, shared):
-            found[case.model][case.name] = steps
+        for case, steps, seconds in run_all(cases, options.jobs, shared):
+            results[case.model][case.name] = steps
             used += seconds
-            if asked.times:
+            if options.times:
                 print(f"{seconds:7.1f} s  {case.id}", flush=True)
     except KeyboardInterrupt:
         print("interrupted: the rest is as it was", file=sys.stderr)
-    done = sum(map(len, found.values()))
+    done = sum(map(len, results.values()))
     print(f"{done} of {len(cases)} cases, {used:.0f} s of CPU, {time.monotonic() - start:.0f} s")
-    if asked.what == "record":
-        for model, new in found.items():
+    if options.what == "record":
+        for model, new in results.items():
             _write_record(model, new)
         return 0
-    kept = {model: read_record(model) for model in found}
+    records = {model: read_record(model) for model in results}
     changed = {
-        f"{model}/{name}": [*changes(kept[model].get(name, "not recorded"), steps)]
-        for model, new in found.items()
+        f"{model}/{name}": [*changes(records[model].get(name, "not recorded"), steps)]
+        for model, new in results.items()
         for name, steps in sorted(new.items())
     }
     changed = {case: some for case, some in changed.items() if some}
@@ -97,9 +97,9 @@ def read_record(model: str) -> dict[str, Any]:
 
 def _write_record(model: str, new: dict[str, Any]) -> None:
     """Put new cases in the place of the old; those that the table no longer has go."""
-    kept = read_record(model) | new
-    names = sorted(case.name for case in all_cases() if case.model == model and case.name in kept)
-    text = json.dumps({name: kept[name] for name in names}, ensure_ascii=False)
+    record = read_record(model) | new
+    names = sorted(case.name for case in all_cases() if case.model == model and case.name in record)
+    text = json.dumps({name: record[name] for name in names}, ensure_ascii=False)
     RECORDS.mkdir(exist_ok=True)
     data = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
     (RECORDS / f"{model}.json.xz").write_bytes(data)
@@ -111,14 +111,18 @@ def _show(case: str, value: Any, most: int = 60) -> None:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "command" in value[0]:
         for step in value:
             print(f"== {case}: {step['command']}")
-            for name, part in {**step, **step.get("files", {})}.items():
-                if name not in ("command", "files") and part not in ("", []):
-                    _show(name, part)
+            for name, shown in {**step, **step.get("files", {})}.items():
+                if name not in ("command", "files") and shown not in ("", []):
+                    _show(name, shown)
         return
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
     lines = text.split("\n")
-    left = len(lines) - most
-    print("\n".join([f"-- {case}", *lines[:most]]), f"\n... {left} more lines" * (left > 0), sep="")
+    n_more = len(lines) - most
+    print(
+        "\n".join([f"-- {case}", *lines[:most]]),
+        f"\n... {n_more} more lines" * (n_more > 0),
+        sep="",
+    )
 
 
 if __name__ == "__main__":

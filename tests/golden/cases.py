@@ -77,9 +77,9 @@ def all_cases() -> Iterator[Case]:
         yield Case("words", f"config-{command}", [f"config show {command}"])
     for line in ("--help", "--version", "config --help", "config show --help", "config show"):
         yield Case("words", line.strip("-").replace(" ", "-"), [line])
-    for what in ("", "methods", "tasks", "roles", "families", "limits"):
-        forms = [f"list {what}{form}" for form in ("", " --format json", " --format csv")]
-        yield Case("words", f"list-{what or 'all'}", forms)
+    for kind in ("", "methods", "tasks", "roles", "families", "limits"):
+        forms = [f"list {kind}{form}" for form in ("", " --format json", " --format csv")]
+        yield Case("words", f"list-{kind or 'all'}", forms)
     for path in sorted((_HERE.parents[1] / "configs").glob("*.toml")):
         yield Case(
             "words", f"config-file-{path.stem}", [f"config show --config configs/{path.name}"]

@@ -49,9 +49,9 @@ def changes(old: Any, new: Any, where: str = "") -> Iterator[Change]:
         if len(old) != len(new):
             yield Change(where, f"{len(old)} items", f"{len(new)} items")
         for i, (a, b) in enumerate(zip(old, new, strict=False)):
-            found = [*changes(a, b, f"{where}[{i}]")]
-            yield from found
-            if found and len(old) != len(new):  # what comes after is shifted
+            item_changes = [*changes(a, b, f"{where}[{i}]")]
+            yield from item_changes
+            if item_changes and len(old) != len(new):  # what comes after is shifted
                 return
     elif _is_number(old) and _is_number(new):
         if old != new and not _near_at(where, old, new):
@@ -140,10 +140,10 @@ def _short(value: Any) -> str:
     )
 
 
-def report(found: dict[str, list[Change]], most: int = 6) -> Iterator[str]:
+def report(changes_of_cases: dict[str, list[Change]], most: int = 6) -> Iterator[str]:
     """Yield lines on the changes of every case: the same change in several cases is said once."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for case, all_changes in found.items():
+    for case, all_changes in changes_of_cases.items():
         for change in all_changes:
             key = (re.sub(r"\[\d+\]", "[]", change.where), change.old, change.new)
             cases = groups.setdefault(key, [])
@@ -154,15 +154,15 @@ def report(found: dict[str, list[Change]], most: int = 6) -> Iterator[str]:
         more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
         yield f"\n{len(cases)} cases: {', '.join(cases[:4])}{more}"
         yield from _lines(where, old, new)
-    for case, all_changes in found.items():
-        own: dict[str, list[Change]] = {}
+    for case, all_changes in changes_of_cases.items():
+        changes_of_case: dict[str, list[Change]] = {}
         for change in all_changes:
             where = re.sub(r"\[\d+\]", "[]", change.where)
             if (where, change.old, change.new) not in common:
-                own.setdefault(where, []).append(change)
-        if own:
+                changes_of_case.setdefault(where, []).append(change)
+        if changes_of_case:
             yield f"\n{case}"
-        for alike in own.values():
+        for alike in changes_of_case.values():
             for change in alike[:most]:
                 yield from _lines(*change)
             if len(alike) > most:

@@ -23,13 +23,13 @@ def instead_of_pictures() -> None:
     FigureCanvasSVG.print_svg = _writer  # type: ignore[method-assign]
 
 
-def _writer(canvas: Any, place: Any, **_: Any) -> None:
+def _writer(canvas: Any, target: Any, **_: Any) -> None:
     text = json.dumps(figure_data(canvas.figure), ensure_ascii=True)
     data = MARK + text.replace("<", "\\u003c").replace("&", "\\u0026").encode() + END
-    if hasattr(place, "write"):
-        place.write(data)
+    if hasattr(target, "write"):
+        target.write(data)
     else:
-        Path(place).write_bytes(data)
+        Path(target).write_bytes(data)
 
 
 def figure_data(figure: Any) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def digest(values: Any) -> Any:
     flat = np.nan_to_num(array.ravel(), nan=0.0, posinf=0.0, neginf=0.0)
     weights = 2 + np.cos(np.arange(flat.size))  # tells places apart, and never cancels
     functions: tuple[Callable[[Any], Any], ...] = (np.mean, np.std, np.min, np.max)
-    found = [*(float(f(flat)) for f in functions), float(flat @ weights / flat.size)]
+    numbers = [*(float(f(flat)) for f in functions), float(flat @ weights / flat.size)]
     finite = int(np.isfinite(array).sum())
-    return {"shape": list(array.shape), "finite": finite, "digest": round_all(found)}
+    return {"shape": list(array.shape), "finite": finite, "digest": round_all(numbers)}
 
 
 def round_all(value: Any) -> Any:

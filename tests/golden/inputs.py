@@ -48,9 +48,9 @@ def _write_model(folder: Path, build: Any, sizes: dict[str, int]) -> None:
     """Write a model whose weights are the same on every machine: torch's depend on its vectors."""
     network = build(build.config_class(vocab_size=len(VOCABULARY), pad_token_id=0, **sizes))
     rng = np.random.default_rng(7)
-    for place, parameter in sorted(network.named_parameters()):
+    for name, parameter in sorted(network.named_parameters()):
         drawn = torch.from_numpy(rng.standard_normal(parameter.shape))
-        norm = parameter.dim() == 1 and place.endswith("weight")
+        norm = parameter.dim() == 1 and name.endswith("weight")
         parameter.data = (1 + 0.1 * drawn if norm else 0.3 * drawn).to(torch.float32)
     network.tie_weights()
     network.save_pretrained(folder)

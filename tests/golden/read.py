@@ -55,8 +55,8 @@ _LARGE = 300_000
 
 def masked(text: str, places: dict[str, str]) -> str:
     """Replace what is of this run or machine; ``places`` names folders."""
-    for place, word in places.items():
-        text = text.replace(place, word)
+    for path, word in places.items():
+        text = text.replace(path, word)
     for pattern, word in _MASKS:
         text = pattern.sub(word, text)
     return text

@@ -50,35 +50,35 @@ def warm_up() -> None:
 def run_all(cases: Sequence[Case], jobs: int, shared: Path) -> Iterator[tuple[Case, Any, float]]:
     """Yield each case with what it left behind and its CPU seconds, as they end."""
     with tempfile.TemporaryDirectory(prefix="golden-") as name:
-        room = Path(name).resolve()
-        if _join(_fork(lambda: write_inputs(room / "inputs", shared))):
+        folder = Path(name).resolve()
+        if _join(_fork(lambda: write_inputs(folder / "inputs", shared))):
             raise SystemExit("the inputs of the cases could not be written")
-        hashes = _names_of_hashes(room / "inputs")
+        hashes = _names_of_hashes(folder / "inputs")
         waiting = [*cases]
         running: dict[int, Case] = {}
         while waiting or running:
             while waiting and len(running) < jobs:
                 case = waiting.pop(0)
-                running[_fork(_recorder(case, room, hashes))] = case
+                running[_fork(_recorder(case, folder, hashes))] = case
             pid, status, used = os.wait3(0)
             case = running.pop(pid)
-            kept = room / f"{_file_name(case)}.json"
-            found: Any = f"died with {status}"
+            result_file = folder / f"{_file_name(case)}.json"
+            result: Any = f"died with {status}"
             if status == 0:
-                found = json.loads(kept.read_text())
-                kept.unlink()
-            yield case, found, used.ru_utime + used.ru_stime
+                result = json.loads(result_file.read_text())
+                result_file.unlink()
+            yield case, result, used.ru_utime + used.ru_stime
 
 
-def _recorder(case: Case, room: Path, hashes: dict[str, str]) -> Callable[[], None]:
+def _recorder(case: Case, folder: Path, hashes: dict[str, str]) -> Callable[[], None]:
     def record() -> None:
         signal.alarm(_MOST_SECONDS)
-        desk = room / _file_name(case)
+        desk = folder / _file_name(case)
         desk.mkdir()
-        for path in (room / "inputs").iterdir():
+        for path in (folder / "inputs").iterdir():
             (desk / path.name).symlink_to(path)
         os.chdir(desk)
-        places = {str(desk): "<desk>", str(room): "<room>", str(_REPOSITORY): "<repository>"}
+        places = {str(desk): "<desk>", str(folder): "<room>", str(_REPOSITORY): "<repository>"}
         places[str(Path(os.environ["HEADSCOPE_SHARED"]).resolve())] = "<shared>"
         places |= hashes
         before = _digests(desk)
@@ -95,9 +95,9 @@ def _recorder(case: Case, room: Path, hashes: dict[str, str]) -> Callable[[], No
             step["removed"] = [name for name in before if name not in now]
             steps.append({"command": line, **step})
             before = now
-        os.chdir(room)
+        os.chdir(folder)
         shutil.rmtree(desk)
-        (room / f"{_file_name(case)}.json").write_text(json.dumps(steps))
+        (folder / f"{_file_name(case)}.json").write_text(json.dumps(steps))
 
     return record
 
@@ -108,22 +108,23 @@ def _file_name(case: Case) -> str:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return a digest of every file below a folder, links aside."""
-    own = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in own
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
     }
 
 
 def _names_of_hashes(folder: Path) -> dict[str, str]:
     """Return what to write for the SHA-256 of each input, whole or its first digits."""
     files = (path for top in sorted(folder.iterdir()) for path in (top, *sorted(top.glob("*"))))
-    found = {}
+    names = {}
     for path in files:
         if path.is_file():
             with path.open("rb") as file:
                 hash = hashlib.file_digest(file, "sha256").hexdigest()
-            found.setdefault(hash, f"<SHA-256 of {path.relative_to(folder)}>")
-    return found | {hash[:12]: name for hash, name in found.items()}
+            names.setdefault(hash, f"<SHA-256 of {path.relative_to(folder)}>")
+    return names | {hash[:12]: name for hash, name in names.items()}
 
 
 def _step(words: list[str], places: dict[str, str]) -> dict[str, Any]:

@@ -44,8 +44,11 @@ TYPES = ("float32", "bfloat16", "float16")
 #: certified by whatever measures it, and float16 is slow on a CPU.
 CASES = [
     ("demo", "bfloat16"),
-    *((name, dtype) for name in ("bert", "bert, broad") for dtype in TYPES),
-    *((name, "bfloat16") for name in ("distilbert", "albert, two groups", "bert, two wide heads")),
+    *(("bert", dtype) for dtype in TYPES),
+    *(("bert, broad", dtype) for dtype in TYPES),
+    ("distilbert", "bfloat16"),
+    ("albert, two groups", "bfloat16"),
+    ("bert, two wide heads", "bfloat16"),
 ]
 each_case = pytest.mark.parametrize(("name", "dtype"), CASES)
 

@@ -87,7 +87,7 @@ def test_a_layout_has_the_states_of_the_plain_folder(name, plain, tmp_path):
 def test_commands_have_the_numbers_of_the_plain_folder(tmp_path):
     """Of one with other names in its weights, and half of a head."""
     folder = made.plain(tmp_path / "model")
-    found = []
+    numbers_of_folders = []
     made.SAME["half a head"].change(folder)
     (tmp_path / "lines.txt").write_text("\n".join(SOURCES))
     few = {"heads": "L0H1,L1H3"}
@@ -95,8 +95,10 @@ def test_commands_have_the_numbers_of_the_plain_folder(tmp_path):
         heads = headscope.classify(loaded, list(SOURCES)).to_frame()
         curve = headscope.prune(loaded, data=tmp_path / "lines.txt", **few).curves[0]
         values = [point.value.value for point in curve.points]
-        found.append((heads.select_dtypes("number").to_numpy(float), values, attributed(loaded)))
-    for ours, plain in zip(*found, strict=True):
+        numbers_of_folders.append(
+            (heads.select_dtypes("number").to_numpy(float), values, attributed(loaded))
+        )
+    for ours, plain in zip(*numbers_of_folders, strict=True):
         np.testing.assert_allclose(ours, plain, rtol=0, atol=1e-5)
 
 
@@ -136,7 +138,7 @@ def test_what_names_no_row_of_the_embedding_is_refused_where_a_text_has_it(plain
 
 def test_the_heads_of_a_cross_encoder_and_its_activation(plain, tmp_path):
     """One label: the logit is compared and ranked by, whatever activation comes after it."""
-    found = []
+    attributions = []
     for i, values in enumerate(made.ACTIVATIONS):
         folder = made.plain(tmp_path / str(i))
         made.cross_encoder(**values)(folder)
@@ -144,8 +146,8 @@ def test_the_heads_of_a_cross_encoder_and_its_activation(plain, tmp_path):
         assert (loaded.task_head, loaded.network.config.num_labels) == ("classification", 1)
         assert ("puts Sigmoid after the logits" in " ".join(loaded.remarks)) == bool(i)
         same(states(loaded), plain)
-        found.append(attributed(loaded))
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+        attributions.append(attributed(loaded))
+    np.testing.assert_allclose(attributions[0], attributions[1], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])

@@ -58,8 +58,8 @@ def same(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * abs(expected).max())
 
 
-def modes(parts: Any, *names: str) -> Any:
-    return parts.Pooling(D_MODEL, names if len(names) > 1 else names[0])
+def modes(modules: Any, *names: str) -> Any:
+    return modules.Pooling(D_MODEL, names if len(names) > 1 else names[0])
 
 
 CASES: dict[str, Callable[[Any], Sequence[Any]]] = {

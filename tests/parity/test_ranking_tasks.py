@@ -120,7 +120,7 @@ def test_another_split_and_equal_documents(bert, beir, tmp_path):
     top = make_task("retrieval", same, bert).outputs(bert)["top"]
     alone = make_task("retrieval", data, bert).outputs(bert)["top"]
     last = 2 * len(DOCUMENTS) - 1
-    twice = [[place for first in row[:5] for place in (first, last - first)] for row in alone]
+    twice = [[document for first in row[:5] for document in (first, last - first)] for row in alone]
     assert top.tolist() == twice
 
 
@@ -155,15 +155,17 @@ def test_rerank_is_the_order_of_logits(crossed, beir):
     gates = torch.ones(2, 4, dtype=torch.float64)
     gates[1, :3] = 0
 
-    def scored(query: int, place: int) -> float:
-        given = loaded.tokenizer(QUERIES[query], DOCUMENTS[place], return_tensors="pt")
+    def scored(query: int, document: int) -> float:
+        inputs = loaded.tokenizer(QUERIES[query], DOCUMENTS[document], return_tensors="pt")
         with torch.no_grad():
-            return float(loaded.network(**given).logits[0, 0])
+            return float(loaded.network(**inputs).logits[0, 0])
 
     scores = [[scored(q, d) for d in places] for q, places in enumerate(data.candidates)]
     expected = []
-    for q, (places, own) in enumerate(zip(data.candidates, scores, strict=True)):
-        order = [d for _, d in sorted(zip(own, places, strict=True), key=lambda x: -x[0])]
+    for q, (places, scores_of_query) in enumerate(zip(data.candidates, scores, strict=True)):
+        order = [
+            d for _, d in sorted(zip(scores_of_query, places, strict=True), key=lambda x: -x[0])
+        ]
         expected.append(slow_ndcg(order, grades_of(q)))
     full = task.outputs(loaded)
     np.testing.assert_allclose(full["ndcg"], expected)
@@ -199,9 +201,9 @@ def test_derivatives(task, bert, crossed, beir):
     loaded = bert
     if task == "rerank":
         loaded = headscope.load(str(crossed), task_head="auto", dtype="float64")
-    made = make_task(task, read_examples(task, beir, 5), loaded)
+    task_of_model = make_task(task, read_examples(task, beir, 5), loaded)
     for labels in (True, False):
-        check_derivatives(made, loaded, labels=labels)
+        check_derivatives(task_of_model, loaded, labels=labels)
 
 
 def test_refusals(bert, crossed, beir, tmp_path):
@@ -282,14 +284,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made: dict[str, Any] = {}
+    opened: dict[str, Any] = {}
 
     def open_(case: Case) -> Any:
-        if case.task not in made:
+        if case.task not in opened:
             folder = tmp_path_factory.mktemp("models") / case.task
             tiny_bert(folder, task_head=case.head, **(case.sizes or {}))
-            made[case.task] = headscope.load(str(folder), task_head="auto")
-        return made[case.task]
+            opened[case.task] = headscope.load(str(folder), task_head="auto")
+        return opened[case.task]
 
     return open_
 
@@ -302,19 +304,19 @@ def test_heads_are_chosen_removed_and_saved(case, files, model, tmp_path):
     data = files / case.file
     few = {"data": data, "calibration": data, "task": case.task}
     few |= {"limit": 16, "calibration_limit": 24}
-    found = headscope.prune(
+    result = headscope.prune(
         model(case), **few, methods=[*names, "random"], fractions=[0.5], repairs=["none"]
     )
-    assert (found.metric, found.baseline.value) == (case.metric, found.curves[0].points[0].value)
-    assert [curve.method for curve in found.curves] == [*names, "random"]
-    changed = [c.points[1] for c in found.curves[:-1]]
+    assert (result.metric, result.baseline.value) == (case.metric, result.curves[0].points[0].value)
+    assert [curve.method for curve in result.curves] == [*names, "random"]
+    changed = [c.points[1] for c in result.curves[:-1]]
     assert any(point.difference.value for point in changed)
     assert all(point.p_value <= 1 for point in changed)
     assert all((point.changed is None) == (case.task != "retrieval") for point in changed)
-    said = changed_sentence(found)
+    said = changed_sentence(result)
     assert ("of 16 queries find other documents" in said) == (case.task == "retrieval")
     if case.metric == "kendall_tau":
-        assert found.baseline.value.value == 100
+        assert result.baseline.value.value == 100
         with pytest.raises(InputError, match="label"):
             headscope.prune(model(case), **few, methods=["importance-token"], fractions=[0.5])
     made = tmp_path / "small"
@@ -329,7 +331,7 @@ def test_heads_are_chosen_removed_and_saved(case, files, model, tmp_path):
 @pytest.mark.parametrize("case", CASES[2:4], ids=lambda c: c.metric)
 def test_each_head_removed_alone(case, files, model):
     """The causes of classify: losses are those of pruned models, measured by the task."""
-    found = headscope.classify(
+    result = headscope.classify(
         model(case),
         ablate=True,
         task=case.task,
@@ -338,11 +340,11 @@ def test_each_head_removed_alone(case, files, model):
         control=False,
         ablate_limit=16,
     )
-    causes = found.causes
+    causes = result.causes
     assert (causes.task, causes.metric) == (case.task, case.metric)
     assert causes.estimate == ("first-order" if case.metric != "kendall_tau" else "squared")
-    assert all(head.cause.zero.value is not None for head in found.heads)
-    assert any(head.cause.zero.value for head in found.heads)
+    assert all(head.cause.zero.value is not None for head in result.heads)
+    assert any(head.cause.zero.value for head in result.heads)
 
 
 def test_plain_text_calibrates(files, model):
@@ -350,5 +352,5 @@ def test_plain_text_calibrates(files, model):
     case = CASES[1]
     few = {"limit": 16, "calibration_limit": 8}
     few |= {"methods": ["fisher"], "repairs": ["none"], "fractions": [0.5]}
-    found = headscope.prune(model(case), task=case.task, data=files / case.file, **few)
-    assert found.calibration.task == "fidelity"
+    result = headscope.prune(model(case), task=case.task, data=files / case.file, **few)
+    assert result.calibration.task == "fidelity"

@@ -35,7 +35,7 @@ Open = Callable[..., tuple[LoadedModel, Task]]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     folder = tmp_path_factory.mktemp("tasks")
-    made = {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
+    folders = {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
     kinds = {
         "labels": (3, "multi_label_classification"),
         "score": (1, None),
@@ -43,8 +43,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     }
     for name, (n, kind) in kinds.items():
         outputs = {"num_labels": n, "problem_type": kind}
-        made[name] = tiny_bert(folder / name, task_head="classification", **outputs)
-    return made
+        folders[name] = tiny_bert(folder / name, task_head="classification", **outputs)
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +174,8 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
     ],
 )
 def test_derivatives(task, head, labels, opened):
-    loaded, made = opened(task, head)
-    check_derivatives(made, loaded, labels=labels)
+    loaded, task_of_model = opened(task, head)
+    check_derivatives(task_of_model, loaded, labels=labels)
 
 
 @torch.no_grad()
@@ -232,13 +232,13 @@ def test_a_cross_encoder_is_measured_by_its_score_of_each_pair(opened, files):
     gold = [float(line[2]) for line in lines]
     assert task.value(outputs) == pytest.approx(100 * stats.spearmanr(scores, gold)[0])
     assert "cross-encoder" in task.notes[0]
-    own = Examples(
+    own_scores = Examples(
         "own", "", *zip(*(line[:2] for line in lines), strict=True), scores=tuple(scores)
     )
-    ideal = make_task("similarity", own, loaded)
+    ideal = make_task("similarity", own_scores, loaded)
     assert ideal.value(ideal.outputs(loaded)) == pytest.approx(100)
     # Its loss is nothing where the gold scores are its own, on whatever scale.
-    other = replace(own, scores=tuple(3 * score - 7 for score in scores))
+    other = replace(own_scores, scores=tuple(3 * score - 7 for score in scores))
     for batch in make_task("similarity", other, loaded).loss_batches(loaded):
         np.testing.assert_allclose(batch.loss(batch.gates().detach()), 0, atol=1e-12)
 

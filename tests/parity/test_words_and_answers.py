@@ -39,8 +39,10 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     names = dict(enumerate(TAGS))
     numbers = {name: i for i, name in names.items()}
     folder = tmp_path_factory.mktemp("tagger") / "bert"
-    made = tiny_bert(folder, task_head="token-classification", id2label=names, label2id=numbers)
-    return headscope.load(str(made), task_head="auto", dtype="float64")
+    model_folder = tiny_bert(
+        folder, task_head="token-classification", id2label=names, label2id=numbers
+    )
+    return headscope.load(str(model_folder), task_head="auto", dtype="float64")
 
 
 @pytest.fixture
@@ -57,9 +59,9 @@ def test_tags_of_first_pieces(tagger, tagged):
     task = make_task("token-classification", data, tagger)
     predicted = []
     for words in data.words:
-        given = tagger.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
-        guess = tagger.network(**given).logits[0].argmax(-1)
-        places = given.word_ids()
+        inputs = tagger.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+        guess = tagger.network(**inputs).logits[0].argmax(-1)
+        places = inputs.word_ids()
         predicted.append([TAGS[guess[places.index(i)]] for i in range(len(words))])
     assert any(len(row.ids) > len(row.masked) + 2 for row in task.rows)  # words of several pieces
     outputs = task.outputs(tagger)
@@ -84,10 +86,10 @@ def test_entities_of_labels_in_another_scheme(tmp_path, tagged):
     labels = ["O", *(f"{mark}-{kind}" for kind in ("PER", "LOC") for mark in "BILU")]
     names = dict(enumerate(labels))
     numbers = {name: i for i, name in names.items()}
-    made = tiny_bert(
+    model_folder = tiny_bert(
         tmp_path / "m", task_head="token-classification", id2label=names, label2id=numbers
     )
-    model = headscope.load(str(made), task_head="auto", dtype="float64")
+    model = headscope.load(str(model_folder), task_head="auto", dtype="float64")
     data = read_tagged(tagged)
     task = make_task("token-classification", data, model)
     (note,) = task.notes
@@ -96,10 +98,10 @@ def test_entities_of_labels_in_another_scheme(tmp_path, tagged):
     predicted = []
     as_bioes = str.maketrans("LU", "ES")
     for words in data.words:
-        given = model.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+        inputs = model.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
         with torch.no_grad():
-            guess = model.network(**given).logits[0].argmax(-1)
-            places = given.word_ids()
+            guess = model.network(**inputs).logits[0].argmax(-1)
+            places = inputs.word_ids()
         tags = [labels[guess[places.index(i)]] for i in range(len(words))]
         predicted.append([tag[:1].translate(as_bioes) + tag[1:] for tag in tags])
     expected = 100 * f1_score([list(tags) for tags in data.tags], predicted)
@@ -145,8 +147,8 @@ def test_derivatives_of_tags(tagger, tagged):
         check_derivatives(task, tagger, labels=labels)
     row = next(iter(task.loss_batches(tagger)))
     sizes = [len(task.rows[i].masked) for i in row.batch.index]
-    found = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))
-    for one, size in zip(found, sizes, strict=True):
+    outputs = row.embed(row.gates()).detach().reshape(row.size, -1, len(TAGS))
+    for one, size in zip(outputs, sizes, strict=True):
         np.testing.assert_allclose(one[:size].exp().sum(-1), 1)
         assert not one[size:].any()
 
@@ -173,20 +175,20 @@ PLAIN = [word for word in WORDS if word.isalpha()]
 
 def questions(n: int, impossible: bool) -> list[tuple[str, str, list[str]]]:
     rng = np.random.default_rng(5)
-    made = []
+    examples = []
     for i in range(n):
         words = list(rng.choice(PLAIN, int(rng.integers(8, 120))))
-        at = int(rng.integers(0, len(words) - 3))
-        answers = [" ".join(words[at : at + 2]), words[at]]
+        start = int(rng.integers(0, len(words) - 3))
+        answers = [" ".join(words[start : start + 2]), words[start]]
         context = " ".join(words)
         none = impossible and i % 3 == 0
-        made.append((f"is {words[at]} it ?", context, [] if none else answers))
-    return made
+        examples.append((f"is {words[start]} it ?", context, [] if none else answers))
+    return examples
 
 
-def write(path: Path, made: list[tuple[str, str, list[str]]]) -> Path:
+def write(path: Path, examples: list[tuple[str, str, list[str]]]) -> Path:
     paragraphs = []
-    for i, (question, context, answers) in enumerate(made):
+    for i, (question, context, answers) in enumerate(examples):
         item: dict[str, Any] = {"id": f"q{i}", "question": question, "is_impossible": not answers}
         item["answers"] = [{"text": a, "answer_start": context.index(a)} for a in answers]
         item["plausible_answers"] = [{"text": "cat", "answer_start": 0}]
@@ -208,69 +210,71 @@ def slow_f1(answer: str, gold: str) -> float:
     """SQuAD's, word by word: each word of the answer uses up one of the right answer."""
 
     def words(text: str) -> list[str]:
-        kept = re.sub(r"[!-/:-@\[-`{-~]", "", text.lower())
-        return [word for word in kept.split() if word not in ("a", "an", "the")]
+        without_punctuation = re.sub(r"[!-/:-@\[-`{-~]", "", text.lower())
+        return [word for word in without_punctuation.split() if word not in ("a", "an", "the")]
 
     ours = words(answer)
-    theirs = words(gold)
-    if not ours or not theirs:
-        return float(ours == theirs)
-    left = theirs[:]
+    gold_words = words(gold)
+    if not ours or not gold_words:
+        return float(ours == gold_words)
+    unmatched = gold_words[:]
     hits = 0
     for word in ours:
-        if word in left:
-            left.remove(word)
+        if word in unmatched:
+            unmatched.remove(word)
             hits += 1
     if not hits:
         return 0.0
     precision = hits / len(ours)
-    recall = hits / len(theirs)
+    recall = hits / len(gold_words)
     return 2 * precision * recall / (precision + recall)
 
 
 @torch.no_grad()
 def slow_answer(loaded: LoadedModel, question: str, context: str, may_have_none: bool) -> str:
     """Ask window by window, made by the tokenizer itself, over every span of every window."""
-    own = len(loaded.tokenizer(question)["input_ids"]) + 1
-    given = loaded.tokenizer(
+    n_question = len(loaded.tokenizer(question)["input_ids"]) + 1
+    windows = loaded.tokenizer(
         question,
         context,
         truncation="only_second",
         max_length=64,
-        stride=(64 - own) // 2,
+        stride=(64 - n_question) // 2,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
     best = -np.inf
     text = ""
     none = np.inf
-    for w, encoding in enumerate(given.encodings):
+    for w, encoding in enumerate(windows.encodings):
         out = loaded.network(
             input_ids=torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids])
         )
         start = out.start_logits[0].numpy()
-        end = out.end_logits[0].numpy()
-        none = min(none, start[0] + end[0])
-        inside = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
+        end_logits = out.end_logits[0].numpy()
+        none = min(none, start[0] + end_logits[0])
+        inside = [i for i, text_number in enumerate(encoding.sequence_ids) if text_number == 1]
         for i, j in itertools.product(inside, inside):
-            if i <= j < i + 30 and start[i] + end[j] > best + 1e-12:
-                offsets = given["offset_mapping"][w]
-                best = start[i] + end[j]
+            if i <= j < i + 30 and start[i] + end_logits[j] > best + 1e-12:
+                offsets = windows["offset_mapping"][w]
+                best = start[i] + end_logits[j]
                 text = context[offsets[i][0] : offsets[j][1]]
     return "" if may_have_none and none > best else text
 
 
 @pytest.mark.parametrize("impossible", [False, True], ids=["v1.1", "v2"])
 def test_answers_of_a_slow_reader(loaded, tmp_path, impossible):
-    made = questions(12, impossible)
-    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    examples = questions(12, impossible)
+    task = make_task(
+        "question-answering", read_questions(write(tmp_path / "d.json", examples)), loaded
+    )
     assert len(task.rows) > len(task.rows_of_examples) == task.n_examples == 12
     outputs = task.outputs(loaded)
-    answers = [slow_answer(loaded, q, c, impossible) for q, c, _ in made]
+    answers = [slow_answer(loaded, q, c, impossible) for q, c, _ in examples]
     assert task.answers(outputs) == answers
     f1 = [
         max(slow_f1(a, g) for g in gold or [""])
-        for a, (*_, gold) in zip(answers, made, strict=True)
+        for a, (*_, gold) in zip(answers, examples, strict=True)
     ]
     exact = [value == 1 for value in f1]  # no answer here has its words in another order
     assert task.metrics(outputs) == pytest.approx(
@@ -284,33 +288,39 @@ def test_answers_of_a_slow_reader(loaded, tmp_path, impossible):
 
 def test_resamples_draw_paragraphs(loaded, tmp_path):
     """Many questions on few paragraphs: the interval is that of the paragraphs' own sums."""
-    made = []
+    examples = []
     contexts = [c for _, c, _ in questions(12, False)]
     for i, context in enumerate(contexts):
         words = context.split()
-        made += [(f"is {w} it ?", context, [w]) for w in words[: 2 + 3 * (i % 3)]]
-    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+        examples += [(f"is {w} it ?", context, [w]) for w in words[: 2 + 3 * (i % 3)]]
+    task = make_task(
+        "question-answering", read_questions(write(tmp_path / "d.json", examples)), loaded
+    )
     outputs = dict(task.outputs(loaded))
-    owner = np.array([contexts.index(c) for _, c, _ in made])
+    owner = np.array([contexts.index(c) for _, c, _ in examples])
     rng = np.random.default_rng(0)
-    outputs["f1"] = np.clip(rng.normal(0.5, 0.3, 12)[owner] + rng.normal(0, 0.05, len(made)), 0, 1)
-    found = task.interval(outputs)
+    outputs["f1"] = np.clip(
+        rng.normal(0.5, 0.3, 12)[owner] + rng.normal(0, 0.05, len(examples)), 0, 1
+    )
+    estimate = task.interval(outputs)
     # The delta method for a ratio of sums over paragraphs, the sampled unit.
     mean = outputs["f1"].mean()
     sums = np.array([(outputs["f1"][owner == i] - mean).sum() for i in range(12)])
-    error = 100 * np.sqrt((sums**2).sum() * 12 / 11) / len(made)
-    assert found.high - found.low == pytest.approx(2 * 2.2 * error, rel=0.2)
-    alone = task.interval({**outputs, "cluster": np.arange(len(made))})
-    assert alone.high - alone.low < 0.6 * (found.high - found.low)
+    error = 100 * np.sqrt((sums**2).sum() * 12 / 11) / len(examples)
+    assert estimate.high - estimate.low == pytest.approx(2 * 2.2 * error, rel=0.2)
+    alone = task.interval({**outputs, "cluster": np.arange(len(examples))})
+    assert alone.high - alone.low < 0.6 * (estimate.high - estimate.low)
     better = {**outputs, "f1": outputs["f1"] + 0.1 * (owner == 0)}
     change = task.change(outputs, better)
-    assert change.examples == len(made)
+    assert change.examples == len(examples)
     assert change.low <= 0 < change.high  # of one paragraph out of twelve
 
 
 def test_derivatives_of_answers(loaded, tmp_path):
-    made = questions(5, True)
-    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    examples = questions(5, True)
+    task = make_task(
+        "question-answering", read_questions(write(tmp_path / "d.json", examples)), loaded
+    )
     for labels in (True, False):
         check_derivatives(task, loaded, labels=labels)
     batch = next(iter(task.loss_batches(loaded)))
@@ -328,9 +338,9 @@ def test_fidelity_of_heads_that_answer_or_tag(loaded, tagger, tmp_path):
         other = headscope.remove_heads(model, [(0, 1), (1, 2)])
         expected = []
         for text in texts:
-            given = model.tokenizer(text, return_tensors="pt")
+            inputs = model.tokenizer(text, return_tensors="pt")
             with torch.no_grad():
-                outs = [m.network(**given) for m in (model, other)]
+                outs = [m.network(**inputs) for m in (model, other)]
             if model is loaded:
                 pairs = [(o.start_logits[0], o.end_logits[0]) for o in outs]
                 p, q = (torch.stack(pair).log_softmax(-1) for pair in pairs)

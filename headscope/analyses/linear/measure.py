@@ -122,11 +122,11 @@ class LinearSums:
         self.width = width
         #: The first sentence of every batch.
         *self._first_sentence, n_sentences = np.cumsum([0, *map(len, masks)]).tolist()
-        first_heads = np.cumsum([0, *n_heads.values()]).tolist()
+        *first_heads, total_heads = np.cumsum([0, *n_heads.values()]).tolist()
         #: Each site's first head, by its row.
-        self._first_head = dict(zip(n_heads, first_heads, strict=False))
+        self._first_head = dict(zip(n_heads, first_heads, strict=True))
         self.rows = np.repeat([*n_heads], [*n_heads.values()])  # (heads,): each head's site.
-        shape = (n_sentences, first_heads[-1])
+        shape = (n_sentences, total_heads)
         n_forms = len(FORMS_AND_EVEN)
         #: (sentences,): Real tokens.
         self.tokens: Array = np.concatenate([numpy(mask.sum(-1)) for mask in self.masks]) * 1.0
@@ -142,15 +142,15 @@ class LinearSums:
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
         self.entropy: Array = np.full(shape, np.nan)
 
-    def numbers(self, inputs: HeadInputs) -> Array:
-        """Return the numbers of some heads of a site among those of all sites."""
+    def indices(self, inputs: HeadInputs) -> Array:
+        """Return the indices of some heads of a site among those of all sites."""
         return np.array([self._first_head[inputs.site.row] + head for head in inputs.heads])
 
     def update(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
         """Add a batch of one site, by its number; z (batch, heads, pos, d_head) of all heads."""
         first = self._first_sentence[batch]
         sentences = slice(first, first + len(self.masks[batch]))
-        cells = (sentences, self.numbers(inputs))
+        cells = (sentences, self.indices(inputs))
         self._add_keys(cells, inputs, self.masks[batch])
         if self.width:
             self._add_forms(cells, inputs, self.masks[batch], z)

@@ -127,7 +127,7 @@ def _linear_formula(form: str, sums: LinearSums, scales: Array) -> Formula:
         y = linear_attention(
             form, inputs.q, inputs.k, inputs.v, scale=inputs.scale, mask=inputs.mask
         )
-        best = torch.from_numpy(scales[sums.numbers(inputs)])
+        best = torch.from_numpy(scales[sums.indices(inputs)])
         # The sum may be too large for half precision before it is scaled.
         return (y * best[:, None, None].to(y)).to(inputs.v)
 
@@ -139,7 +139,7 @@ def _constant_formula(sums: LinearSums) -> Formula:
     means = sums.mean()
 
     def attend(inputs: HeadInputs) -> Tensor:
-        mean = torch.from_numpy(means[sums.numbers(inputs)])  # (heads, d_head)
+        mean = torch.from_numpy(means[sums.indices(inputs)])  # (heads, d_head)
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
     return attend

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import accumulate
-from typing import Any
 
+from headscope.analyses.rank.curves import cumulative_curves, shared_blocks, summed
 from headscope.analyses.rank.result import (
-    MATRICES,
     HeadRank,
     LayerRank,
     RankResult,
-    SharedProjections,
-    SharedWidth,
-    symmetry_of,
+)
+from headscope.analyses.rank.tables import (
+    NAMES,
+    control_means,
+    layers_table,
+    means_of_heads,
+    overlaps_table,
 )
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    interval_text,
     mean_of,
     model_line,
     model_name,
@@ -29,16 +29,11 @@ from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
 
-#: How the matrices are written.
-NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
 #: Beyond this rtol the numerical rank says more about the stored type than about the matrix.
 _COARSE = 0.1
-_COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
 #: What the controls are called in a sentence.
 _LONG = {"gaussian": "Gaussian", "fresh": "freshly initialised"}
-_COLOURS: dict[str, tuple[str, Any]] = {"gaussian": (b.VERMILION, "--"), "fresh": (b.GREEN, ":")}
 
 
 def blocks(result: RankResult) -> Iterator[b.Block]:
@@ -59,9 +54,9 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     gaussian = result.controls["gaussian"]
     assert gaussian is not None  # it is always drawn
     yield b.Text(_definitions(result, len(gaussian.seeds)), "soft", b.VERBOSE | b.PAGE)
-    yield _means_of_heads(result)
-    yield _layers_table(result, "qk")
-    yield _layers_table(result, "ov")
+    yield means_of_heads(result)
+    yield layers_table(result, "qk")
+    yield layers_table(result, "ov")
     gaussian_head = gaussian.geometries[0].heads["qk"]
     yield b.HeadMap(
         f"Effective rank of W_Q W_K^T, {model_name(result)}; a Gaussian head has "
@@ -72,13 +67,13 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         file="effective_rank",
     )
     yield how
-    yield _overlaps(result)
+    yield overlaps_table(result)
     yield from _on_text(result)
     yield from _copying(result)
     if result.shared is not None:
-        yield from _shared(result.shared, model_name(result))
-    yield _cumulative(result, "qk", b.PAGE)
-    yield _cumulative(result, "ov", b.NOWHERE)
+        yield from shared_blocks(result.shared, model_name(result))
+    yield cumulative_curves(result, "qk", b.PAGE)
+    yield cumulative_curves(result, "ov", b.NOWHERE)
     yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 
@@ -94,15 +89,15 @@ def rank_sentence(result: RankResult) -> str:
             return "No heads to measure."
         return "Some W_Q W_K^T are zero: see the table."
 
-    random_layers = _control_means(result, result.layers)
-    random_heads = _control_means(result, result.heads)
+    random_layers = control_means(result, result.layers)
+    random_heads = control_means(result, result.heads)
     layer_width = max(len(layer.qk.singular_values) for layer in result.layers)
     head_width = max(len(head.qk.singular_values) for head in result.heads)
     shares = random_layers and all(layer_mean < 0.9 * mean for mean in random_layers.values())
     answer = "The heads of a layer share dimensions: " if shares else ""
     return (
         f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T "
-        f"(sum of {_summed(result)}){_need_of(random_layers)}. One head needs {head_mean:.1f} of "
+        f"(sum of {summed(result)}){_need_of(random_layers)}. One head needs {head_mean:.1f} of "
         f"{head_width} dimensions{_need_of(random_heads)}. Only the distance from random weights "
         "is evidence."
     )
@@ -145,117 +140,10 @@ def _definitions(result: RankResult, n_seeds: int) -> str:
     return (
         f"numerical rank: sigma > {rtol} sigma_1; stable: ||B||_F^2 / sigma_1^2; effective: "
         f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
-        f"{_summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
+        f"{summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
         f"{n_seeds} seeds; fresh: the architecture newly initialised."
     )
-
-
-def _summed(result: RankResult) -> str:
-    """Name what is summed: the squares of the singular values, or they themselves."""
-    return "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def _means_of_heads(result: RankResult) -> b.Table:
-    """Show the mean head of each matrix, with its controls below."""
-    rows: list[list[str]] = []
-    for matrix in MATRICES:
-        heads = [_numbers(matrix, getattr(head, matrix), head.asymmetry) for head in result.heads]
-        means = [mean_of(column) for column in zip(*heads, strict=True)]
-        rows.append(_row(NAMES[matrix], means))
-        for name, control in _controls(result):
-            numbers = _numbers(matrix, control.heads[matrix], control.asymmetry)
-            rows.append(_row(f"  {name}", numbers))
-    return b.text_table(("mean of heads", *_COLUMNS), rows, on=b.VERBOSE | b.PAGE)
-
-
-def _layers_table(result: RankResult, matrix: str) -> b.Table:
-    """Show each layer's heads as one matrix, and the controls of as many heads."""
-    numbers: dict[str, list[float | None]] = {}
-    for layer in result.layers:
-        numbers[layer.name] = _numbers(matrix, getattr(layer, matrix), layer.asymmetry)
-    for name, control in _controls(result):
-        numbers[name] = _numbers(matrix, control.layers[matrix], control.layer_asymmetry)
-    rows = [_row(name, row_numbers) for name, row_numbers in numbers.items()]
-    title = f"{NAMES[matrix]} of all heads of a layer together"
-    return b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
-
-
-def _numbers(
-    matrix: str, ranks: MatrixRank | ControlStatistics, asymmetry: float | None
-) -> list[float | None]:
-    """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
-    asymmetry = asymmetry if matrix == "qk" else None
-    return [*statistics(ranks).values(), asymmetry, symmetry_of(asymmetry)]
-
-
-def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
-    """Write one row; means of counts have one decimal."""
-    numerical, stable, effective, dims90, dims95, dims99, asymmetry, symmetry = numbers
-    return [
-        name,
-        _count(numerical),
-        decimal(stable, 1),
-        decimal(effective, 1),
-        _count(dims90),
-        _count(dims95),
-        _count(dims99),
-        decimal(asymmetry, 2),
-        decimal(symmetry, 2),
-    ]
-
-
-def _count(value: float | None) -> str:
-    return decimal(value, 1).removesuffix(".0")
-
-
-def _overlaps(result: RankResult) -> b.Table:
-    """Show how far the subspaces of a layer's heads overlap, and those of random heads."""
-    rows = []
-    for layer in result.layers:
-        overlap = layer.overlap
-        query_key = mean_of(value for row in overlap.query_key for value in row)
-        means = [_between_heads(overlap.query), _between_heads(overlap.key), query_key]
-        rows.append([layer.name, *map(decimal, means)])
-    for name, control in _controls(result):
-        rows.append([name, *map(decimal, control.overlap.values())])
-    return b.text_table(
-        ("", "query-query", "key-key", "query-key"),
-        rows,
-        "Overlap of different heads' subspaces (mean cos^2 of principal angles)",
-    )
-
-
-def _between_heads(overlap: Sequence[Sequence[float]]) -> float | None:
-    """Return the mean over pairs of different heads."""
-    values: list[float] = []
-    for i, row in enumerate(overlap):
-        values += [value for j, value in enumerate(row) if i != j]
-    return mean_of(values)
-
-
-def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
-    """Name and numbers of every control; one for each number of heads where layers differ."""
-    for kind, control in result.controls.items():
-        if control is None:
-            continue
-        for geometry in control.geometries:
-            several = len(control.geometries) > 1
-            yield (f"{kind}/{geometry.n_heads}" if several else kind), geometry
-
-
-def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
-    """Return each control's mean dims90, for layers with as many heads as the measured ones."""
-    means = {}
-    for name in result.controls:
-        controls = [result.control_of(row, name, "qk") for row in rows]
-        mean = mean_of(control.dims["90"] if control else None for control in controls)
-        if mean is not None:
-            means[name] = mean
-    return means
 
 
 # --- what was asked for ---------------------------------------------------------------------------
@@ -311,144 +199,6 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
     )
 
 
-def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
-    """Compare shared projections of each width with heads cut to a rank of the same cost."""
-    yield b.text_table(
-        ("width", "error", "gaussian", "fidelity", "95%", "| rank", "error", "fidelity", "saved"),
-        [_row_of_width(width, shared.knee) for width in shared.widths],
-        "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
-        f"much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} lines "
-        f"of {shared.text['name']})",
-    )
-    knees = {}
-    if shared.knee is None:
-        yield b.Text("No knee: the error falls evenly, or fewer than three widths were asked for.")
-    else:
-        yield b.Text(f"The knee of the error is at width {shared.knee}.")
-        knees["knee"] = float(shared.knee)
-
-    widths = [width.width for width in shared.widths]
-    together = partial(b.Series, "shared projections", widths, colour=b.BLUE)
-    each_cut = partial(
-        b.Series, "each head cut, equal parameters", widths, colour=b.PURPLE, marker="s"
-    )
-    control = partial(
-        b.Series, "shared, Gaussian control", widths, colour=b.VERMILION, marker="", dash="--"
-    )
-    errors = [
-        together(y=[width.score_error for width in shared.widths]),
-        each_cut(y=[width.truncated_score_error for width in shared.widths]),
-        control(y=[width.control_score_error for width in shared.widths]),
-    ]
-    fidelities = [
-        together(y=[width.fidelity for width in shared.widths]),
-        each_cut(y=[width.truncated_fidelity for width in shared.widths]),
-    ]
-    x = "width r of the shared W_Q and W_K"
-    yield b.Panels(
-        f"Heads of {model} made to share projections",
-        [
-            b.Chart("", x, "relative error of the scores' matrices", errors, x_levels=knees),
-            b.Chart("", x, "cosine to the model's own output", fidelities, x_levels=knees),
-        ],
-        "shared_projections",
-        across=2,
-        size=(10.0, 3.6),
-        alt="Error of the scores and fidelity of the model by the width of shared projections; the "
-        "numbers are in shared_projections.csv.",
-        on=b.PAGE,
-    )
-
-
-def _row_of_width(width: SharedWidth, knee: int | None) -> list[str]:
-    """Write shared projections of one width, then heads cut to the rank of the same cost."""
-    return [
-        f"{width.width} knee" if width.width == knee else str(width.width),
-        decimal(width.score_error),
-        decimal(width.control_score_error),
-        decimal(width.fidelity.value),
-        interval_text(width.fidelity.interval),
-        f"| {width.truncated_rank}",
-        decimal(width.truncated_score_error),
-        decimal(width.truncated_fidelity.value),
-        f"{width.share_saved:.0%}",
-    ]
-
-
-# --- curves ---------------------------------------------------------------------------------------
-
-
-def _cumulative(result: RankResult, matrix: str, on: b.Place) -> b.Panels:
-    """Draw the share of the k largest singular values: heads on the left, layers on the right."""
-    heads = [getattr(head, matrix).singular_values for head in result.heads]
-    layers = [getattr(layer, matrix).singular_values for layer in result.layers]
-    random_heads: dict[str, Sequence[float]] = {}
-    random_layers: dict[str, Sequence[float]] = {}
-    for name, control in result.controls.items():
-        if control is not None and control.geometries:
-            random_heads[name] = control.geometries[0].heads[matrix].singular_values
-            random_layers[name] = control.geometries[0].layers[matrix].singular_values
-    return b.Panels(
-        f"{NAMES[matrix]} of {model_name(result)}",
-        [
-            b.Chart(
-                "each head",
-                "k",
-                f"share of {_summed(result)} in the k largest",
-                _share_curves(result, heads, random_heads),
-                levels={"90%": 0.9},
-            ),
-            b.Chart(
-                "all heads of a layer together",
-                "k",
-                "",
-                _share_curves(result, layers, random_layers),
-                levels={"90%": 0.9},
-            ),
-        ],
-        f"cumulative_{matrix}",
-        across=2,
-        size=(10.0, 3.8),
-        alt=f"Share of the k largest singular values of {NAMES[matrix]}, of each head and of each "
-        "layer, beside controls; the numbers are in rank.json.",
-        on=on,
-    )
-
-
-def _share_curves(
-    result: RankResult,
-    singular_values: Sequence[Sequence[float]],
-    random: Mapping[str, Sequence[float]],
-) -> list[b.Series]:
-    """Draw one thin curve a matrix, their mean bold, and the controls dashed."""
-    power = 2 if result.settings["share"] == "sigma2" else 1
-    curves = [_shares(sigmas, power) for sigmas in singular_values if any(sigmas)]
-    series = [
-        b.Series("", range(len(curve)), curve, colour=b.SKY, marker="", width=0.6)
-        for curve in curves
-    ]
-    if curves:
-        longest = max(map(len, curves))
-        padded = [curve + [1.0] * (longest - len(curve)) for curve in curves]
-        mean = [sum(column) / len(padded) for column in zip(*padded, strict=True)]
-        series.append(b.Series("mean", range(longest), mean, marker="", width=2.2))
-    for name, sigmas in random.items():
-        curve = _shares(sigmas, power)
-        colour, dash = _COLOURS[name]
-        series.append(
-            b.Series(f"{name} control", range(len(curve)), curve, "line", colour, "", dash)
-        )
-    return series
-
-
-def _shares(sigmas: Sequence[float], power: int) -> list[float]:
-    """Return the share of the sum that the k largest singular values hold, for k = 0, 1, ..."""
-    largest = max(sigmas)
-    terms = [(sigma / largest) ** power for sigma in sigmas]
-    total = sum(terms)
-    return [0.0, *(partial_sum / total for partial_sum in accumulate(terms))]
-
-
 # --- the report's page ----------------------------------------------------------------------------
 
 
@@ -501,7 +251,7 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
     }
     for kind, rows in kinds.items():
         mean = mean_of(row.qk.dims["90"] for row in rows)
-        random = _control_means(result, rows)
+        random = control_means(result, rows)
         controls = [f"{name} {control_mean:.1f}" for name, control_mean in random.items()]
         what = f"dims90 of W_Q W_K^T, {kind}"
         yield KeyNumber(what, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from headscope.analyses.classify.cards import describe_offset
+from headscope.analyses.spectrum.efficient_view import efficient_blocks
 from headscope.analyses.spectrum.result import (
-    CheapPoint,
-    EfficientResult,
     SpectrumHead,
     SpectrumResult,
 )
+from headscope.analyses.spectrum.words import share_text, value_of
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
@@ -21,7 +21,6 @@ from headscope.show.cells import (
     model_line,
     model_name,
     plural,
-    plus_minus,
 )
 from headscope.show.estimates import compared
 from headscope.show.folders import names_of
@@ -31,18 +30,6 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
-#: What the forms are called in tables and figures, and their colours and markers.
-_FORMS = {
-    "truncated": ("truncated P", b.BLACK, "o"),
-    "bound": ("bound: best rank-k z", b.VERMILION, "*"),
-    "random": ("random projection", b.ORANGE, "s"),
-    "pooled": ("pooled keys", b.SKY, "D"),
-    "window": ("window", b.GREEN, "^"),
-    "window+global": ("window + global", b.BLUE, "v"),
-    "window+global+random": ("... + random blocks", b.PURPLE, "P"),
-    "random-keys": ("random keys", b.GREY, "x"),
-    "uniform": ("uniform attention", b.BLACK, ""),
-}
 #: Colours and dashes of the controls' curves.
 _CONTROLS: dict[str, tuple[str, Any]] = {
     "uniform": (b.BLACK, ":"),
@@ -70,7 +57,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield _shares_table(result)
     yield _curves(result)
     if result.efficient is not None:
-        yield from _efficient(result, result.efficient)
+        yield from efficient_blocks(result, result.efficient)
     yield next_step(result, "what do heads lose without the softmax?", "linear {}")
 
 
@@ -79,7 +66,7 @@ def _map(result: SpectrumResult) -> b.HeadMap:
     marks = dict.fromkeys(result.verdict.low_rank, "+")
     marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
     controls = [
-        f"{name} {_value(control.share_at_k):.3f}" for name, control in _controls(result).items()
+        f"{name} {value_of(control.share_at_k):.3f}" for name, control in _controls(result).items()
     ]
     return b.HeadMap(
         f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
@@ -94,16 +81,16 @@ def _map(result: SpectrumResult) -> b.HeadMap:
 
 def _shares_table(result: SpectrumResult) -> b.Table:
     """Show the lowest, the median and the highest head, and the controls."""
-    shares = [_value(head.share_at_k) for head in result.heads]
-    shares_sq = [_value(head.share_sq_at_k) for head in result.heads]
+    shares = [value_of(head.share_at_k) for head in result.heads]
+    shares_sq = [value_of(head.share_sq_at_k) for head in result.heads]
     rows = [
         ["lowest head", decimal(min(shares)), decimal(min(shares_sq))],
         ["median head", decimal(median(shares)), decimal(median(shares_sq))],
         ["highest head", decimal(max(shares)), decimal(max(shares_sq))],
     ]
     for name, control in _controls(result).items():
-        share = decimal(_value(control.share_at_k))
-        share_sq = decimal(_value(control.share_sq_at_k))
+        share = decimal(value_of(control.share_at_k))
+        share_sq = decimal(value_of(control.share_sq_at_k))
         rows.append([f"control: {name}", share, share_sq])
     return b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
 
@@ -203,9 +190,9 @@ def control_sentence(result: SpectrumResult) -> str:
         meaning = "low rank alone is no sign of learning"
     return (
         f"Control: with random weights ({n_draws} {plural(n_draws, 'initialisation')}, the same "
-        f"sequences dealt out to them) the mean share is {_share(random.share_at_k)}, and {above} "
-        f"of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
-        f"mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
+        f"sequences dealt out to them) the mean share is {share_text(random.share_at_k)}, and "
+        f"{above} of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This "
+        f"model's mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
     )
 
 
@@ -238,16 +225,6 @@ def _controls(result: SpectrumResult) -> dict[str, Any]:
     if result.random_weights is None:
         return dict(result.controls)
     return {"random weights": result.random_weights, **result.controls}
-
-
-def _value(share: Estimate | float) -> float:
-    """Return a share that was measured, or that is known without an interval."""
-    return (share.value or 0.0) if isinstance(share, Estimate) else share
-
-
-def _share(number: Estimate) -> str:
-    """Write a share with half of its interval."""
-    return plus_minus(f"{_value(number):z.3f}", number.half_width)
 
 
 # --- the curves -----------------------------------------------------------------------------------
@@ -319,120 +296,6 @@ def _colours(count: int) -> list[str]:
     return [to_hex(viridis(0.92 * i / max(1, count - 1))) for i in range(count)]
 
 
-# --- the cheap forms ------------------------------------------------------------------------------
-
-
-def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
-    """Show what cheap forms of attention cost, and how near they stay."""
-    rows = []
-    for point in efficient.points:
-        name = _FORMS[point.form][0]
-        rows.append(
-            [
-                f"control: {name}" if point.form in efficient.controls else name,
-                str(point.size),
-                decimal(point.cost),
-                _share(point.error).replace("+-0.", "+-."),
-                decimal(point.mass),
-                _share(point.fidelity).replace("+-0.", "+-."),
-            ]
-        )
-    yield b.text_table(
-        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
-        rows,
-        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
-        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)",
-    )
-    if efficient.left_out:
-        names = joined([_FORMS[form][0] for form in efficient.left_out])
-        yield b.Text(
-            f"Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
-            "keys that a query may not see), and a mean of several keys has no position."
-        )
-    yield b.Text(
-        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
-        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
-        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
-        "but not to z. Both, and random projections, need the full pattern: they are "
-        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
-        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
-        "soft",
-    )
-    yield b.Panels(
-        f"What could replace attention in {model_name(result)}: {efficient.sequences} sequences of "
-        f"{result.length} tokens",
-        [
-            _cost_chart(
-                efficient,
-                "each head alone",
-                "relative error of z, mean over heads",
-                lambda point: point.error,
-                levels={"zeros in place of z": 1.0},
-            ),
-            _cost_chart(
-                efficient,
-                "the model with all heads replaced",
-                "1 - cosine of the pooled last state",
-                _lost_fidelity,
-            ),
-        ],
-        "spectrum_efficient",
-        across=2,
-        size=(10.0, 4.6),
-        alt="Error of each head and loss of fidelity by the cost of cheap forms of attention; the "
-        "numbers are in spectrum.json.",
-        on=b.PAGE,
-    )
-
-
-def _lost_fidelity(point: CheapPoint) -> Estimate:
-    """Return 1 minus the fidelity of the full model."""
-    return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
-
-
-def _cost_chart(
-    efficient: EfficientResult,
-    title: str,
-    y: str,
-    loss_of: Callable[[CheapPoint], Estimate],
-    levels: Mapping[str, float] | None = None,
-) -> b.Chart:
-    """Draw what each form loses by its cost; ``levels`` are lines across beside uniform's."""
-    series = []
-    for form, (name, colour, marker) in _FORMS.items():
-        control = form in efficient.controls
-        points = [point for point in efficient.points if point.form == form != "uniform"]
-        # A logarithmic axis cannot show a loss of 0.
-        shown = [point for point in points if _value(loss_of(point)) > 0]
-        label = ""
-        if points:
-            label = f"control: {name}" if control else name
-        if len(shown) < len(points):
-            label += ", then 0"
-        series.append(
-            b.Series(
-                label,
-                [point.cost for point in shown],
-                [loss_of(point) for point in shown],
-                colour=colour,
-                marker=marker,
-                dash="--" if control else "-",
-            )
-        )
-    uniform = next(point for point in efficient.points if point.form == "uniform")
-    all_levels = {"control: uniform attention": _value(loss_of(uniform)), **(levels or {})}
-    return b.Chart(
-        title,
-        "fraction of the n^2 scores",
-        y,
-        series,
-        levels={name: level for name, level in all_levels.items() if level > 0},
-        x_scale="log",
-        y_scale="log10",
-    )
-
-
 # --- the report's page ----------------------------------------------------------------------------
 
 
@@ -446,8 +309,8 @@ def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
         shares.append(f"random weights {decimal(result.random_weights.share_at_k.value)}")
     for head in result.heads:
         text = (
-            f"{_share(head.share_at_k)} of the sum in the {result.k} largest of {result.length} "
-            f"singular values ({', '.join(shares)})"
+            f"{share_text(head.share_at_k)} of the sum in the {result.k} largest of "
+            f"{result.length} singular values ({', '.join(shares)})"
         )
         values = {"share": head.share_at_k.value}
         yield Card(head.layer, head.head, facts=[("Spectrum", text)], values=values)

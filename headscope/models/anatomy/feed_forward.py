@@ -52,8 +52,8 @@ class Neurons:
     def fits(self) -> bool:
         """Whether the stored maps have the neurons that are listed."""
         widths = {sizes_of(first)[1] for first in self.first}
-        doubled = {2 * self.width} if len(self.first) == 1 else set()
-        return sizes_of(self.second)[0] == self.width and widths in ({self.width}, doubled)
+        both_in_one = len(self.first) == 1 and widths == {2 * self.width}
+        return sizes_of(self.second)[0] == self.width and (widths == {self.width} or both_in_one)
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a neuron owns rows or columns."""

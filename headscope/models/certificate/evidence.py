@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,26 +77,27 @@ def gather(
         return Evidence(calls)
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe)
-    out, pattern, z = _canonical(site, eager, allowed)
-    our_pattern = _queries_first(ours.pattern)
-    canonical_pattern = _queries_first(pattern)
+    canonical = _run_canonical(site, eager, allowed)
+
+    # Entry by entry, against what the eager run shows.
     eager_pattern = _queries_first(eager.pattern)
-    of_patterns = _agreements(site, eager, ours, pattern, real, allowed)
-    of_z = _z_agreements(eager, ours, (pattern, z), real)
+    patterns = [_queries_first(ours.pattern), _queries_first(canonical.pattern)]
+    outs = [ours.out, canonical.out]
+
+    # Each program's pattern, z and output against the exact ones of its own inputs.
+    of_patterns = _agreements(site, eager, ours, canonical, real, allowed)
+    of_z = _z_agreements(eager, ours, canonical, real)
+    of_outs = [
+        _out_error(site, eager.z, eager.out, real),
+        _out_error(site, ours.z, ours.out, real),
+        _out_error(site, eager.z, canonical.out, real),
+    ]
     gaps = Gaps(
-        max_abs_pattern=largest_gap(
-            [(our_pattern, eager_pattern, real), (canonical_pattern, eager_pattern, real)]
-        ),
-        max_abs_out=largest_gap([(ours.out, eager.out, real), (out, eager.out, real)]),
+        max_abs_pattern=largest_gap((pattern, eager_pattern, real) for pattern in patterns),
+        max_abs_out=largest_gap((out, eager.out, real) for out in outs),
         mean_abs_pattern=_worst([_largest(a.error) for a in of_patterns]),
         rounding_pattern=_worst([_largest(a.rounding) for a in of_patterns]),
-        rounding_out=_worst(
-            [
-                _out_error(site, eager.z, eager.out, real),
-                _out_error(site, ours.z, ours.out, real),
-                _out_error(site, eager.z, out, real),
-            ]
-        ),
+        rounding_out=_worst(of_outs),
         rounding_z=_worst([_largest(a.rounding) for a in of_z] or [None]),
     )
     return Evidence(
@@ -197,14 +199,15 @@ def _agreements(
     site: AttentionSite,
     eager: SiteRecord,
     ours: SiteRecord,
-    canonical: Tensor | None,
+    canonical: CanonicalRun,
     real: Tensor,
     allowed: Tensor,
 ) -> list[Agreement]:
     """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     results = []
-    for pattern, record in ((eager.pattern, eager), (ours.pattern, ours), (canonical, eager)):
+    programs = ((eager.pattern, eager), (ours.pattern, ours), (canonical.pattern, eager))
+    for pattern, record in programs:
         q = record.q
         k = record.k
         if pattern is None or q is None or k is None:
@@ -222,17 +225,17 @@ def _agreements(
 def _z_agreements(
     eager: SiteRecord,
     ours: SiteRecord,
-    canonical: tuple[Tensor | None, Tensor | None],
+    canonical: CanonicalRun,
     real: Tensor,
 ) -> list[ZAgreement]:
     """Compare each program's z with pattern and v of its run; empty if one is missing."""
-    recorded = (
+    programs = (
         (_by_head(eager.z, eager.v), eager.pattern, eager.v),
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
-        (canonical[1], canonical[0], eager.v),
+        (canonical.z, canonical.pattern, eager.v),
     )
     results = []
-    for z, pattern, v in recorded:
+    for z, pattern, v in programs:
         if z is None or pattern is None or v is None:
             return []
         if pattern.shape != (*z.shape[:3], v.shape[2]) or z.shape[3] != v.shape[3]:
@@ -256,13 +259,16 @@ def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tenso
         return site.bias(Heads(q, k, k), eager.inputs)
 
 
-def _canonical(
-    site: AttentionSite, eager: SiteRecord, allowed: Tensor
-) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
-    """Run the textbook form of attention on this layer's input with the layout's weights.
+class CanonicalRun(NamedTuple):
+    """What the canonical weights make of a layer's input; None where they do not fit it."""
 
-    Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
-    """
+    pattern: Tensor | None = None  # (batch, n_heads, query_pos, key_pos)
+    z: Tensor | None = None  # (batch, n_heads, query_pos, d_v)
+    out: Tensor | None = None  # (batch, query_pos, d_model)
+
+
+def _run_canonical(site: AttentionSite, eager: SiteRecord, allowed: Tensor) -> CanonicalRun:
+    """Run the textbook form of attention on this layer's input with the layout's weights."""
     assert eager.inputs is not None
     try:
         with torch.no_grad():
@@ -272,10 +278,12 @@ def _canonical(
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v
             out = project_out(z, weights)
-            beside = beside_heads(site, eager.z)
-            return out if beside is None else out + beside, pattern, z
+            convolved = beside_heads(site, eager.z)
+            if convolved is not None:
+                out = out + convolved
+            return CanonicalRun(pattern, z, out)
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
-        return None, None, None
+        return CanonicalRun()
 
 
 def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:

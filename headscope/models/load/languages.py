@@ -37,30 +37,24 @@ def name_languages(
     """
     several = getattr(network.config, "is_encoder_decoder", False)
     codes = language_codes(tokenizer) if several else {}
-    options = {"source_language": source, "target_language": target}
-    for option, language in options.items():
-        if language is not None and len(codes) < 2:
-            raise InputError(
-                f"{origin.name} is no encoder-decoder model of several languages, so {option} has "
-                "no use; leave it out."
-            )
-        if language is not None and language not in codes:
-            near = nearest(language, codes, "it knows")
-            raise InputError(
-                f"{option} is {language[:40]!r}, which the model does not know; {near}"
-            )
+    _check_option("source_language", source, codes, origin)
+    _check_option("target_language", target, codes, origin)
     if len(codes) < 2:
         return
+
+    # What a source's tokens are put beside.
     before, after = _codes_around(tokenizer, codes)
-    around = next(iter((*before, *after)), None)
-    source = source or _stated_source(origin.folder, codes, around, tokenizer)
+    code_beside = next(iter((*before, *after)), None)
+    source = source or _stated_source(origin.folder, codes, code_beside, tokenizer)
     target = target or _stated_target(origin.folder, codes)
     if source is not None:
-        _read_from(tokenizer, source, around, codes)
+        _read_from(tokenizer, source, code_beside, codes)
     tokenizer.init_kwargs[SOURCE] = source
     tokenizer.init_kwargs[TARGET] = target
     if target is None:
         return
+
+    # What a target starts with.
     tokenizer.tgt_lang = target
     for settings in (network.config, getattr(network, "generation_config", None)):
         for key in _NAMING:
@@ -69,6 +63,22 @@ def name_languages(
     # Such a model's decoder starts with the code; the decoder of others writes it first.
     if after and network.config.model_type in _START_WITH_LAST:
         network.config.decoder_start_token_id = codes[target]
+
+
+def _check_option(
+    option: str, language: str | None, codes: Mapping[str, int], origin: Source
+) -> None:
+    """Refuse a language that the user names and the model does not know."""
+    if language is None:
+        return
+    if len(codes) < 2:
+        raise InputError(
+            f"{origin.name} is no encoder-decoder model of several languages, so {option} has "
+            "no use; leave it out."
+        )
+    if language not in codes:
+        near = nearest(language, codes, "it knows")
+        raise InputError(f"{option} is {language[:40]!r}, which the model does not know; {near}")
 
 
 def _codes_around(tokenizer: Any, codes: Mapping[str, int]) -> tuple[list[str], list[str]]:
@@ -82,7 +92,7 @@ def _codes_around(tokenizer: Any, codes: Mapping[str, int]) -> tuple[list[str], 
 
 
 def _stated_source(
-    folder: Path, codes: Mapping[str, int], around: str | None, tokenizer: Any
+    folder: Path, codes: Mapping[str, int], code_beside: str | None, tokenizer: Any
 ) -> str | None:
     """Return the source's language as the files name it.
 
@@ -90,7 +100,7 @@ def _stated_source(
     """
     language = _settings(folder / "tokenizer_config.json").get(SOURCE)
     if language is None:
-        return None if hasattr(tokenizer, SOURCE) else around
+        return None if hasattr(tokenizer, SOURCE) else code_beside
     return _known(language, SOURCE, folder / "tokenizer_config.json", codes)
 
 
@@ -131,19 +141,21 @@ def _known(language: object, key: str, path: Path, codes: Mapping[str, int]) -> 
     )
 
 
-def _read_from(tokenizer: Any, source: str, around: str | None, codes: Mapping[str, int]) -> None:
-    """Let a tokenizer put the code of ``source`` around a text, in place of another one."""
+def _read_from(
+    tokenizer: Any, source: str, code_beside: str | None, codes: Mapping[str, int]
+) -> None:
+    """Let a tokenizer put the code of ``source`` beside a text, in place of another one."""
     if hasattr(tokenizer, SOURCE):
         tokenizer.src_lang = source
-    elif around is None:
+    elif code_beside is None:
         raise InputError(
             "The tokenizer puts no language code around a text, so source_language has no use; "
             "leave it out."
         )
-    elif around != source:
+    elif code_beside != source:
         processor = tokenizer.backend_tokenizer.post_processor
         state = processor.__getstate__().decode()
-        state = state.replace(json.dumps(around), json.dumps(source))
-        state = state.replace(f"[{codes[around]}]", f"[{codes[source]}]")
+        state = state.replace(json.dumps(code_beside), json.dumps(source))
+        state = state.replace(f"[{codes[code_beside]}]", f"[{codes[source]}]")
         processor.__setstate__(state.encode())
         tokenizer.backend_tokenizer.post_processor = processor

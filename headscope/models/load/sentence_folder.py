@@ -113,28 +113,33 @@ def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
 
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
-    modules = files.modules()
     settings = files.optional(SETTINGS)
     reading = files.reading()
     if settings.get("model_type") == "CrossEncoder":
         return Pooling()
-    _check_model(files, modules[0][0], reading)
-    if {kind for kind, _ in modules[1:]} <= _SCORES:
+    (model_kind, _), *following = files.modules()
+    _check_model(files, model_kind, reading)
+    if {kind for kind, _ in following} <= _SCORES:
         return Pooling()
-    if modules[1][0] != "Pooling":
-        raise _unknown(files, *modules[1])
-    modes, size = _modes(files, modules[1][1], width)
+
+    # The pooling itself, and the modules after it.
+    (pooling_kind, pooling_path), *later = following
+    if pooling_kind != "Pooling":
+        raise _unknown(files, pooling_kind, pooling_path)
+    modes, size = _modes(files, pooling_path, width)
     steps: list[Step] = []
-    for kind, path in modules[2:]:
+    for kind, path in later:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
         module_steps, size = _READERS[kind](files, path, size)
         steps += module_steps
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))
+
+    # What stands before a text, and whether it is pooled.
     prompt = _prompt(files, settings)
     skipped = 0
-    if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
+    if prompt and files.config(pooling_path).get("include_prompt", True) is not True:
         skipped = _left_out(prompt, modes, tokenizer)
     return Pooling(
         modes=modes,

@@ -32,8 +32,6 @@ SETTINGS = "tokenizer_config.json"
 FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
 _REMEDY = "save it again with tokenizer.save_pretrained."
-
-
 #: What a piece for a byte, and a token with brackets around it, look like.
 _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
 
@@ -62,6 +60,7 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
 
 def _opened(source: Source, lower: bool) -> OpenedTokenizer:
     """Open a tokenizer by its class and by its file, and let it follow the file."""
+    # Open both: what the class makes of the folder, and what its file says.
     by_class, problem = _opened_by_class(source)
     by_file = None
     if (source.folder / FILE).is_file():
@@ -69,28 +68,34 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
         by_file = by_class if follows else _opened_by_file(source, by_class, problem)
     if by_file is None and problem is not None:
         raise _refusal(source.folder) or problem
-    remarks = [] if by_file is None else [*_without_dropout(source, by_file)]
+    remarks: list[str] = []
+    if by_file is not None:
+        remarks += _without_dropout(source, by_file)
     for opened in (by_class, by_file):
         if lower and opened is not None and opened.is_fast:
             lower_case(opened)
+
+    # Make one of the two, and note where the class would read a text otherwise.
     tokenizer = by_class
-    otherwise: str | None = None
+    class_note: str | None = None
     if problem is not None:
         tokenizer = by_file
-        otherwise = _class_fails(source, problem)
+        class_note = _class_fails(source, problem)
     elif by_file is not None and by_file is not by_class:
-        tokenizer, otherwise = _reconciled(source, by_class, by_file)
+        tokenizer, class_note = _reconciled(source, by_class, by_file)
+
+    # Check it, and say what its user may not expect.
     if not tokenizer.is_fast:
         raise CheckpointError(_no_fast_class(source.folder, type(tokenizer)))
     _check_length(source, tokenizer)
-    if otherwise is not None:
-        remarks.append(otherwise)
+    if class_note is not None:
+        remarks.append(class_note)
     remarks += _cased_pieces(source, tokenizer, lower)
-    return OpenedTokenizer(tokenizer, otherwise is not None, tuple(remarks))
+    return OpenedTokenizer(tokenizer, class_note is not None, tuple(remarks))
 
 
 def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
-    """Return the tokenizer that follows the file; say it where the class reads a text otherwise."""
+    """Return the tokenizer that follows the file; a sentence, too, if its class reads otherwise."""
     languages = _knows_languages(by_class, by_file)
     difference = first_difference(by_file, by_class, framed=not languages)
     tokenizer = _following_file(by_class, by_file, languages)

@@ -74,11 +74,11 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
             fields.append("type_ids")
     batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
     for batch in batches:
-        first_readings = _read(first, batch, framed)
-        second_readings = _read(second, batch, framed)
-        for text, *readings in zip(batch, first_readings, second_readings, strict=True):
+        by_first = _read(first, batch, framed)
+        by_second = _read(second, batch, framed)
+        for text, reading, other_reading in zip(batch, by_first, by_second, strict=True):
             shown = " | ".join(text) if isinstance(text, tuple) else text
-            difference = _difference(shown, readings[0], readings[1], fields)
+            difference = _difference(shown, reading, other_reading, fields)
             if difference is not None:
                 return difference
     return None

@@ -76,6 +76,7 @@ class WeightIndex:
     """An index of weights: which tensor is in which file beside it."""
 
     def __init__(self, path: Path) -> None:
+        """Read an index; refuse one whose files are not all there, or lie elsewhere."""
         self.path = path
         data = read_json(path)
         values = data if isinstance(data, dict) else {}

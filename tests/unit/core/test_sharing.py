@@ -87,10 +87,10 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
     skipped = {number for number in range(n) if number % 9 == 4}
     n_windows = -(-n // 8)
     #: The oracle, without windows of rows that are read on and left out.
-    kept = [[row for row in read(tokens) if row[0] // 8 == w] for w in range(n_windows)]
-    one = [b for window in kept for b in buckets([r for r in window if r[0] not in skipped], 40)]
+    windows = [[row for row in read(tokens) if row[0] // 8 == w] for w in range(n_windows)]
+    one = [b for window in windows for b in buckets([r for r in window if r[0] not in skipped], 40)]
     for k in (1, 2, 3, 5, 16):
-        found = []
+        batches = []
         done = []
         encoded = []
         for rank in range(k):
@@ -105,14 +105,16 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
                 return (None if row[0] in skipped else row for row in rows)
 
             with shared_by(Process(rank, k)):
-                own = list(own_batches(read(tokens), n, encode))
+                own_share = list(own_batches(read(tokens), n, encode))
             assert checked in ([], [0]), "only the first window of all is the first"
-            assert own == [batch for batch in own if batch[1] in one], "in the order of one process"
-            places = [one.index(batch) for _, batch in own]
+            assert own_share == [batch for batch in own_share if batch[1] in one], (
+                "in the order of one process"
+            )
+            places = [one.index(batch) for _, batch in own_share]
             assert places == sorted(places)
-            found += places
-            done.append(own[-1][0] if own else 0.0)
-        assert sorted(found) == list(range(len(one)))
+            batches += places
+            done.append(own_share[-1][0] if own_share else 0.0)
+        assert sorted(batches) == list(range(len(one)))
         assert sum(done) == pytest.approx(n)
         # Each has as many whole windows, and of each further one its share or a batch more.
         assert max(done) - min(done) <= 8 * (n_windows % k)

@@ -214,7 +214,7 @@ def row(number: object, form: str, head: int, misc: str = "_") -> str:
 
 
 def words_in(sentence: Sentence) -> list[str]:
-    return [sentence.text[begin:end] for begin, end in sentence.spans]
+    return [sentence.text[begin:stop] for begin, stop in sentence.spans]
 
 
 def test_the_text_is_what_was_written(tmp_path):

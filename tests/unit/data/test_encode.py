@@ -34,12 +34,12 @@ def encode(*lines: str, **options: int) -> list[Any]:
 
 
 def test_alignment():
-    (found,) = encode("The cats sat on zoo .")
-    pieces = [VOCABULARY[i] for i in found.ids]
+    (encoded_sentence,) = encode("The cats sat on zoo .")
+    pieces = [VOCABULARY[i] for i in encoded_sentence.ids]
     assert pieces == ["[CLS]", "the", "cat", "##s", "sat", "on", "z", "##o", "##o", ".", "[SEP]"]
-    assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
-    assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
-    assert len(found) == 11
+    assert encoded_sentence.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
+    assert encoded_sentence.first.tolist() == [1, 2, 4, 5, 6, 9]
+    assert len(encoded_sentence) == 11
     (odd,) = encoded(Sentence(("don't", "20 000", "...")))
     assert odd is not None
     assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
@@ -49,18 +49,21 @@ def test_a_word_without_a_piece_is_left_out_and_its_sentence_is_kept():
     for word in ("\u200b", "\x01", "\ufeff"):
         lines = (("the", "cat"), ("the", word, "cat"), ("a",), ("cat", "the", "cat"), (word,))
         sentences = [Sentence(words) for words in lines]
-        found = encoded(*sentences)
-        assert [item and item.sentence.words for item in found] == [
+        encoded_sentences = encoded(*sentences)
+        assert [item and item.sentence.words for item in encoded_sentences] == [
             ("the", "cat"),
             ("the", "cat"),
             ("a",),
             ("cat", "the", "cat"),
             None,
         ]
-        assert [item.left_out for item in found if item] == [0, 1, 0, 0]
-        assert [item.with_piece.tolist() for item in found[:2] if item] == [[0, 1], [0, 2]]
+        assert [item.left_out for item in encoded_sentences if item] == [0, 1, 0, 0]
+        assert [item.with_piece.tolist() for item in encoded_sentences[:2] if item] == [
+            [0, 1],
+            [0, 2],
+        ]
         # What has an empty word counts for the halves, and lends its tree.
-        assert [(item.half, item.swapped) for item in found if item] == [
+        assert [(item.half, item.swapped) for item in encoded_sentences if item] == [
             (0, None),
             (1, None),
             (0, None),
@@ -69,16 +72,16 @@ def test_a_word_without_a_piece_is_left_out_and_its_sentence_is_kept():
 
 
 def test_too_long_sentences_are_skipped_and_nothing_else_is_lost():
-    found = encode("the cat sat", "the cat sat on", max_length=5)
-    assert [item and len(item) for item in found] == [5, None]
+    encoded_sentences = encode("the cat sat", "the cat sat on", max_length=5)
+    assert [item and len(item) for item in encoded_sentences] == [5, None]
     lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
     assert [" ".join(item.sentence.words) for item in encode(*lines) if item] == lines
 
 
 def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
     """Average over all orders in which equal sums may be ranked."""
-    others = [word for word in range(len(pieces)) if word != query]
-    orders = list(itertools.permutations(others))
+    other_words = [word for word in range(len(pieces)) if word != query]
+    orders = list(itertools.permutations(other_words))
     hits = [max(order, key=lambda word: pieces[word]) == target for order in orders]
     return sum(hits) / len(orders)  # max() takes the first of equals
 
@@ -88,22 +91,24 @@ def test_uniform_weight():
         query, target = np.array(list(itertools.permutations(range(n), 2))).T
         for pieces in itertools.product((1, 2, 3), repeat=n):
             expected = [brute_uniform(pieces, *pair) for pair in zip(query, target, strict=True)]
-            found = uniform_weight(np.array(pieces), query, target)
-            np.testing.assert_allclose(found, expected, atol=1e-12)
+            weight = uniform_weight(np.array(pieces), query, target)
+            np.testing.assert_allclose(weight, expected, atol=1e-12)
 
 
 def test_buckets_hold_every_sentence_and_few_tokens():
     lines = [" ".join(["cat"] * (1 + (7 * i) % 11)) for i in range(40)]
-    found = [*encode(*lines), None]
-    batches = list(buckets(found, 30))
-    assert sorted(id(s) for batch in batches for s in batch) == sorted(map(id, found[:-1]))
+    sentences = [*encode(*lines), None]
+    batches = list(buckets(sentences, 30))
+    assert sorted(id(s) for batch in batches for s in batch) == sorted(map(id, sentences[:-1]))
     lengths = [len(s) for batch in batches for s in batch]
     assert lengths == sorted(lengths)
     for batch in batches:
         assert len(batch) == 1 or max(map(len, batch)) * len(batch) <= 30
-    assert [[id(s) for s in b] for b in buckets(found, 30)] == [[id(s) for s in b] for b in batches]
-    found = encode("cat", " ".join(["cat"] * 20))
-    assert [len(batch) for batch in buckets(found, 5)] == [1, 1], "longer than a batch: alone"
+    assert [[id(s) for s in b] for b in buckets(sentences, 30)] == [
+        [id(s) for s in b] for b in batches
+    ]
+    sentences = encode("cat", " ".join(["cat"] * 20))
+    assert [len(batch) for batch in buckets(sentences, 5)] == [1, 1], "longer than a batch: alone"
 
 
 def ids_of(pieces: str) -> list[int]:

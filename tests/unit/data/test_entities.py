@@ -69,8 +69,8 @@ def test_what_is_written_is_read(letters: str, oracle: str) -> None:
         tags = [tag for tag in written if tag is not None]
         assert scheme.entities(tags) == entities
         if oracle:
-            found = strict.Tokens(tags, getattr(strict, oracle)).entities
-            assert {(e.tag, e.start, e.end - 1) for e in found} == entities
+            seqeval_entities = strict.Tokens(tags, getattr(strict, oracle)).entities
+            assert {(e.tag, e.start, e.end - 1) for e in seqeval_entities} == entities
 
 
 def test_iob1_marks_only_what_touches_its_type() -> None:
@@ -83,8 +83,8 @@ def test_iob1_marks_only_what_touches_its_type() -> None:
                 tags[first] = f"B-{kind}"
         assert scheme.entities(tags) == entities
         # seqeval's strict IOB1 agrees where no B- follows another B-, which it joins to nothing.
-        found = strict.Tokens(tags, strict.IOB1).entities
-        assert {(e.tag, e.start, e.end - 1) for e in found} <= entities
+        seqeval_entities = strict.Tokens(tags, strict.IOB1).entities
+        assert {(e.tag, e.start, e.end - 1) for e in seqeval_entities} <= entities
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_iob1_marks_only_what_touches_its_type() -> None:
     ],
 )
 def test_schemes_are_told_by_their_marks(tags: str, name: str, entities: set[Entity]) -> None:
-    found = scheme_of_file("f.txt", [tags.split()])
-    assert found is not None
-    assert (found.name, found.entities(tags.split())) == (name, entities)
+    scheme = scheme_of_file("f.txt", [tags.split()])
+    assert scheme is not None
+    assert (scheme.name, scheme.entities(tags.split())) == (name, entities)
 
 
 @pytest.mark.parametrize(

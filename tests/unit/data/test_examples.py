@@ -36,26 +36,32 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_labelled_files_of_every_form_say_the_same(name, tmp_path):
-    found = read_labelled(written(tmp_path, name, SAME[name]))
-    assert found.first == ('a "b c', "d, e")
-    assert found.second is None
-    assert found.labels == ("1", "0")
+    examples = read_labelled(written(tmp_path, name, SAME[name]))
+    assert examples.first == ('a "b c', "d, e")
+    assert examples.second is None
+    assert examples.labels == ("1", "0")
     lines = SAME[name].splitlines()
-    assert ["b c" in lines[found.lines[0] - 1], "d, e" in lines[found.lines[1] - 1]] == [True] * 2
+    assert ["b c" in lines[examples.lines[0] - 1], "d, e" in lines[examples.lines[1] - 1]] == [
+        True
+    ] * 2
 
 
 def test_pairs_with_a_class_or_with_scores(tmp_path):
-    found = read_labelled(written(tmp_path, "x.tsv", "a\tb\tyes\nc\td\tno\n"))
-    assert (found.first, found.second, found.labels) == (("a", "c"), ("b", "d"), ("yes", "no"))
+    examples = read_labelled(written(tmp_path, "x.tsv", "a\tb\tyes\nc\td\tno\n"))
+    assert (examples.first, examples.second, examples.labels) == (
+        ("a", "c"),
+        ("b", "d"),
+        ("yes", "no"),
+    )
     for text in (
         'One.,"Two, too.",5.0\nThree.,Four.,1\n',
         'sentence1,sentence2,score\nOne.,"Two, too.",5.0\nThree.,Four.,1\n',
         'score,sentence2,sentence1\n5.0,"Two, too.",One.\n1,Four.,Three.\n',
     ):
-        found = read_pairs(written(tmp_path, "x.csv", text))
-        assert (found.first, found.second) == (("One.", "Three."), ("Two, too.", "Four."))
-        assert found.scores == (5.0, 1.0)
-        assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
+        examples = read_pairs(written(tmp_path, "x.csv", text))
+        assert (examples.first, examples.second) == (("One.", "Three."), ("Two, too.", "Four."))
+        assert examples.scores == (5.0, 1.0)
+        assert examples.texts == ("One.", "Three.", "Two, too.", "Four.")
 
 
 #: For each reader: what is wrong, the file's name, its text and what is said of it.
@@ -97,12 +103,12 @@ def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
     """Files are sorted; every row is as likely as another, and the seed says which."""
     path = written(tmp_path, "x.tsv", "".join(f"row {i}\t{i % 2}\n" for i in range(20)))
     drawn = [read_labelled(path).draw(5, seed) for seed in range(200)]
-    for found in drawn:
-        places = [int(text.removeprefix("row ")) for text in found.first]
+    for drawn_examples in drawn:
+        places = [int(text.removeprefix("row ")) for text in drawn_examples.first]
         assert places == sorted(set(places))
-        assert found.lines == tuple(place + 1 for place in places)
-        assert found.labels == tuple(str(place % 2) for place in places)
-    times = Counter(text for found in drawn for text in found.first)
+        assert drawn_examples.lines == tuple(row + 1 for row in places)
+        assert drawn_examples.labels == tuple(str(row % 2) for row in places)
+    times = Counter(text for drawn_examples in drawn for text in drawn_examples.first)
     assert (len(times), min(times.values()) > 25, max(times.values()) < 80) == (20, True, True)
     assert drawn[3] == read_labelled(path).draw(5, 3)
     assert drawn[3].drawn == "5 of 20 examples, chosen at random (seed 3)"
@@ -122,14 +128,14 @@ def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
     ],
 )
 def test_translations_of_every_form_say_the_same(name, text, lines, tmp_path):
-    found = read_translations(written(tmp_path, name, text))
-    assert (found.first, found.second, found.labels) == (("x", "zu"), ("y", "a, b"), None)
-    assert found.lines == lines
+    examples = read_translations(written(tmp_path, name, text))
+    assert (examples.first, examples.second, examples.labels) == (("x", "zu"), ("y", "a, b"), None)
+    assert examples.lines == lines
 
 
-def pairs(*both: str) -> Examples:
-    first, second = zip(*(text.split("|") for text in both), strict=True)
-    return Examples("pairs", "", first=first, second=second, scores=tuple(range(len(both))))
+def pairs(*texts: str) -> Examples:
+    first, second = zip(*(text.split("|") for text in texts), strict=True)
+    return Examples("pairs", "", first=first, second=second, scores=tuple(range(len(texts))))
 
 
 TEST = pairs("A man plays.|Someone  makes music.", "It rained.|It was wet.")
@@ -143,17 +149,27 @@ def test_either_side_of_a_pair_counts_whatever_its_case_and_white_space():
         "IT RAINED.|A dog ran.",  # case counts no more than white space does
         "She sat.|A dog ran.",
     )
-    found = without_shared(train, TEST)
-    assert found.examples.first == ("A cat sat.", "She sat.")
-    assert found.examples.scores == (2, 4)
-    assert (found.dropped, found.shared, found.sentences, found.same) == (3, 2, 4, False)
+    unshared = without_shared(train, TEST)
+    assert unshared.examples.first == ("A cat sat.", "She sat.")
+    assert unshared.examples.scores == (2, 4)
+    assert (unshared.dropped, unshared.shared, unshared.sentences, unshared.same) == (
+        3,
+        2,
+        4,
+        False,
+    )
     nothing = without_shared(train.pick([2, 4]), TEST)
     assert (nothing.dropped, nothing.shared, nothing.same) == (0, 0, False)
 
 
 def test_where_nothing_would_be_left_everything_stays_and_is_told():
-    found = without_shared(TEST, TEST)
-    assert (found.examples, found.dropped, found.shared, found.same) == (TEST, 0, 4, True)
+    unshared = without_shared(TEST, TEST)
+    assert (unshared.examples, unshared.dropped, unshared.shared, unshared.same) == (
+        TEST,
+        0,
+        4,
+        True,
+    )
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["retrieval", "rerank"])
@@ -168,13 +184,13 @@ def test_queries_and_documents_count(ordered):
         candidates=((0, 2), (1, 3), (1, 3, 4), (4, 0)) if ordered else None,
     )
     test = Examples("test", "", first=("what rained", "how"), documents=("A man plays.", "Now."))
-    found = without_shared(train, test)
+    unshared = without_shared(train, test)
     # The second query loses its only relevant document; "why" keeps two that can be ordered.
-    assert found.examples.first == ("where", "why")
-    assert found.examples.documents == ("It rained.", "Here.", "There.", "So.")
-    assert found.examples.relevance == ({2: 2.0}, {3: 1.0})
-    assert found.examples.candidates == (((2, 3), (3, 0)) if ordered else None)
-    assert (found.dropped, found.shared) == (2 + 1, 2)
+    assert unshared.examples.first == ("where", "why")
+    assert unshared.examples.documents == ("It rained.", "Here.", "There.", "So.")
+    assert unshared.examples.relevance == ({2: 2.0}, {3: 1.0})
+    assert unshared.examples.candidates == (((2, 3), (3, 0)) if ordered else None)
+    assert (unshared.dropped, unshared.shared) == (2 + 1, 2)
 
 
 def test_lines_of_a_text():

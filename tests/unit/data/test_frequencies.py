@@ -38,11 +38,11 @@ def test_then_wordfreq_in_the_named_language_or_the_corpus_own():
 @pytest.mark.parametrize("language", [None, "tlh", "eu"])
 def test_then_the_corpus(language):
     """Klingon, Basque: no list of wordfreq; another language's list would be wrong."""
-    found = find_frequencies(CORPUS, None, language)
-    assert found.source == "the corpus itself (in memory)"
+    frequencies = find_frequencies(CORPUS, None, language)
+    assert frequencies.source == "the corpus itself (in memory)"
     counts = {"the": 2, "cat": 2, "saw": 1, ".": 1, "a": 1, "dog": 1, "!": 1, "unseen": 0}
-    assert {word: found.frequency(word) for word in counts} == counts
-    assert found.frequent == frozenset(counts) - {"unseen"}
+    assert {word: frequencies.frequency(word) for word in counts} == counts
+    assert frequencies.frequent == frozenset(counts) - {"unseen"}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_then_the_corpus(language):
     ids=["upper and lower case are added", "line ends and a byte order mark", "a heading"],
 )
 def test_forms_of_a_file(text, counts, tmp_path):
-    found = counted(tmp_path, text)
-    assert {word: found.frequency(word) for word in counts} == counts
+    frequencies = counted(tmp_path, text)
+    assert {word: frequencies.frequency(word) for word in counts} == counts
 
 
 def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path):
@@ -68,11 +68,11 @@ def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path):
     frequent = [f"frequent{i}" for i in range(N_FREQUENT - 50)]
     counts = [(word, 2) for word in tied] + [(f"rare{i}", 1) for i in range(20)]
     counts += [(word, 3 + i) for i, word in enumerate(frequent)]
-    found = counted(tmp_path, "".join(f"{word}\t{n}\n" for word, n in counts))
-    assert found.frequent == {*frequent, *tied[:50]}
+    frequencies = counted(tmp_path, "".join(f"{word}\t{n}\n" for word, n in counts))
+    assert frequencies.frequent == {*frequent, *tied[:50]}
     words = [f"w{(11 * i) % 600}" for i in range(600)]
-    found = find_frequencies(as_corpus([" ".join(words)]), None, None)
-    assert found.frequent == frozenset(words[:N_FREQUENT])
+    frequencies = find_frequencies(as_corpus([" ".join(words)]), None, None)
+    assert frequencies.frequent == frozenset(words[:N_FREQUENT])
 
 
 def test_files_that_are_refused(tmp_path):

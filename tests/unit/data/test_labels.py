@@ -65,11 +65,13 @@ def test_labels_without_one_reading_are_refused(names, labels, says):
 
 def test_the_whole_file_says_how_a_part_is_read():
     """A draw without 0 and without 5 would fit both readings."""
-    whole = labelled(*"0123401234")
+    all_examples = labelled(*"0123401234")
     for seed in range(20):
-        part = whole.draw(3, seed)
-        assert class_ids(part, STARS) == tuple(int(label) for label in part.labels or ())
-    assert whole.pick([1, 2]).pick([0]).labels_of_file == tuple("01234")
+        few_examples = all_examples.draw(3, seed)
+        assert class_ids(few_examples, STARS) == tuple(
+            int(label) for label in few_examples.labels or ()
+        )
+    assert all_examples.pick([1, 2]).pick([0]).labels_of_file == tuple("01234")
 
 
 def test_evaluation_and_calibration_are_read_alike():
@@ -77,9 +79,9 @@ def test_evaluation_and_calibration_are_read_alike():
     either = labelled(*"1234")
     names = labelled(*"2345")
     for evaluation, other in ((numbers, either), (either, numbers)):
-        both = read_alike(evaluation, other)
-        ids = [class_ids(examples, STARS) for examples in both]
-        assert ids == [tuple(map(int, e.labels or ())) for e in both]
+        evaluation_and_calibration = read_alike(evaluation, other)
+        ids = [class_ids(examples, STARS) for examples in evaluation_and_calibration]
+        assert ids == [tuple(map(int, e.labels or ())) for e in evaluation_and_calibration]
     with pytest.raises(InputError, match=r"'5'|'0'"):
         class_ids(read_alike(numbers, names)[0], STARS)
 
@@ -87,10 +89,12 @@ def test_evaluation_and_calibration_are_read_alike():
 @pytest.mark.parametrize("mark", ["-", "-1", "", "-1.0"])
 def test_rows_without_a_label_are_left_out_and_counted(mark):
     examples = labelled("0", mark, "1", "2", mark)
-    left = with_labels(examples, NLI)
-    assert (left.labels, left.lines) == (("0", "1", "2"), (2, 4, 5))
-    assert left.notes == (f"x.tsv: 2 of 5 examples have no label ({mark!r}) and are left out.",)
-    assert class_ids(left, NLI) == (0, 1, 2)
+    with_a_label = with_labels(examples, NLI)
+    assert (with_a_label.labels, with_a_label.lines) == (("0", "1", "2"), (2, 4, 5))
+    assert with_a_label.notes == (
+        f"x.tsv: 2 of 5 examples have no label ({mark!r}) and are left out.",
+    )
+    assert class_ids(with_a_label, NLI) == (0, 1, 2)
     with pytest.raises(CorpusError, match="3 of 4 examples have no label"):
         with_labels(labelled(mark, "1", mark, mark), NLI)
 

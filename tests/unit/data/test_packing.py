@@ -87,17 +87,17 @@ def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
     def ids(text: str) -> list[int]:
         return TOKENIZER.convert_tokens_to_ids(TOKENIZER.tokenize(text))
 
-    found = []
+    windows = []
     source: list[int] = []
     target: list[int] = []
     for a, b in PAIRS:
         source = source + ids(a)
         target = target + ids(b)
         if len(source) >= length - 2 and len(target) >= length - 1:
-            found.append(([CLS, *source[: length - 2], SEP], [start, *target[: length - 1]]))
+            windows.append(([CLS, *source[: length - 2], SEP], [start, *target[: length - 1]]))
             source = []
             target = []
-    return found
+    return windows
 
 
 def test_windows_of_pairs_hold_the_same_pairs_on_both_sides():

@@ -143,9 +143,9 @@ def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs, seed):
 
 
 def from_source(index: int, source: tuple[int, ...]) -> PairRow:
-    ends = {"decoder_ids": (2, 7), "labels": (7, 3), "decoder_content": (1,)}
+    decoder_fields = {"decoder_ids": (2, 7), "labels": (7, 3), "decoder_content": (1,)}
     content = tuple(range(len(source)))
-    return PairRow(index=index, ids=(*source, 3), types=None, content=content, **ends)
+    return PairRow(index=index, ids=(*source, 3), types=None, content=content, **decoder_fields)
 
 
 def test_the_nearest_other_source_of_the_length_is_taken():
@@ -154,8 +154,10 @@ def test_the_nearest_other_source_of_the_length_is_taken():
     assert [item and item.ids for item in with_swapped_sources(rows)] == [None, None, (5, 6, 3)]
     rng = random.Random(3)
     sources = [tuple(rng.choices((5, 6), k=rng.randint(1, 3))) for _ in range(200)]
-    found = list(with_swapped_sources(from_source(i, s) for i, s in enumerate(sources)))
-    for i, (source, item) in enumerate(zip(sources, found, strict=True)):
-        others = [s for s in sources[:i] if len(s) == len(source) and s != source]
-        assert (item.ids[:-1] if item else None) == (others[-1] if others else None)
+    swapped_rows = list(with_swapped_sources(from_source(i, s) for i, s in enumerate(sources)))
+    for i, (source, item) in enumerate(zip(sources, swapped_rows, strict=True)):
+        earlier_sources = [s for s in sources[:i] if len(s) == len(source) and s != source]
+        assert (item.ids[:-1] if item else None) == (
+            earlier_sources[-1] if earlier_sources else None
+        )
         assert item is None or (item.index, item.labels) == (i, (7, 3))

@@ -92,16 +92,16 @@ BOOLQ = of_objects(
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs_of_glue(name, tmp_path):
-    found = read_labelled(written(tmp_path, "x.tsv", PAIRS[name]))
-    assert (found.first, found.second) == ((A, C), (B, D))
+    examples = read_labelled(written(tmp_path, "x.tsv", PAIRS[name]))
+    assert (examples.first, examples.second) == ((A, C), (B, D))
     rows = [line.split("\t") for line in PAIRS[name].splitlines()]
     label = (
         next(c for c in ("gold_label", "label", "is_duplicate", "Quality") if c in rows[0])
         if (name != "SICK")
         else "entailment_judgment"
     )
-    assert found.labels == tuple(row[rows[0].index(label)] for row in rows[1:])
-    assert found.notes == ()
+    assert examples.labels == tuple(row[rows[0].index(label)] for row in rows[1:])
+    assert examples.notes == ()
     texts = list(open_text(tmp_path / "x.tsv").lines())
     assert texts == [A, B, C, D]
 
@@ -113,12 +113,12 @@ def test_pairs_as_copies_have_them(name, tmp_path):
         {first: A, second: B, "label": 1, "idx": 0},
         {first: C, second: D, "label": 0, "idx": 1},
     ]
-    found = read_labelled(written(tmp_path, "x.jsonl", of_objects(*rows)))
+    examples = read_labelled(written(tmp_path, "x.jsonl", of_objects(*rows)))
     turned = name == "qnli, turned"  # the question is the first text, wherever it stands
-    assert (found.first, found.second) == (((B, D), (A, C)) if turned else ((A, C), (B, D)))
-    assert found.labels == ("1", "0")
+    assert (examples.first, examples.second) == (((B, D), (A, C)) if turned else ((A, C), (B, D)))
+    assert examples.labels == ("1", "0")
     cells = of_cells(f"{first}|{second}|label|idx", f"{A}|{B}|1|0", f"{C}|{D}|0|1")
-    assert read_labelled(written(tmp_path, "x.tsv", cells)).second == found.second
+    assert read_labelled(written(tmp_path, "x.tsv", cells)).second == examples.second
 
 
 def test_single_texts_and_scores_of_glue(tmp_path):
@@ -132,8 +132,8 @@ def test_single_texts_and_scores_of_glue(tmp_path):
         f"0|main|MSR|2012|1|none|none|{A}|{B}|5.000",
         f"1|main|MSR|2012|4|none|none|{C}|{D}|3.800",
     )
-    found = read_pairs(written(tmp_path, "stsb.tsv", stsb))
-    assert (found.first, found.second, found.scores) == ((A, C), (B, D), (5.0, 3.8))
+    examples = read_pairs(written(tmp_path, "stsb.tsv", stsb))
+    assert (examples.first, examples.second, examples.scores) == ((A, C), (B, D), (5.0, 3.8))
     copy = [{"sentence1": A, "sentence2": B, "label": 5, "idx": 0}]
     copy += [{"sentence1": C, "sentence2": D, "label": 3.8, "idx": 1}]
     assert read_pairs(written(tmp_path, "x.json", json.dumps(copy))).scores == (5.0, 3.8)
@@ -215,8 +215,8 @@ def test_a_first_row_that_may_be_a_header_is_never_text(name, text, tmp_path):
 
 def test_rows_without_a_header_are_read_where_they_are_clear(tmp_path):
     names = "\u0622\u0627\taa\n\u0622\u0631\u062b\u0631\tarthur\n\u0622\u0632\u0627\tasa\n"
-    found = read_translations(written(tmp_path, "names.tsv", names))
-    assert found.second == ("aa", "arthur", "asa")
+    examples = read_translations(written(tmp_path, "names.tsv", names))
+    assert examples.second == ("aa", "arthur", "asa")
     assert open_text(tmp_path / "names.tsv").n_sentences == 3
     words = (
         "good\tpos\nbad acting and a worse script\tneg\nso nice to watch\tpos\nno good film\tneg\n"
@@ -275,8 +275,8 @@ def test_other_ways_to_write_the_same_table(tmp_path):
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-        found = read_labelled(tmp_path / name)
-        assert [*zip(found.first, found.labels or (), strict=True)] == LABELLED, name
+        examples = read_labelled(tmp_path / name)
+        assert [*zip(examples.first, examples.labels or (), strict=True)] == LABELLED, name
         assert [*open_text(tmp_path / name).lines()] == [text for text, _ in LABELLED], name
 
 
@@ -285,8 +285,8 @@ def test_the_line_of_an_object_in_an_array(tmp_path):
     path = written(tmp_path, "x.json", rows)
     with pytest.raises(CorpusError, match=r"line 5: .*no column label"):
         read_labelled(path)
-    found = read_labelled(written(tmp_path, "x.json", rows.replace(', {"text": ""}', "")))
-    assert found.lines == (2, 4)
+    examples = read_labelled(written(tmp_path, "x.json", rows.replace(', {"text": ""}', "")))
+    assert examples.lines == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +340,11 @@ def test_a_cell_may_be_longer_than_the_limit_of_csv(tmp_path):
 
 def test_what_is_not_read_of_a_table_is_said(tmp_path):
     extra = of_cells("text|Begründung|id|label", f"{A}|weil es so war|1|0", f"{B}|nun ja doch|2|1")
-    found = read_labelled(written(tmp_path, "x.tsv", extra))
-    assert found.notes == (f"{tmp_path}/x.tsv: columns that hold text are not read: 'Begründung'.",)
-    assert open_text(tmp_path / "x.tsv").notes == found.notes
+    examples = read_labelled(written(tmp_path, "x.tsv", extra))
+    assert examples.notes == (
+        f"{tmp_path}/x.tsv: columns that hold text are not read: 'Begründung'.",
+    )
+    assert open_text(tmp_path / "x.tsv").notes == examples.notes
     quoted = of_cells("text|label", 'so "it" is|0', '"she said ""no"" twice"|1')
     (note,) = read_labelled(written(tmp_path, "q.tsv", quoted)).notes
     assert '"she said ""no"" twice"' in note
@@ -357,12 +359,12 @@ def test_what_is_not_read_of_a_table_is_said(tmp_path):
 def test_rows_of_queries_are_told_from_scored_pairs(tmp_path):
     rows = ["cats|all about cats|2", "cats|on dogs|0", "dogs|on dogs|1", "dogs|all about cats|0"]
     for header in ("query|document|label", "question|passage|relevance"):
-        found = read_rerank(written(tmp_path, "x.tsv", of_cells(header, *rows)))
-        assert (found.first, len(found.documents)) == (("cats", "dogs"), 2)
+        examples = read_rerank(written(tmp_path, "x.tsv", of_cells(header, *rows)))
+        assert (examples.first, len(examples.documents)) == (("cats", "dogs"), 2)
     assert read_rerank(written(tmp_path, "bare.tsv", of_cells(*rows))).first == ("cats", "dogs")
     scored = ["it rained|it was wet|4.5", "a dog|a cat|1.2", "he left|he went away|5.0"]
     with pytest.raises(CorpusError, match="no header and scores with fractions; name the columns"):
         read_rerank(written(tmp_path, "scored.tsv", of_cells(*scored)))
     named = of_cells("sentence1|sentence2|score", *scored)
-    found = read_rerank(written(tmp_path, "scored.tsv", named))
-    assert found.first == ("it rained", "he left")
+    examples = read_rerank(written(tmp_path, "scored.tsv", named))
+    assert examples.first == ("it rained", "he left")

@@ -47,13 +47,15 @@ COLUMNS = {
 def test_every_form_gives_the_same_words_and_tags(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(COLUMNS[name], encoding="utf-8")
-    found = read_tagged(path)
-    assert [list(words) for words in found.words or ()] == ANNA
-    assert [list(tags) for tags in found.tags or ()] == TAGS
+    examples = read_tagged(path)
+    assert [list(words) for words in examples.words or ()] == ANNA
+    assert [list(tags) for tags in examples.tags or ()] == TAGS
     noted = {"germeval": "outer entities", "wikiann": "en: before each word"}
     expected = next((said for key, said in noted.items() if name.startswith(key)), None)
-    assert [note for note in found.notes if expected and expected in note] == list(found.notes)
-    assert bool(found.notes) == bool(expected)
+    assert [note for note in examples.notes if expected and expected in note] == list(
+        examples.notes
+    )
+    assert bool(examples.notes) == bool(expected)
 
 
 def test_words_with_spaces_and_the_word_that_is_a_hash(tmp_path: Path) -> None:
@@ -67,9 +69,9 @@ def test_words_with_spaces_and_the_word_that_is_a_hash(tmp_path: Path) -> None:
 def test_numbers_of_json_are_tags_by_number(tmp_path: Path) -> None:
     path = tmp_path / "test.json"
     path.write_text(HF % ("[1, 0, 0, 3]", "[0, 0]"))
-    found = read_tagged(path)
-    assert found.tags == (("1", "0", "0", "3"), ("0", "0"))
-    assert found.notes == ("Tags are those named ner_tags; others of the file are not read.",)
+    examples = read_tagged(path)
+    assert examples.tags == (("1", "0", "0", "3"), ("0", "0"))
+    assert examples.notes == ("Tags are those named ner_tags; others of the file are not read.",)
 
 
 ONTONOTES = "bc/x 0 0 Who WP (TOP* - - - S *\nbc/x 0 1 ran VB * - - - S (0)\n\n"

@@ -150,9 +150,9 @@ def model_of(kind: str) -> TextOnly:
 
 
 def read(model: TextOnly, sentences: Iterable[Sentence]) -> list[EncodedSentence]:
-    found = list(encode_words(model, placed(sentences), check=False))
-    assert None not in found
-    return [item for item in found if item is not None]
+    encoded_sentences = list(encode_words(model, placed(sentences), check=False))
+    assert None not in encoded_sentences
+    return [item for item in encoded_sentences if item is not None]
 
 
 def check_words(model: TextOnly, item: EncodedSentence, line: str) -> None:
@@ -160,14 +160,14 @@ def check_words(model: TextOnly, item: EncodedSentence, line: str) -> None:
     encoding = model.tokenizer(line, return_offsets_mapping=True)
     spans = item.sentence.spans
     word_of = item.word_of.tolist()
-    assert [line[begin:end] for begin, end in spans] == list(item.sentence.words)
-    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), "apart"
+    assert [line[begin:stop] for begin, stop in spans] == list(item.sentence.words)
+    assert all(stop <= begin for (_, stop), (begin, _) in itertools.pairwise(spans)), "apart"
     special = {model.tokenizer.bos_token_id, model.tokenizer.eos_token_id}
     special |= {model.tokenizer.cls_token_id, model.tokenizer.sep_token_id} - {None}
     for token, span, word in zip(item.ids, encoding["offset_mapping"], word_of, strict=True):
         assert (word < 0) == (int(token) in special)
         if word >= 0:
-            later = [place for place, (_, end) in enumerate(spans) if end > span[0]]
+            later = [index for index, (_, stop) in enumerate(spans) if stop > span[0]]
             assert word == min([*later, len(spans) - 1]), "the word that it begins in or before"
             assert all(span[1] <= begin for begin, _ in spans[word + 1 :]), "it reaches no other"
     content = [word for word in word_of if word >= 0]
@@ -236,10 +236,10 @@ def test_words_of_a_treebank_share_the_text():
     }
     other_words = ("the", "mat", "s", "can", "not", "go")
     other = Sentence(other_words, (ROOT, 0, 4, 4, 0, 4), names)
-    whole = TextOnly(tiny_tokenizer())
-    whole.tokenizer.add_tokens(["cannot"])
-    whole.vocab_size += 1
-    first, second = read(whole, [other, sentence])
+    model = TextOnly(tiny_tokenizer())
+    model.tokenizer.add_tokens(["cannot"])
+    model.vocab_size += 1
+    first, second = read(model, [other, sentence])
     assert first.left_out == 0, "joined by spaces, can and not are two"
     assert second.sentence.words == ("the", "house", "s", "can", "go")
     assert (second.with_piece.tolist(), second.left_out) == ([0, 1, 2, 3, 5], 1)

@@ -46,8 +46,8 @@ def test_a_number_that_costs_too_much_is_named_as_seldom_as_promised(first):
     for _ in range(RUNS):
         old, new = draw(rng)
         costs = judged(paired_change(accuracy, old, new), 1, BOUND)
-        found = last_confirmed(ascending(HEADS), lambda k, ok=costs.allowed: k < first or ok)
-        false += (found.confirmed or 0) >= first
+        outcome = last_confirmed(ascending(HEADS), lambda k, ok=costs.allowed: k < first or ok)
+        false += (outcome.confirmed or 0) >= first
         lax += costs.lost <= BOUND
     assert false / RUNS <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / RUNS)
     assert lax / RUNS > 0.3
@@ -87,6 +87,6 @@ def test_the_bad_end_of_the_right_side_counts():
     assert not judged(change, -1, change.high - 0.01).allowed
     assert judged(change, -1, 1.0).lost == pytest.approx(change.difference)
     # Four times as many examples halve the interval.
-    found = judged(change, -1, change.difference + (change.high - change.difference) / 2)
-    assert examples_needed(found, found.lost + (found.most_lost - found.lost) / 2) == 1600
-    assert examples_needed(found, found.lost - 0.1) is None
+    verdict = judged(change, -1, change.difference + (change.high - change.difference) / 2)
+    assert examples_needed(verdict, verdict.lost + (verdict.most_lost - verdict.lost) / 2) == 1600
+    assert examples_needed(verdict, verdict.lost - 0.1) is None

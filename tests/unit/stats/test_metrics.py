@@ -29,19 +29,19 @@ def draws(seed: int, n: int = N) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("metric", "theirs"),
+    ("metric", "sklearns"),
     [
         (accuracy, accuracy_score),
         (macro_f1, partial(f1_score, average="macro")),
         (matthews, matthews_corrcoef),
     ],
 )
-def test_classification_metrics_are_sklearns(metric, theirs):
+def test_classification_metrics_are_sklearns(metric, sklearns):
     rng = np.random.default_rng(1)
     (index, counts) = draws(2)
     label = rng.integers(0, 3, N)
     predicted = np.where(rng.random(N) < 0.6, label, rng.integers(0, 3, N))
-    expected = [100 * theirs(label[i], predicted[i]) for i in index]
+    expected = [100 * sklearns(label[i], predicted[i]) for i in index]
     np.testing.assert_allclose(metric({"label": label, "predicted": predicted}, counts), expected)
 
 
@@ -51,9 +51,9 @@ def test_spearman_with_ties(digits):
     (index, counts) = draws(4)
     gold = rng.integers(0, 6, N) / 5
     similarity = np.round(gold + rng.normal(size=N), digits)
-    found = spearman({"similarity": similarity, "gold": gold}, counts)
+    correlations = spearman({"similarity": similarity, "gold": gold}, counts)
     expected = [100 * stats.spearmanr(similarity[i], gold[i])[0] for i in index]
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(correlations, expected)
     same = {"label": np.zeros(4, int), "predicted": np.zeros(4, int)}
     assert matthews(same, np.ones((1, 4)))[0] == 0.0
 
@@ -79,21 +79,21 @@ def sacre(hypotheses: list[str], references: list[str], **options: str) -> float
     return sacrebleu.corpus_bleu(hypotheses, [references], **options).score
 
 
-def sentences(seed: int, n: int, longest: int, kept: float) -> tuple[list[str], list[str]]:
+def sentences(seed: int, n: int, longest: int, share_kept: float) -> tuple[list[str], list[str]]:
     """Random references, and hypotheses in which a share ``kept`` of the words is right."""
     rng = np.random.default_rng(seed)
     references = []
     hypotheses = []
     for _ in range(n):
         words = rng.choice(WORDS, rng.integers(1, longest + 1))
-        other = np.where(rng.random(len(words)) < kept, words, rng.choice(WORDS, len(words)))
+        other = np.where(rng.random(len(words)) < share_kept, words, rng.choice(WORDS, len(words)))
         references.append(" ".join(words))
         hypotheses.append(" ".join(other[: rng.integers(0, len(words) + 1)]))
     return hypotheses, references
 
 
 @pytest.mark.parametrize(
-    ("n", "longest", "kept"),
+    ("n", "longest", "share_kept"),
     [
         (40, 20, 0.8),
         (6, 5, 0.6),  # orders without a match: smoothing
@@ -101,10 +101,10 @@ def sentences(seed: int, n: int, longest: int, kept: float) -> tuple[list[str], 
         (5, 8, 0.0),
     ],
 )
-def test_resamples_score_what_sacrebleu_scores(n, longest, kept):
+def test_resamples_score_what_sacrebleu_scores(n, longest, share_kept):
     seen = set()
     for seed in range(4):
-        hypotheses, references = sentences(seed, n, longest, kept)
+        hypotheses, references = sentences(seed, n, longest, share_kept)
         outputs = {COUNTS: bleu_counts(hypotheses, references)}
         index, counts = draws(seed, n)
         texts = [[[x[i] for i in row] for x in (hypotheses, references)] for row in index]
@@ -117,8 +117,8 @@ def test_resamples_score_what_sacrebleu_scores(n, longest, kept):
 def test_bleu_of_perfect_empty_and_single_words():
     references = ["the cat sat on the mat .", "a dog ran"]
     for texts, expected in ((references, 100.0), (["", ""], 0.0)):
-        found = bleu({COUNTS: bleu_counts(texts, references)}, np.ones((1, 2)))
-        assert found[0] == pytest.approx(expected)
+        score = bleu({COUNTS: bleu_counts(texts, references)}, np.ones((1, 2)))
+        assert score[0] == pytest.approx(expected)
     # Single names have no BLEU in words but one in characters.
     names = ["anna", "boris"]
     assert bleu({COUNTS: bleu_counts(names, names)}, np.ones((1, 2)))[0] == 0.0

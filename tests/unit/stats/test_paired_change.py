@@ -32,7 +32,8 @@ from headscope.stats.paired_change import (
     over_orders,
     paired_change,
 )
-from headscope.stats.statistics import FEWEST_UNITS, tango, tango_p
+from headscope.stats.statistics import FEWEST_UNITS
+from headscope.stats.tango import tango, tango_p
 
 RNG = np.random.default_rng(5)
 TOKENS = token_rate("correct", "tokens")
@@ -57,15 +58,15 @@ def test_a_mean_has_students_interval(level):
     gap = RNG.normal(0.3, 1.0, size=n)
     pair = ({"x": old}, {"x": old + gap})
     settings = {"resamples": 10_000, "seed": 3}
-    found = paired_change(mean_of("x"), *pair, level=level, **settings)
+    change = paired_change(mean_of("x"), *pair, level=level, **settings)
     half = stats.t.ppf((1 + level) / 2, n - 1) * gap.std(ddof=1) / math.sqrt(n)
-    assert found.difference == pytest.approx(gap.mean())
+    assert change.difference == pytest.approx(gap.mean())
     expected = pytest.approx((gap.mean() - half, gap.mean() + half), abs=0.06 * half)
-    assert (found.low, found.high) == expected
-    assert (found.examples, found.level) == (n, level)
+    assert (change.low, change.high) == expected
+    assert (change.examples, change.level) == (n, level)
     # Of a mean: what is lost is what is not gained; of a loss it is what is added.
-    assert found.most_lost(1) == -found.low
-    assert found.most_lost(-1) == found.high
+    assert change.most_lost(1) == -change.low
+    assert change.most_lost(-1) == change.high
 
 
 def test_a_rate_has_tangos_interval_and_mcnemars_p():
@@ -75,47 +76,47 @@ def test_a_rate_has_tangos_interval_and_mcnemars_p():
     new = label.copy()
     old[:1] = 1
     new[1:8] = 1
-    found = paired_change(accuracy, *({"label": label, "predicted": x} for x in (old, new)))
-    assert found.difference == pytest.approx(-600 / 21)
-    assert (found.low, found.high) == pytest.approx((-51.7, -2.6), abs=0.05)
-    assert found.p_value == pytest.approx(stats.chi2.sf(6 * 6 / 8, 1))
+    change = paired_change(accuracy, *({"label": label, "predicted": x} for x in (old, new)))
+    assert change.difference == pytest.approx(-600 / 21)
+    assert (change.low, change.high) == pytest.approx((-51.7, -2.6), abs=0.05)
+    assert change.p_value == pytest.approx(stats.chi2.sf(6 * 6 / 8, 1))
     exact = {"hit": (old == 0).astype(float)}, {"hit": (new == 0).astype(float)}
-    assert paired_change(rate_of("hit"), *exact) == found
+    assert paired_change(rate_of("hit"), *exact) == change
 
 
 @pytest.mark.parametrize("metric", [TOKENS, macro_f1, matthews, accuracy])
 def test_no_right_or_wrong_answer_has_an_interval_without_width(metric):
     sizes = np.full(59, 8.0)
     same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
-    found = paired_change(metric, same, same)
+    change = paired_change(metric, same, same)
     alone = interval_of(metric, same)
-    assert found.p_value == 1.0
-    assert found.low < 0.0 < found.high
+    assert change.p_value == 1.0
+    assert change.low < 0.0 < change.high
     assert alone.value == 100.0
     assert alone.low < alone.value
     if metric is TOKENS:  # three of its 478 tokens are 0.6%
-        assert (found.low, found.high) == pytest.approx((-1.9, 1.9), abs=0.65)
+        assert (change.low, change.high) == pytest.approx((-1.9, 1.9), abs=0.65)
 
 
 def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown():
     x = RNG.normal(size=30)
     rounded = x + 1e-9 * RNG.normal(size=30)
     for other, difference in ((x, 0.0), (rounded, 0.0), (x - 2.0, -2.0)):
-        found = paired_change(mean_of("x"), {"x": x}, {"x": other})
-        assert found.difference == pytest.approx(difference, abs=1e-8)
-        assert (found.low, found.high, found.ci) == (-math.inf, math.inf, None)
-        assert found.p_value == 1.0
-        assert found.most_lost(1) == math.inf
-        assert replace(found, same=True).most_lost(1) == 0.0
+        change = paired_change(mean_of("x"), {"x": x}, {"x": other})
+        assert change.difference == pytest.approx(difference, abs=1e-8)
+        assert (change.low, change.high, change.ci) == (-math.inf, math.inf, None)
+        assert change.p_value == 1.0
+        assert change.most_lost(1) == math.inf
+        assert replace(change, same=True).most_lost(1) == 0.0
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).interval is None
     few = x[: FEWEST_UNITS - 1]
     lost = RNG.random(FEWEST_UNITS - 1)
-    found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
-    assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
+    change = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
+    assert (change.ci, change.p_value, change.most_lost(1)) == (None, 1.0, math.inf)
     # 30 questions on five paragraphs are five units.
     paragraph = {CLUSTER: np.arange(30) // 6}
-    found = paired_change(mean_of("x"), {"x": x, **paragraph}, {"x": x - 2.0, **paragraph})
-    assert (found.ci, found.examples, found.most_lost(1)) == (None, 30, math.inf)
+    change = paired_change(mean_of("x"), {"x": x, **paragraph}, {"x": x - 2.0, **paragraph})
+    assert (change.ci, change.examples, change.most_lost(1)) == (None, 30, math.inf)
     assert interval_of(mean_of("x"), {"x": few}).interval is None
     assert interval_of(mean_of("x"), {"x": x[:FEWEST_UNITS]}).interval is not None
     # A ratio of losses is no rate of tokens.
@@ -127,10 +128,10 @@ def test_orders_of_the_same_examples_are_joined_by_their_widest_interval():
     x = RNG.normal(size=80)
     noise = RNG.normal(size=(2, 80))
     changes = [paired_change(mean_of("x"), {"x": x}, {"x": x + each}) for each in noise]
-    found = over_orders(changes)
-    assert found.difference == pytest.approx(noise.mean())
-    assert found.low == min(change.low for change in changes)
-    assert found.high == max(change.high for change in changes)
+    joined = over_orders(changes)
+    assert joined.difference == pytest.approx(noise.mean())
+    assert joined.low == min(change.low for change in changes)
+    assert joined.high == max(change.high for change in changes)
     unknown = paired_change(mean_of("x"), {"x": x}, {"x": x})
     assert over_orders([changes[0], unknown]).most_lost(1) == math.inf
     values = [Estimate(1.0, 0.5, 1.2), Estimate(2.0, 1.9, 2.1)]
@@ -155,31 +156,35 @@ def test_ranks_of_few_pairs_do_not_move_though_the_model_did(pairs, unmoved):
 
 def cases() -> list[tuple[Metric, Outputs, Outputs]]:
     """Changes of every kind, of which some are significant and some are not."""
-    found: list[tuple[Metric, Outputs, Outputs]] = []
+    metrics_with_outputs: list[tuple[Metric, Outputs, Outputs]] = []
     for shift in np.linspace(0.0, 0.9, 13):
         old = RNG.normal(size=40)
         gap = RNG.normal(shift, 1.0, size=40)
-        found.append((mean_of("x"), {"x": old}, {"x": old + gap}))
+        metrics_with_outputs.append((mean_of("x"), {"x": old}, {"x": old + gap}))
         gold = RNG.normal(size=40)
         noisy = {"gold": gold, "similarity": gold + RNG.normal(size=40)}
         worse = noisy["similarity"] + 2 * shift * RNG.normal(size=40)
-        found.append((spearman, noisy, {**noisy, "similarity": worse}))
+        metrics_with_outputs.append((spearman, noisy, {**noisy, "similarity": worse}))
         outputs = classes(60, 0.9)
         changed = np.where(RNG.random(60) < shift / 3, 0, outputs["predicted"])
-        found += [(m, outputs, {**outputs, "predicted": changed}) for m in (accuracy, macro_f1)]
+        metrics_with_outputs += [
+            (m, outputs, {**outputs, "predicted": changed}) for m in (accuracy, macro_f1)
+        ]
         sizes = RNG.integers(3, 9, size=60).astype(float)
         lost = (RNG.random(60) < shift / 3).astype(float)
-        found.append((TOKENS, *({"correct": c, "tokens": sizes} for c in (sizes, sizes - lost))))
-    return found
+        metrics_with_outputs.append(
+            (TOKENS, *({"correct": c, "tokens": sizes} for c in (sizes, sizes - lost)))
+        )
+    return metrics_with_outputs
 
 
 @pytest.mark.parametrize("level", [0.9, 0.995])
 def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
     outside = []
     for seed, case in enumerate(cases()):
-        found = paired_change(*case, level=level, seed=seed)
-        outside.append(not found.low <= 0.0 <= found.high)
-        assert outside[-1] == (found.p_value < 1 - level)
+        change = paired_change(*case, level=level, seed=seed)
+        outside.append(not change.low <= 0.0 <= change.high)
+        assert outside[-1] == (change.p_value < 1 - level)
     assert 5 < sum(outside) < len(outside) - 5
 
 
@@ -192,17 +197,17 @@ def test_zero_is_an_end_of_the_interval_whose_level_is_one_minus_p():
     settings = {"resamples": 20_000}
     p = paired_change(mean_of("x"), *pair, **settings).p_value
     for factor, outside in ((1.1, True), (0.9, False)):
-        found = paired_change(mean_of("x"), *pair, level=1 - factor * p, **settings)
-        assert (not found.low <= 0 <= found.high) == outside
+        change = paired_change(mean_of("x"), *pair, level=1 - factor * p, **settings)
+        assert (not change.low <= 0 <= change.high) == outside
 
 
 def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
     for shift in (0.0, 0.1, 0.2, 0.5, 1.0):
         old = RNG.normal(size=100)
         gap = RNG.normal(shift, 1.0, size=100)
-        found = paired_change(mean_of("x"), {"x": old}, {"x": old + gap}, resamples=5000)
+        change = paired_change(mean_of("x"), {"x": old}, {"x": old + gap}, resamples=5000)
         expected = stats.ttest_rel(old + gap, old).pvalue
-        assert math.log(found.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
+        assert math.log(change.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
     far = paired_change(mean_of("x"), {"x": old}, {"x": old + 1e6 + gap})
     assert 0.0 < far.p_value < 1e-100
 
@@ -214,8 +219,8 @@ def test_the_interval_of_an_accuracy_holds_the_truth(rate):
     n = 50
     for right in range(n + 1):
         outputs = {"label": np.ones(n), "predicted": (np.arange(n) < right).astype(float)}
-        found = interval_of(accuracy, outputs)
-        if found.low <= 100 * rate <= found.high:
+        estimate = interval_of(accuracy, outputs)
+        if estimate.low <= 100 * rate <= estimate.high:
             hits += float(stats.binom.pmf(right, n, rate))
     assert hits >= 0.93
 
@@ -241,9 +246,9 @@ def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost,
     low, high = tango(gained, lost, n, 0.99)
     limit = stats.chi2.ppf(0.99, 1)
     step = 0.02 / math.sqrt(n)
-    for end, outwards in ((low, -step), (high, step)):
-        inside = end - outwards
-        outside = end + outwards
+    for bound, outwards in ((low, -step), (high, step)):
+        inside = bound - outwards
+        outside = bound + outwards
         assert score(inside, gained, lost, n) < limit
         assert abs(outside) > 1 or score(outside, gained, lost, n) > limit
 

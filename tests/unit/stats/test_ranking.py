@@ -26,13 +26,13 @@ def test_ties_are_a_mean_over_all_orders(seed):
     gained = {d: max(grade, 0.0) for d, grade in grades.items()}
     best = sum(gain / math.log2(i + 2) for i, gain in enumerate(sorted(gained.values())[::-1][:k]))
     relevant = {d for d, gain in gained.items() if gain > 0}
-    found = []
+    gains = []
     for order in itertools.permutations(range(n)):
         if any(steps[a] < steps[b] for a, b in itertools.pairwise(order)):
             continue
         gain = sum(gained.get(d, 0.0) / math.log2(i + 2) for i, d in enumerate(order[:k]))
-        found.append((gain / best, len(relevant & {*order[:k]}) / len(relevant)))
-    assert ndcg_and_recall(steps, grades, k) == pytest.approx(np.mean(found, axis=0).tolist())
+        gains.append((gain / best, len(relevant & {*order[:k]}) / len(relevant)))
+    assert ndcg_and_recall(steps, grades, k) == pytest.approx(np.mean(gains, axis=0).tolist())
     assert ndcg_and_recall(steps, {1: 0.0}, k) == (0.0, 0.0)
 
 
@@ -41,7 +41,7 @@ def test_first_documents_in_their_order_where_tied():
     rng = np.random.default_rng(0)
     scores = rng.integers(0, 5, (40, 30)) / 5 + rng.uniform(-EPS, EPS, (40, 30))
     slow = [
-        sorted(range(30), key=lambda place, row=row: (-round(5 * row[place]), place))[:10]
+        sorted(range(30), key=lambda document, row=row: (-round(5 * row[document]), document))[:10]
         for row in scores
     ]
     assert first_documents(on_grid(scores, 1.0)).tolist() == slow
@@ -51,8 +51,10 @@ def test_first_documents_in_their_order_where_tied():
 
 def test_order_kept_is_kendalls_tau():
     rng = np.random.default_rng(1)
-    whole, other = (on_grid(rng.normal(size=25)) for _ in range(2))
-    assert order_kept(whole, other) == pytest.approx(stats.kendalltau(whole, other).statistic)
+    reference, other = (on_grid(rng.normal(size=25)) for _ in range(2))
+    assert order_kept(reference, other) == pytest.approx(
+        stats.kendalltau(reference, other).statistic
+    )
     a = np.array([3, 2, 2, 1])  # five pairs that are ordered
     assert order_kept(a, a) == 1.0
     assert order_kept(a, -a) == -1.0
@@ -86,9 +88,9 @@ def test_f1_of_counts_has_intervals():
     before = {"hit": hits * 1.0, "predicted": hits + rng.integers(0, 2, 60), "right": right}
     metric = CountedF1("hit", "predicted", "right")
     tp, predicted, gold = (values.sum() for values in before.values())
-    found = interval_of(metric, before)
-    assert found.value == pytest.approx(200 * tp / (predicted + gold))
-    assert found.low < found.value < found.high
+    estimate = interval_of(metric, before)
+    assert estimate.value == pytest.approx(200 * tp / (predicted + gold))
+    assert estimate.low < estimate.value < estimate.high
     worse = {**before, "hit": np.maximum(before["hit"] - 1, 0)}
     change = paired_change(metric, before, worse)
     assert change.high < 0 < -change.difference

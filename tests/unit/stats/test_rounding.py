@@ -30,8 +30,8 @@ def noisy(values: np.ndarray) -> np.ndarray:
 
 
 def test_scores_that_agree_are_tied():
-    found = tied([3.0, 1.0, 3.0 + 1e-6, 2.0, math.nan, 1.0 - 1e-7])
-    np.testing.assert_array_equal(found, [3.0, 1 - 1e-7, 3.0, 2.0, math.nan, 1 - 1e-7])
+    scores = tied([3.0, 1.0, 3.0 + 1e-6, 2.0, math.nan, 1.0 - 1e-7])
+    np.testing.assert_array_equal(scores, [3.0, 1 - 1e-7, 3.0, 2.0, math.nan, 1 - 1e-7])
     # A dead head beside others; differences of a metric near 1; one row at a time.
     assert len(set(tied([5.0, 1e-8, -1e-8, 0.0]))) == 2
     assert len(set(tied([2e-7, -3e-7, 1e-3], size=1.0))) == 2
@@ -44,8 +44,8 @@ def test_scores_that_agree_are_tied():
 def test_an_even_row_looks_at_its_first_key():
     rows = torch.from_numpy(noisy(np.full((40, 30), 1 / 30))).float()
     rows[:, :2] = -1.0  # no keys
-    top, place = first_largest(rows)
-    assert place.tolist() == [2] * 40
+    top, position = first_largest(rows)
+    assert position.tolist() == [2] * 40
     torch.testing.assert_close(top, rows.amax(-1), rtol=0, atol=0)
     rows[:, 17] *= 1.0001
     assert first_largest(rows)[1].tolist() == [17] * 40
@@ -77,8 +77,8 @@ def test_a_constant_is_one():
     layers = np.repeat(np.arange(4), 6)
     for ranks in (True, False):
         assert correlate(even, other, layers, ranks=ranks).estimate == UNKNOWN
-        given = rng.normal(size=24)
-        assert correlate(other, even, layers, ranks=ranks, fixed=given).estimate == UNKNOWN
+        values = rng.normal(size=24)
+        assert correlate(other, even, layers, ranks=ranks, fixed=values).estimate == UNKNOWN
     assert spread_ratio([0.1, 0.1, 0.1], other) == UNKNOWN
     assert spread_ratio(other, noisy(np.full(3, 80.0))) == UNKNOWN
     one = np.ones((1, 24))
@@ -86,8 +86,8 @@ def test_a_constant_is_one():
     # Equal texts have a cosine of 1: their order is no order.
     similarity = np.where(np.arange(24) < 6, noisy(np.ones(24)), np.linspace(0, 0.9, 24))
     exact = np.where(np.arange(24) < 6, 1.0, similarity)
-    found = [spearman({"similarity": x, "gold": other}, one)[0] for x in (similarity, exact)]
-    assert found[0] == found[1]
+    correlations = [spearman({"similarity": x, "gold": other}, one)[0] for x in (similarity, exact)]
+    assert correlations[0] == correlations[1]
 
 
 def test_equal_keys_store_nothing_without_their_mean():
@@ -121,8 +121,8 @@ def test_a_gap_of_rounding_is_no_gap():
         assert intervals.below(Estimate(-(low + high) / 2, -high, -low), 0.0) == verdict
         assert bool(above(low, 0.0)) == (verdict == "holds")
     # The special token that has more.
-    found = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))
-    assert found.tolist() == ["last", "first"]
+    kinds = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))
+    assert kinds.tolist() == ["last", "first"]
 
 
 def test_no_knee_in_rounding():
@@ -144,15 +144,15 @@ def test_weights_are_stored_in_float32():
     torch.manual_seed(0)
     narrow = (torch.randn(2, 12, 1) @ torch.randn(2, 1, 4)).double()  # rounded to float32
     assert column_basis(narrow)[1].tolist() == [1, 1]
-    left = torch.randn(1, 12, 4).double()
+    factor = torch.randn(1, 12, 4).double()
     right = torch.randn(1, 12, 4).double()
-    assert float(asymmetry(left, left)) == pytest.approx(0, abs=1e-12)
+    assert float(asymmetry(factor, factor)) == pytest.approx(0, abs=1e-12)
     # Query and key of different dimensions: nothing but rounding is left of their product.
-    turn = torch.linalg.qr(torch.randn(4, 4).double()).Q
-    left[..., 2:] = 0
+    rotation = torch.linalg.qr(torch.randn(4, 4).double()).Q
+    factor[..., 2:] = 0
     right[..., :2] = 0
-    assert math.isnan(float(asymmetry(left @ turn, right @ turn)))
-    assert not product_singular_values(left @ turn, right @ turn).any()
+    assert math.isnan(float(asymmetry(factor @ rotation, right @ rotation)))
+    assert not product_singular_values(factor @ rotation, right @ rotation).any()
     equal = torch.linalg.qr(torch.randn(20, 10)).Q  # ten equal singular values but for float32
-    (found,) = Reading(rtol=1e-6).ranks(torch.linalg.svdvals(equal.double())[None], 1)
-    assert found.dims["90"] == 9
+    (rank,) = Reading(rtol=1e-6).ranks(torch.linalg.svdvals(equal.double())[None], 1)
+    assert rank.dims["90"] == 9

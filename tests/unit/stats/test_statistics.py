@@ -46,8 +46,8 @@ def test_wilson_is_the_textbook_formula(hits, more):
 
 @given(counts, counts)
 def test_mcnemar_is_the_exact_binomial_test(only_head, only_baseline):
-    both = only_head + only_baseline
-    expected = stats.binomtest(only_head, both).pvalue if both else 1.0
+    disagreements = only_head + only_baseline
+    expected = stats.binomtest(only_head, disagreements).pvalue if disagreements else 1.0
     assert float(mcnemar_p(only_head, only_baseline)) == pytest.approx(expected)
 
 
@@ -95,7 +95,7 @@ def test_a_share_over_sentences_misses_one_of_twenty(sentences):
     """The mean rate of the sentences that :func:`clustered` draws is 0.3, by its beta values."""
     rng = np.random.default_rng(1)
     missed = 0
-    given = 0
+    n_intervals = 0
     n = 1500
     for _ in range(n):
         terms, units = clustered(rng, sentences)
@@ -103,10 +103,10 @@ def test_a_share_over_sentences_misses_one_of_twenty(sentences):
         error = ratio_error(*terms)
         low, high = share_interval(rate, error, units)
         assert np.isnan(low) == (terms[5] < FEWEST_UNITS)
-        given += bool(np.isfinite(low))
+        n_intervals += bool(np.isfinite(low))
         missed += bool(low > 0.3 or high < 0.3)
-    assert given > 0.5 * n
-    assert 0.03 * given < missed < 0.075 * given
+    assert n_intervals > 0.5 * n
+    assert 0.03 * n_intervals < missed < 0.075 * n_intervals
 
 
 def test_a_share_has_wilsons_interval_of_its_effective_trials():
@@ -114,8 +114,8 @@ def test_a_share_has_wilsons_interval_of_its_effective_trials():
     hits = 13
     n = 400
     error = math.sqrt(hits / n * (1 - hits / n) / n)
-    ends = [float(end) for end in share_interval(hits / n, error, n)]
-    assert ends == pytest.approx([float(end) for end in wilson(hits, n)], abs=2e-4)
+    interval = [float(limit) for limit in share_interval(hits / n, error, n)]
+    assert interval == pytest.approx([float(limit) for limit in wilson(hits, n)], abs=2e-4)
     low, high = share_interval(1.0, 0.0, 10)  # 10 sentences that all agree
     t = stats.t.ppf(0.975, 9)
     assert (float(low), float(high)) == (pytest.approx(10 / (10 + t**2)), 1.0)
@@ -141,9 +141,9 @@ def test_the_jackknife_holds_ratios_of_sums_nineteen_times_in_twenty():
     n = 600
     for _ in range(n):
         size = rng.lognormal(0, 0.5, 24)
-        part = size * rng.beta(4, 6, 24)
-        others = (part.sum() - part) / (size.sum() - size)
-        low, high = jackknife(part.sum() / size.sum(), others)
+        hits = size * rng.beta(4, 6, 24)
+        without_each = (hits.sum() - hits) / (size.sum() - size)
+        low, high = jackknife(hits.sum() / size.sum(), without_each)
         missed += bool(low > 0.4 or high < 0.4)
     assert 0.025 * n < missed < 0.085 * n
 
@@ -157,8 +157,8 @@ def test_means_of_skewed_numbers_of_sentences_are_covered_at_a_reports_default()
     counts = rng.multinomial(lines, np.full(lines, 1 / lines), size=1000) / lines
     for _ in range(n):
         values = rng.lognormal(0, 0.4, lines)
-        found = resampled_estimate(values.mean(), counts @ values, lines)
-        missed += not found.low < math.exp(0.08) < found.high
+        estimate = resampled_estimate(values.mean(), counts @ values, lines)
+        missed += not estimate.low < math.exp(0.08) < estimate.high
     assert missed < 0.085 * n
 
 
@@ -171,8 +171,8 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_
     for _ in range(n):
         seeds = rng.normal(0, seed_sd, (4, 1))
         examples = rng.normal(0, example_sd, (1, 40))
-        found = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
-        hit += found.low <= 5 <= found.high
+        estimate = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
+        hit += estimate.low <= 5 <= estimate.high
     assert 0.92 * n <= hit
 
 
@@ -180,20 +180,20 @@ def test_the_ratio_of_spreads_has_the_interval_of_a_permutation_test():
     """By all deals of the squared distances from the medians, at both ends of the interval."""
     a = np.array([0.0, 1.0, 4.0, 9.0, 13.0, 21.0])
     b = np.array([2.0, 2.5, 3.0, 4.2, 5.0, 5.1])
-    found = spread_ratio(a, b)
-    assert found.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
-    ours, theirs = ((x - np.median(x)) ** 2 for x in (a, b))
+    estimate = spread_ratio(a, b)
+    assert estimate.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
+    ours, squares_b = ((x - np.median(x)) ** 2 for x in (a, b))
 
     def p_values(ratio):
-        squares = np.concatenate([ours / ratio**2, theirs])
+        squares = np.concatenate([ours / ratio**2, squares_b])
         deals = [squares[list(deal)].sum() for deal in itertools.combinations(range(12), 6)]
         more = [deal >= deals[0] - 1e-9 for deal in deals]
         less = [deal <= deals[0] + 1e-9 for deal in deals]
         return np.mean(more), np.mean(less)
 
-    assert min(p_values(found.low)) > 0.025 >= p_values(found.low / 1.03)[0]
-    assert min(p_values(found.high)) > 0.025 >= p_values(found.high * 1.03)[1]
-    assert found.low < found.value < found.high
+    assert min(p_values(estimate.low)) > 0.025 >= p_values(estimate.low / 1.03)[0]
+    assert min(p_values(estimate.high)) > 0.025 >= p_values(estimate.high * 1.03)[1]
+    assert estimate.low < estimate.value < estimate.high
     assert spread_ratio(a[:3], b[:3]).interval is None  # 20 deals say too little
     assert spread_ratio([1.0], [1.0, 2.0]) == UNKNOWN
     assert spread_ratio([1.0, 1.0], [1.0, 2.0]) == UNKNOWN
@@ -212,26 +212,31 @@ def test_equal_spreads_are_rarely_told_apart_where_some_runs_diverge():
 
 def test_the_difference_of_shares_has_newcombes_interval():
     """His table II, method 10: 56 of 70 against 48 of 80, and 9 of 10 against 3 of 10."""
-    for counts, ends in (((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))):
-        found = share_difference(*counts)
-        assert found.value == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
-        assert found.interval == pytest.approx(ends, abs=1e-4)
+    for counts, published in (
+        ((56, 70, 48, 80), (0.0524, 0.3339)),
+        ((9, 10, 3, 10), (0.1705, 0.8090)),
+    ):
+        difference = share_difference(*counts)
+        assert difference.value == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
+        assert difference.interval == pytest.approx(published, abs=1e-4)
 
 
 def test_naive_bayes_by_hand():
     """Manning, Raghavan & Schuetze, example 13.1: the test document is of class China."""
     of_china = ["chinese beijing chinese", "chinese chinese shanghai", "chinese macao"]
     test = ["chinese chinese chinese tokyo japan", "tokyo japan", "unseen"]
-    train, test = ([t.split() for t in part] for part in ([*of_china, "tokyo japan chinese"], test))
+    train, test = (
+        [t.split() for t in texts] for texts in ([*of_china, "tokyo japan chinese"], test)
+    )
     assert naive_bayes(train, [0, 0, 0, 1], test).tolist() == [0, 1, 0]
 
 
 def test_without_draws_the_interval_is_the_t_interval():
     values = np.random.default_rng(0).normal(size=(9, 1))
-    found = crossed_mean(values)
+    crossed = crossed_mean(values)
     low, high = stats.t.interval(0.95, 8, values.mean(), stats.sem(values[:, 0]))
-    assert (found.mean, found.draw_std) == (pytest.approx(values.mean()), 0.0)
-    assert found.half_width == pytest.approx((high - low) / 2)
+    assert (crossed.mean, crossed.draw_std) == (pytest.approx(values.mean()), 0.0)
+    assert crossed.half_width == pytest.approx((high - low) / 2)
     one = crossed_mean(np.array([[1.0, 2.0, 3.0]]))  # a single sequence
     assert np.isnan(one.sem)
     assert not np.isfinite(one.half_width)
@@ -245,8 +250,8 @@ def test_the_interval_over_sequences_and_draws_covers_the_truth(between_sequence
         sequence = between_sequences * rng.normal(size=(16, 1))
         draw = between_draws * rng.normal(size=(1, 5))
         values = sequence + draw + 0.1 * rng.normal(size=(16, 5))
-        found = crossed_mean(values)
-        held += abs(float(found.mean)) <= float(found.half_width)
+        crossed = crossed_mean(values)
+        held += abs(float(crossed.mean)) <= float(crossed.half_width)
     assert held / 200 >= 0.93
 
 
@@ -256,14 +261,14 @@ X, NOISE, MORE = np.random.default_rng(4).normal(size=(3, 72))
 
 def test_correlations_within_layers_are_scipys():
     y = np.round(X + NOISE, 1)  # with ties
-    for ranks, theirs in ((True, stats.spearmanr), (False, stats.pearsonr)):
-        found = correlate(X, y, LAYER, ranks=ranks)
-        z = [np.arctanh(theirs(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
+    for ranks, scipys in ((True, stats.spearmanr), (False, stats.pearsonr)):
+        correlation = correlate(X, y, LAYER, ranks=ranks)
+        z = [np.arctanh(scipys(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
         low, high = stats.t.interval(0.95, 5, np.mean(z), stats.sem(z))
-        assert found.estimate.value == pytest.approx(np.tanh(np.mean(z)))
-        assert found.estimate.interval == pytest.approx(np.tanh((low, high)))
-        assert found.p == pytest.approx(stats.ttest_1samp(z, 0).pvalue)
-        assert found.layers == 6
+        assert correlation.estimate.value == pytest.approx(np.tanh(np.mean(z)))
+        assert correlation.estimate.interval == pytest.approx(np.tanh((low, high)))
+        assert correlation.p == pytest.approx(stats.ttest_1samp(z, 0).pvalue)
+        assert correlation.layers == 6
 
 
 def test_what_explains_both_is_held_constant():
@@ -271,24 +276,26 @@ def test_what_explains_both_is_held_constant():
     x = X + 0.3 * NOISE
     y = X + 0.3 * MORE
     assert correlate(x, y, LAYER, ranks=True).estimate.low > 0.5
-    found = correlate(x, y, LAYER, ranks=True, fixed=z).estimate
-    assert found.low < 0.1
-    own = []
+    correlation = correlate(x, y, LAYER, ranks=True, fixed=z).estimate
+    assert correlation.low < 0.1
+    by_layer = []
     for i in range(6):
         rx, ry, rz = (stats.rankdata(v[i == LAYER]) for v in (x, y, z))
-        left = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in (rx, ry)]
-        own.append(np.arctanh(stats.pearsonr(*left).statistic))
-    assert found.value == pytest.approx(np.tanh(np.mean(own)))
+        residuals = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in (rx, ry)]
+        by_layer.append(np.arctanh(stats.pearsonr(*residuals).statistic))
+    assert correlation.value == pytest.approx(np.tanh(np.mean(by_layer)))
 
 
 def test_correlations_of_few_layers_and_of_perfect_relations():
     for n in (1, 3):  # no interval
-        here = n > LAYER
-        found = correlate(X[here], -X[here], LAYER[here], ranks=True)
-        assert found.estimate.value < -0.9
-        assert (found.estimate.interval, found.p) == (None, None)
-    found = correlate(X, X, LAYER, ranks=True).estimate
-    assert 0.9 < found.low < found.value < found.high < 1  # still has a width
+        in_few_layers = n > LAYER
+        correlation = correlate(
+            X[in_few_layers], -X[in_few_layers], LAYER[in_few_layers], ranks=True
+        )
+        assert correlation.estimate.value < -0.9
+        assert (correlation.estimate.interval, correlation.p) == (None, None)
+    correlation = correlate(X, X, LAYER, ranks=True).estimate
+    assert 0.9 < correlation.low < correlation.value < correlation.high < 1  # still has a width
 
 
 def test_a_correlation_that_is_not_defined_has_no_number():

@@ -88,6 +88,7 @@ def _measure_mix(trace: Trace) -> Measured:
 
 
 def _words_of_mix(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    """Say what W_O does, and what share of the output the head makes up."""
     numbers = step.numbers
     width = result.n_heads * result.d_head
     shares = {name: row[0] for name, row in step.matrix("heads").named_rows()}

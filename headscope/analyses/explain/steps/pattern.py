@@ -18,6 +18,7 @@ from headscope.show.cells import tiny
 
 
 def _measure_scores(trace: Trace) -> Measured:
+    """Compare the scores with the model's, and with those scaled by the sentence's length."""
     ours = trace.ours
     seen = trace.run.allowed[0]
     products = ours.products[trace.head]
@@ -55,6 +56,7 @@ def _measure_scores(trace: Trace) -> Measured:
 
 
 def _words_of_scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    """Say what a score is, what the scale does, and what another scale would do."""
     numbers = step.numbers
     n_tokens = len(result.tokens)
     d_head = result.d_head
@@ -143,6 +145,7 @@ def _measure_mask(trace: Trace) -> Measured:
 
 
 def _words_of_mask(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    """Say what the mask hides: padding, and later tokens where the model hides them."""
     numbers = step.numbers
     elsewhere = percent(numbers["moved_by_other_direction"])
     if numbers["pads"]:

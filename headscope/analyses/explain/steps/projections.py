@@ -54,6 +54,7 @@ INPUT = Step(
 
 
 def _measure_weights(trace: Trace) -> Measured:
+    """Keep the corner and the norm of every learned matrix of the head, and count the entries."""
     weights = trace.ours.weights
     head = trace.head
     maps = trace.run.site.projections
@@ -90,6 +91,7 @@ def _stored_parameters(run: SentenceRun) -> int:
 
 
 def _words_of_weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    """Say how large the matrices are, and that a head reads all numbers of a token."""
     numbers = step.numbers
     inputs, width = step.matrix("W_Q").shape
     text = (
@@ -127,6 +129,7 @@ WEIGHTS = Step(
 
 
 def _measure_qkv(trace: Trace) -> Measured:
+    """Compare queries, keys and values of all heads with the model's own, before positions."""
     head = trace.head
     heads = trace.ours.heads
     matrices = [
@@ -216,6 +219,7 @@ def _cost(trace: Trace) -> Matrix:
 
 
 def _words_of_heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
+    """Say that cutting into heads costs nothing, and which heads share keys and values."""
     width = result.n_heads * result.d_head
     key_heads = step.numbers["key_heads"]
     yield (

@@ -1,0 +1,119 @@
+"""Tables of ``rank``: heads and layers beside random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from headscope.analyses.rank.result import (
+    MATRICES,
+    HeadRank,
+    LayerRank,
+    RankResult,
+    symmetry_of,
+)
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, mean_of
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
+
+#: How the matrices are written.
+NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
+_COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
+
+
+def means_of_heads(result: RankResult) -> b.Table:
+    """Show the mean head of each matrix, with its controls below."""
+    rows: list[list[str]] = []
+    for matrix in MATRICES:
+        heads = [_numbers(matrix, getattr(head, matrix), head.asymmetry) for head in result.heads]
+        means = [mean_of(column) for column in zip(*heads, strict=True)]
+        rows.append(_row(NAMES[matrix], means))
+        for name, control in _controls(result):
+            numbers = _numbers(matrix, control.heads[matrix], control.asymmetry)
+            rows.append(_row(f"  {name}", numbers))
+    return b.text_table(("mean of heads", *_COLUMNS), rows, on=b.VERBOSE | b.PAGE)
+
+
+def layers_table(result: RankResult, matrix: str) -> b.Table:
+    """Show each layer's heads as one matrix, and the controls of as many heads."""
+    numbers: dict[str, list[float | None]] = {}
+    for layer in result.layers:
+        numbers[layer.name] = _numbers(matrix, getattr(layer, matrix), layer.asymmetry)
+    for name, control in _controls(result):
+        numbers[name] = _numbers(matrix, control.layers[matrix], control.layer_asymmetry)
+    rows = [_row(name, row_numbers) for name, row_numbers in numbers.items()]
+    title = f"{NAMES[matrix]} of all heads of a layer together"
+    return b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
+
+
+def _numbers(
+    matrix: str, ranks: MatrixRank | ControlStatistics, asymmetry: float | None
+) -> list[float | None]:
+    """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
+    asymmetry = asymmetry if matrix == "qk" else None
+    return [*statistics(ranks).values(), asymmetry, symmetry_of(asymmetry)]
+
+
+def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
+    """Write one row; means of counts have one decimal."""
+    numerical, stable, effective, dims90, dims95, dims99, asymmetry, symmetry = numbers
+    return [
+        name,
+        _count(numerical),
+        decimal(stable, 1),
+        decimal(effective, 1),
+        _count(dims90),
+        _count(dims95),
+        _count(dims99),
+        decimal(asymmetry, 2),
+        decimal(symmetry, 2),
+    ]
+
+
+def _count(value: float | None) -> str:
+    return decimal(value, 1).removesuffix(".0")
+
+
+def overlaps_table(result: RankResult) -> b.Table:
+    """Show how far the subspaces of a layer's heads overlap, and those of random heads."""
+    rows = []
+    for layer in result.layers:
+        overlap = layer.overlap
+        query_key = mean_of(value for row in overlap.query_key for value in row)
+        means = [_between_heads(overlap.query), _between_heads(overlap.key), query_key]
+        rows.append([layer.name, *map(decimal, means)])
+    for name, control in _controls(result):
+        rows.append([name, *map(decimal, control.overlap.values())])
+    return b.text_table(
+        ("", "query-query", "key-key", "query-key"),
+        rows,
+        "Overlap of different heads' subspaces (mean cos^2 of principal angles)",
+    )
+
+
+def _between_heads(overlap: Sequence[Sequence[float]]) -> float | None:
+    """Return the mean over pairs of different heads."""
+    values: list[float] = []
+    for i, row in enumerate(overlap):
+        values += [value for j, value in enumerate(row) if i != j]
+    return mean_of(values)
+
+
+def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
+    """Name and numbers of every control; one for each number of heads where layers differ."""
+    for kind, control in result.controls.items():
+        if control is None:
+            continue
+        for geometry in control.geometries:
+            several = len(control.geometries) > 1
+            yield (f"{kind}/{geometry.n_heads}" if several else kind), geometry
+
+
+def control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
+    """Return each control's mean dims90, for layers with as many heads as the measured ones."""
+    means = {}
+    for name in result.controls:
+        controls = [result.control_of(row, name, "qk") for row in rows]
+        mean = mean_of(control.dims["90"] if control else None for control in controls)
+        if mean is not None:
+            means[name] = mean
+    return means

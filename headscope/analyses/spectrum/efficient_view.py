@@ -1,0 +1,135 @@
+"""What is shown of cheap stand-ins for attention: what they cost, and how near they stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from headscope.analyses.spectrum.result import CheapPoint, EfficientResult, SpectrumResult
+from headscope.analyses.spectrum.words import share_text, value_of
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, model_name
+from headscope.stats.estimate import Estimate
+
+#: What the forms are called in tables and figures, and their colours and markers.
+_FORMS = {
+    "truncated": ("truncated P", b.BLACK, "o"),
+    "bound": ("bound: best rank-k z", b.VERMILION, "*"),
+    "random": ("random projection", b.ORANGE, "s"),
+    "pooled": ("pooled keys", b.SKY, "D"),
+    "window": ("window", b.GREEN, "^"),
+    "window+global": ("window + global", b.BLUE, "v"),
+    "window+global+random": ("... + random blocks", b.PURPLE, "P"),
+    "random-keys": ("random keys", b.GREY, "x"),
+    "uniform": ("uniform attention", b.BLACK, ""),
+}
+
+
+def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
+    """Show what cheap forms of attention cost, and how near they stay."""
+    rows = []
+    for point in efficient.points:
+        name = _FORMS[point.form][0]
+        rows.append(
+            [
+                f"control: {name}" if point.form in efficient.controls else name,
+                str(point.size),
+                decimal(point.cost),
+                share_text(point.error).replace("+-0.", "+-."),
+                decimal(point.mass),
+                share_text(point.fidelity).replace("+-0.", "+-."),
+            ]
+        )
+    yield b.text_table(
+        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
+        rows,
+        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
+        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
+        "heads replaced (cosine of the pooled state)",
+    )
+    if efficient.left_out:
+        names = joined([_FORMS[form][0] for form in efficient.left_out])
+        yield b.Text(
+            f"Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
+            "keys that a query may not see), and a mean of several keys has no position."
+        )
+    yield b.Text(
+        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
+        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
+        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
+        "but not to z. Both, and random projections, need the full pattern: they are "
+        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
+        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
+        "soft",
+    )
+    yield b.Panels(
+        f"What could replace attention in {model_name(result)}: {efficient.sequences} sequences of "
+        f"{result.length} tokens",
+        [
+            _cost_chart(
+                efficient,
+                "each head alone",
+                "relative error of z, mean over heads",
+                lambda point: point.error,
+                levels={"zeros in place of z": 1.0},
+            ),
+            _cost_chart(
+                efficient,
+                "the model with all heads replaced",
+                "1 - cosine of the pooled last state",
+                _lost_fidelity,
+            ),
+        ],
+        "spectrum_efficient",
+        across=2,
+        size=(10.0, 4.6),
+        alt="Error of each head and loss of fidelity by the cost of cheap forms of attention; the "
+        "numbers are in spectrum.json.",
+        on=b.PAGE,
+    )
+
+
+def _lost_fidelity(point: CheapPoint) -> Estimate:
+    """Return 1 minus the fidelity of the full model."""
+    return Estimate.around(1.0 - value_of(point.fidelity), point.fidelity.half_width)
+
+
+def _cost_chart(
+    efficient: EfficientResult,
+    title: str,
+    y: str,
+    loss_of: Callable[[CheapPoint], Estimate],
+    levels: Mapping[str, float] | None = None,
+) -> b.Chart:
+    """Draw what each form loses by its cost; ``levels`` are lines across beside uniform's."""
+    series = []
+    for form, (name, colour, marker) in _FORMS.items():
+        control = form in efficient.controls
+        points = [point for point in efficient.points if point.form == form != "uniform"]
+        # A logarithmic axis cannot show a loss of 0.
+        shown = [point for point in points if value_of(loss_of(point)) > 0]
+        label = ""
+        if points:
+            label = f"control: {name}" if control else name
+        if len(shown) < len(points):
+            label += ", then 0"
+        series.append(
+            b.Series(
+                label,
+                [point.cost for point in shown],
+                [loss_of(point) for point in shown],
+                colour=colour,
+                marker=marker,
+                dash="--" if control else "-",
+            )
+        )
+    uniform = next(point for point in efficient.points if point.form == "uniform")
+    all_levels = {"control: uniform attention": value_of(loss_of(uniform)), **(levels or {})}
+    return b.Chart(
+        title,
+        "fraction of the n^2 scores",
+        y,
+        series,
+        levels={name: level for name, level in all_levels.items() if level > 0},
+        x_scale="log",
+        y_scale="log10",
+    )
