@@ -58,8 +58,8 @@ mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
-cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
-    residual * sentences / (sentences - 1) => residual * sentences / sentences
+cluster-factor | stats/statistics.py | n / (n - 1) of the sentences is lost
+    residual * n / (n - 1) => residual * n / n
 cross-sides | analyses/classify/roles/monotonic.py | p is one-sided
     two_sided = 2 * t_p( => two_sided = t_p(
 best-of-ten | analyses/classify/roles/positional.py | ten offsets, tested as one
