@@ -264,8 +264,10 @@ def _thresholds(option: Declared, values: Mapping[str, Any]) -> ThresholdSet | N
 
 def flag_of(kind: type, name: str) -> str:
     """Spell the name of an option as the command line does: ``--no-validate`` for ``validate``."""
-    declared = options_of(kind).get(name)
-    spelled = name if declared is None else declared.spelled_as
+    option = options_of(kind).get(name)
+    if option is not None and option.marker.argument:
+        return option.marker.metavar or name.upper()
+    spelled = name if option is None else option.spelled_as
     return f"--{spelled.replace('_', '-')}"
 
 

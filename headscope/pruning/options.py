@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from headscope.core.errors import InputError, nearest
-from headscope.core.options import Option, Usual, names
+from headscope.core.errors import WrongOptionError, nearest
+from headscope.core.options import Option, OptionError, Usual, names
 from headscope.session.options import POOLING, STACK, TASKS, Held, RunOptions
 from headscope.stats.estimate import FEWEST_TESTED
 
@@ -89,7 +89,7 @@ def check_methods(methods: Sequence[str]) -> None:
     for name in methods:
         if name not in METHODS:
             hint = nearest(name, METHODS, "choose from")
-            raise InputError(f"There is no method {name!r}; {hint}")
+            raise WrongOptionError(f"There is no method {name!r}; {hint}")
 
 
 def methods_with_labels(methods: Sequence[str]) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ class PruneOptions(RunOptions):
             *self._problems_of_saving(),
         )
         if problems:
-            raise InputError(problems[0])
+            raise OptionError(problems[0])
 
     @property
     def _whole_curve(self) -> bool:
@@ -313,15 +313,18 @@ class PruneOptions(RunOptions):
     def _problems_of_choice(self) -> Iterator[str]:
         """Say what is wrong with how heads are chosen."""
         if self.heads is not None and self.keep_roles:
-            yield "Give heads or keep_roles, not both."
+            yield "Give $heads or $keep_roles, not both."
         if self.manual and (self.methods or self.fractions or self._whole_curve):
-            yield "heads and keep_roles say which heads go; leave out methods, fractions and step."
+            yield (
+                "$heads and $keep_roles say which heads go; leave out $methods, $fractions and "
+                "$step."
+            )
         if self.fractions and self._whole_curve:
-            yield "step makes a whole curve of fractions; leave out step or fractions."
+            yield "$step makes a whole curve of fractions; leave out $step or $fractions."
         if self.task == "seq2seq" and self.roles is None and self.what_needs_roles:
             yield (
                 f"{self.what_needs_roles[0]} needs to know what the heads do, and for the task "
-                "seq2seq no model is classified on the way: give roles, the classify.json that "
+                "seq2seq no model is classified on the way: give $roles, the classify.json that "
                 "'headscope classify MODEL -o DIR' wrote of this model's stacks."
             )
 
@@ -330,21 +333,21 @@ class PruneOptions(RunOptions):
         if self.max_drop is None:
             return
         if math.isinf(self.max_drop):
-            yield "max_drop is inf; give a number in the unit of the task's metric."
+            yield "$max_drop is inf; give a number in the unit of the task's metric."
         if self.limit is not None and self.limit < FEWEST_TESTED:
             yield (
-                f"limit is {self.limit}, and max_drop needs {FEWEST_TESTED} or more examples "
+                f"$limit is {self.limit}, and $max_drop needs {FEWEST_TESTED} or more examples "
                 "(better hundreds) to test on."
             )
         if self.manual or self.fractions or self._whole_curve:
             yield (
-                "max_drop finds out how many heads can go; leave out fractions, step, heads "
-                "and keep_roles."
+                "$max_drop finds out how many heads can go; leave out $fractions, $step, $heads "
+                "and $keep_roles."
             )
         if not (self.manual or self.scored):
             yield (
                 "Random heads are a control, and no number of them is searched for; name "
-                "another method for max_drop, such as surgeon."
+                "another method for $max_drop, such as surgeon."
             )
 
     def _problems_of_saving(self) -> Iterator[str]:
@@ -357,8 +360,8 @@ class PruneOptions(RunOptions):
             return
         if len(set(self.fractions or ())) != 1:
             yield (
-                "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
-                "the heads with heads or keep_roles."
+                "$save needs one model: give one fraction, such as 0.5, or $max_drop, or name "
+                "the heads with $heads or $keep_roles."
             )
         elif self.shares == (0.0,):
             yield "The fraction 0 removes nothing: no pruned model is left."

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import InputError, WrongOptionError
-from headscope.core.options import Option, Usual
+from headscope.core.errors import WrongOptionError
+from headscope.core.options import Option, OptionError, Usual
 from headscope.core.saved_config import MANIFEST
 from headscope.session.options import POOLING, TASKS, Held, RunOptions
 from headscope.shrinking.result import Target
@@ -171,11 +171,16 @@ class ShrinkOptions(RunOptions):
         """Refuse two targets, a folder without a target, and a check that would make something."""
         targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
         if len(targets) > 1:
-            raise InputError(f"{' and '.join(targets)} are two targets; give one of them.")
+            named = " and ".join(f"${name}" for name in targets)
+            raise OptionError(f"{named} are two targets; give one of them.")
         if self.check_folder is not None and self.save is not None:
-            raise InputError("check measures a folder that is there, and save makes one; give one.")
+            raise OptionError(
+                "$check measures a folder that is there, and $save makes one; give one."
+            )
         if self.check_folder is not None and not self.searches:
-            raise InputError("check needs something to hold: speed, ms, mb or max_drop.")
+            raise OptionError(
+                "$check_folder needs something to hold: $speed, $ms, $mb or $max_drop."
+            )
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""

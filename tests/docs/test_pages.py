@@ -10,8 +10,9 @@ import typer.main
 
 from headscope.analyses.attribute.result import EFFECTS
 from headscope.analyses.classify.roles import primary_roles
-from headscope.cli.app import app
+from headscope.cli.app import app, click_command
 from headscope.cli.settings import read_settings
+from headscope.commands import COMMANDS
 from headscope.pruning.options import METHODS
 from headscope.tasks.making import TASKS
 
@@ -98,3 +99,31 @@ def test_every_documented_parameter_is_described():
         for entry in bare.findall(entries)
     ]
     assert not undescribed
+
+
+#: What docs/config.md lists for all commands, and what needs no table.
+SHARED = set(
+    re.findall(
+        r"`(--[a-z-]+)",
+        (DOCS / "config.md")
+        .read_text(encoding="utf-8")
+        .partition("## Options of every command")[2]
+        .partition("\n## ")[0],
+    )
+)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"config"}))
+def test_a_table_says_who_wants_each_option_and_there_are_sixteen_at_most(name):
+    rows = [
+        line for line in (DOCS / f"{name}.md").read_text("utf-8").splitlines() if line[:1] == "|"
+    ]
+    first_cells = [row.split("|")[1] for row in rows]
+    own_options = 0
+    for param in click_command(name).params:
+        flags = [flag for flag in (*param.opts, *param.secondary_opts) if flag[:2] == "--"]
+        if not flags or flags[0] in SHARED:
+            continue
+        own_options += 1
+        assert any(f"`{flag}" in cell for cell in first_cells for flag in flags), flags[0]
+    assert own_options <= 16

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headscope.analyses.attribute.result import AttributeResult
-from headscope.core.errors import InputError
-from headscope.core.options import Option, Usual
+from headscope.core.options import Option, OptionError, Usual
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, RunOptions, Text
 
@@ -161,19 +160,19 @@ class AttributeOptions(RunOptions):
         if self.data is not None:
             for name in ("first", "target", "at", "against", "tokens"):
                 if getattr(self, name):
-                    raise InputError(
-                        f"data holds many examples and {name} is for one; give one of them."
+                    raise OptionError(
+                        f"$data holds many examples and ${name} is for one; give one of them."
                     )
         if self.data is None and self.limit is not None:
-            raise InputError("limit counts examples of data; give data, or leave limit out.")
+            raise OptionError("$limit counts examples of $data; give $data, or leave $limit out.")
         if self.against is not None and self.second is None:
-            raise InputError("against compares a third text with the second; give two texts.")
+            raise OptionError("$against compares a third text with the second; give two texts.")
         if self.first is None and (self.target is not None or self.at is not None):
-            raise InputError("target is what is written for a text; give that text too.")
+            raise OptionError("$target is what is written for a text; give that text too.")
         for name in ("first", "second", "target", "against"):
             text = getattr(self, name)
             if text is not None and not text.strip():
-                raise InputError("A text is empty; give at least one word.")
+                raise OptionError("A text is empty; give at least one word.")
 
     @property
     def judges_rankings(self) -> bool:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.classify.roles import Thresholds
-from headscope.core.errors import UnusedOptionError
-from headscope.core.options import Option, Usual
+from headscope.core.options import Option, OptionError, Usual
 from headscope.session.options import (
     POOLING,
     STACK,
@@ -147,16 +146,17 @@ class ClassifyOptions(ResumableOptions):
         """Refuse what says how ablate or patch measures, where they are off."""
         super().check()
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
-            raise UnusedOptionError(
-                "task and data say what ablate measures; ask for ablate too, or leave them out."
+            raise OptionError(
+                "$task and $data say what $ablate measures; ask for $ablate too, or leave them out."
             )
         if self.pairs is not None and self.corpus is not None:
-            raise UnusedOptionError(
-                "pairs come with their own text; leave out the treebank or text, or the pairs."
+            raise OptionError(
+                "$pairs come with their own text; leave out the treebank or text, or $pairs."
             )
         if not self.patch and self.patch_pairs != PATCH_PAIRS:
-            raise UnusedOptionError(
-                "patch_pairs limits the pairs that patch takes; ask for patch too, or leave it out."
+            raise OptionError(
+                "$patch_pairs limits the pairs that $patch takes; ask for $patch too, or leave it "
+                "out."
             )
 
     def step_names(self) -> tuple[str, ...]:

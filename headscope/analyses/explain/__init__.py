@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 from headscope.analyses.explain.result import ExplainResult
-from headscope.core.errors import InputError
+from headscope.core.errors import WrongOptionError
 from headscope.core.heads import parse_head
-from headscope.core.options import Option, Usual
+from headscope.core.options import Option, OptionError, Usual
 from headscope.session.entry import entry
 from headscope.session.options import CertifiedOptions
 
@@ -81,11 +81,15 @@ class ExplainOptions(CertifiedOptions):
             try:
                 layer, _ = parse_head(self.head)
             except ValueError as error:
-                raise InputError(f"{error}.") from None
+                raise WrongOptionError(f"{error}.") from None
             if self.layer not in (None, layer):
-                raise InputError(f"{self.head} is no head of layer {self.layer}; leave layer out.")
+                raise OptionError(
+                    f"{self.head} is no head of layer {self.layer}; leave $layer out."
+                )
         elif self.layer is None and self.head is not None:
-            raise InputError(f"head is {self.head}, but no layer is given; give both, or neither.")
+            raise OptionError(
+                f"$head is {self.head}, but no layer is given; give both, or neither."
+            )
 
 
 explain = entry(ExplainOptions, ExplainResult, "headscope.analyses.explain.run")

@@ -6,8 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 from headscope.analyses.flow.result import FlowResult
-from headscope.core.errors import UnusedOptionError
-from headscope.core.options import Option, Usual
+from headscope.core.options import Option, OptionError, Usual
 from headscope.session.entry import entry
 from headscope.session.options import AnyCorpus, CorpusFlags, Held, RunOptions
 
@@ -69,7 +68,7 @@ class FlowOptions(RunOptions):
         """Refuse a limit where the whole corpus is asked for."""
         super().check()
         if self.full and self.limit is not None:
-            raise UnusedOptionError("full reads the whole corpus; leave limit out, or full.")
+            raise OptionError("$full reads the whole corpus; leave $limit out, or $full.")
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: two passes of the model, and two of its random twin."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.analyses.spectrum.result import SpectrumResult
-from headscope.core.errors import InputError
-from headscope.core.options import Option, Usual
+from headscope.core.options import Option, OptionError, Usual
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, STACK, ResumableOptions
 
@@ -122,8 +121,8 @@ class SpectrumOptions(ResumableOptions):
         """Refuse two options that both say how much is measured."""
         super().check()
         if self.sequences is not None and self.precision is not None:
-            raise InputError(
-                "Give either sequences or precision: a fixed number is measured whatever its "
+            raise OptionError(
+                "Give either $sequences or $precision: a fixed number is measured whatever its "
                 "precision."
             )
 

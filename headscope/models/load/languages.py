@@ -9,7 +9,8 @@ from typing import Any
 
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from headscope.core.errors import CheckpointError, InputError, nearest
+from headscope.core.errors import CheckpointError, nearest
+from headscope.core.options import OptionError
 from headscope.data.languages import SOURCE, TARGET, language_codes
 from headscope.models.load.safe_files import read_json
 from headscope.models.load.source import Source
@@ -72,13 +73,15 @@ def _check_option(
     if language is None:
         return
     if len(codes) < 2:
-        raise InputError(
-            f"{origin.name} is no encoder-decoder model of several languages, so {option} has "
-            "no use; leave it out."
+        name = origin.name.replace("$", "$$")
+        raise OptionError(
+            f"{name} is no encoder-decoder model of several languages, so ${option} has no use; "
+            "leave it out."
         )
     if language not in codes:
         near = nearest(language, codes, "it knows")
-        raise InputError(f"{option} is {language[:40]!r}, which the model does not know; {near}")
+        shown = repr(language[:40]).replace("$", "$$")
+        raise OptionError(f"${option} is {shown}, which the model does not know; {near}")
 
 
 def _codes_around(tokenizer: Any, codes: Mapping[str, int]) -> tuple[list[str], list[str]]:
@@ -148,8 +151,8 @@ def _read_from(
     if hasattr(tokenizer, SOURCE):
         tokenizer.src_lang = source
     elif code_beside is None:
-        raise InputError(
-            "The tokenizer puts no language code around a text, so source_language has no use; "
+        raise OptionError(
+            "The tokenizer puts no language code around a text, so $source_language has no use; "
             "leave it out."
         )
     elif code_beside != source:
