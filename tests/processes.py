@@ -45,7 +45,8 @@ class Run:
         body: Callable[[], int] | None = None,
     ) -> None:
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
-        out, err = (file.fileno() for file in self._files)
+        out = self._files[0].fileno()
+        err = self._files[1].fileno()
         self._start = time.monotonic()
         self._status: int | None = None
         with warnings.catch_warnings():
@@ -84,11 +85,12 @@ class Run:
             _, self._status = os.waitpid(self.pid, 0)
         assert self._status is not None
         seconds = time.monotonic() - self._start
+        texts = []
         for file in self._files:
             file.seek(0)
-        out, err = (file.read().decode() for file in self._files)
-        for file in self._files:
+            texts.append(file.read().decode())
             file.close()
+        out, err = texts
         return Ended(os.waitstatus_to_exitcode(self._status), out, err, seconds)
 
 
@@ -97,7 +99,8 @@ def _main(arguments: list[str], seconds: float) -> int:
     from headscope.session.resume import RunState
 
     sys.argv = ["headscope", *arguments]
-    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    sys.stderr = os.fdopen(os.dup(2), "w")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     real = RunState.__init__
     RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=seconds)  # type: ignore[method-assign,assignment,misc]
@@ -305,7 +308,8 @@ def _run_all(folder: Path, commands: list[list[str]]) -> None:
             code = int(stop.code or 0)
         sys.stdout.flush()
         sys.stderr.flush()
-        out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
+        out = (folder / "out").read_text(encoding="utf-8")
+        err = (folder / "err").read_text(encoding="utf-8")
         heavy = sorted(HEAVY & set(sys.modules))
         results.append(dataclasses.asdict(Cold(code, out, err, heavy, tried)))
     (folder / "found.json").write_text(json.dumps(results), encoding="utf-8")
