@@ -157,4 +157,6 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
         lines += textwrap.wrap(help_text, 90, initial_indent="    ", subsequent_indent="    ")
     frame = "; ``.to_frame()`` gives pandas" if hasattr(result, "to_frame") else ""
     lines += _REST.format(result=result.__name__, frame=frame).splitlines()
-    return "\n".join([*lines, *(["", "Examples", "--------", examples] if examples else [])])
+    if examples:
+        lines += ["", "Examples", "--------", examples]
+    return "\n".join(lines)
