@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.core.errors import InputError
+from headscope.core.errors import WrongOptionError
 from headscope.core.options import ThresholdSet
 
 SELF_ATTENTION = ("encoder", "decoder")
@@ -87,9 +87,9 @@ class Thresholds(ThresholdSet):
             value = getattr(this, field.name)
             unbounded = field.name in ("min_trials", "syntactic")
             if not (0 <= value < math.inf and (unbounded or value <= 1)):
-                raise InputError(
-                    f"The threshold {field.name} is {value}; give a number of 0 or more"
-                    f"{'' if unbounded else ', at most 1'}."
+                bounds = "0 or more" if unbounded else "0 or more, at most 1"
+                raise WrongOptionError(
+                    f"The threshold {field.name} is {value}; give a number of {bounds}."
                 )
 
 
