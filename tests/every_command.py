@@ -1,5 +1,6 @@
 """Every command that takes a model, in its smallest form, on a tiny model of any family or size."""
 
+import itertools
 import re
 import warnings
 from collections.abc import Callable
@@ -17,12 +18,10 @@ from headscope.models.run.loaded import LoadedModel
 
 NAME = "This model"
 _LINE = "the big dog saw a red cat on the mat and she ran to the house"
-_LINES = [
-    f"{who} {does} {where}"
-    for who in ("the cat", "a dog", "the big mat", "he")
-    for does in ("sat on", "ran to", "was in")
-    for where in ("it", "the mat", "a red house")
-]
+_WHO = ("the cat", "a dog", "the big mat", "he")
+_DOES = ("sat on", "ran to", "was in")
+_WHERE = ("it", "the mat", "a red house")
+_LINES = [" ".join(phrases) for phrases in itertools.product(_WHO, _DOES, _WHERE)]
 _PAIRS = [*zip(_LINES, reversed(_LINES), strict=True)]
 _IDS = {
     **{"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "mask_token_id": 4},
@@ -47,10 +46,13 @@ class Files:
 
     def of(self, kind: str, *, other: bool = False) -> Path:
         """Write the rows of ``texts``, ``pairs`` or ``scored`` once; returns the file."""
-        path = self.folder / f"{kind}{other}.{'txt' if kind == 'texts' else 'tsv'}"
+        suffix = "txt" if kind == "texts" else "tsv"
+        path = self.folder / f"{kind}{other}.{suffix}"
         if not path.exists():
             more = " and" if other else ""
-            texts = [f"{line} {word}{more}" for line in _LINES for word in ("he", "she")]
+            texts = []
+            for line in _LINES:
+                texts += [f"{line} he{more}", f"{line} she{more}"]
             pairs = [f"{a}{more}\t{b}" for a, b in _PAIRS]
             scored = [f"{pair}\t{i % 6}" for i, pair in enumerate(pairs)]
             path.write_text("\n".join({"texts": texts, "pairs": pairs, "scored": scored}[kind]))

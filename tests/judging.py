@@ -6,7 +6,7 @@ from typing import Any
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.evidence import Evidence
 from headscope.analyses.classify.labels import existing, judge
-from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.scores import HeadResult
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds
 

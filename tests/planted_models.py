@@ -287,7 +287,9 @@ class Layout:
 
     position = slice(0, 64)
     identity = slice(64, 96)
-    verb, obj, subj = (slice(96 + N_MARKS * i, 96 + N_MARKS * (i + 1)) for i in range(3))
+    verb = slice(96, 96 + N_MARKS)
+    obj = slice(verb.stop, verb.stop + N_MARKS)
+    subj = slice(obj.stop, obj.stop + N_MARKS)
     rarity, cls, sep, filler = range(subj.stop, subj.stop + 4)
     total = D_MODEL - 1
 
@@ -393,7 +395,8 @@ def plant_feature(
 def plant_random(rng: np.random.Generator, kind: str, std: float) -> tuple[PlantedRole, Head]:
     """Independent normal weights, reading all features; score deviation is 256 * std ** 2."""
     head = Head()
-    head.query, head.key = (rng.normal(size=head.query.shape) * std for _ in range(2))
+    head.query = rng.normal(size=head.query.shape) * std
+    head.key = rng.normal(size=head.query.shape) * std
     return PlantedRole(kind), head
 
 

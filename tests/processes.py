@@ -33,19 +33,21 @@ class Run:
     """One run of the command line in a fork of this process.
 
     ``before`` is done first, ``body`` is run instead of the command line and returns its code;
-    ``stdout`` is a descriptor instead of a file, ``every`` the seconds between saves of the state.
+    ``stdout`` is a descriptor instead of a file, ``state_seconds`` those between saves of
+    the state.
     """
 
     def __init__(
         self,
         *arguments: str | Path,
         before: Callable[[], object] | None = None,
-        seconds: float = 0.2,
+        state_seconds: float = 0.2,
         stdout: int | None = None,
         body: Callable[[], int] | None = None,
     ) -> None:
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
-        out, err = (file.fileno() for file in self._files)
+        out = self._files[0].fileno()
+        err = self._files[1].fileno()
         self._start = time.monotonic()
         self._status: int | None = None
         with warnings.catch_warnings():
@@ -60,7 +62,7 @@ class Run:
                     sys.modules["torch"].set_num_threads(1)
                 if before is not None:
                     before()
-                code = _main([*map(str, arguments)], seconds) if body is None else body()
+                code = _main([*map(str, arguments)], state_seconds) if body is None else body()
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
             finally:
@@ -84,23 +86,25 @@ class Run:
             _, self._status = os.waitpid(self.pid, 0)
         assert self._status is not None
         seconds = time.monotonic() - self._start
+        texts = []
         for file in self._files:
             file.seek(0)
-        out, err = (file.read().decode() for file in self._files)
-        for file in self._files:
+            texts.append(file.read().decode())
             file.close()
+        out, err = texts
         return Ended(os.waitstatus_to_exitcode(self._status), out, err, seconds)
 
 
-def _main(arguments: list[str], seconds: float) -> int:
+def _main(arguments: list[str], state_seconds: float) -> int:
     from headscope.cli.app import main
     from headscope.session.resume import RunState
 
     sys.argv = ["headscope", *arguments]
-    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    sys.stderr = os.fdopen(os.dup(2), "w")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     real = RunState.__init__
-    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=seconds)  # type: ignore[method-assign,assignment,misc]
+    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=state_seconds)  # type: ignore[method-assign,assignment,misc]
     code: Any = 0
     try:
         main()
@@ -188,7 +192,7 @@ def launch(
         Run(
             *arguments,
             before=partial(_join, {**shared, "RANK": str(rank), **(env or {})}, accident),
-            every=0.2 if accident is None else 0.0,
+            state_seconds=0.2 if accident is None else 0.0,
         )
         for rank in range(size)
     ]
@@ -305,7 +309,8 @@ def _run_all(folder: Path, commands: list[list[str]]) -> None:
             code = int(stop.code or 0)
         sys.stdout.flush()
         sys.stderr.flush()
-        out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
+        out = (folder / "out").read_text(encoding="utf-8")
+        err = (folder / "err").read_text(encoding="utf-8")
         heavy = sorted(HEAVY & set(sys.modules))
         results.append(dataclasses.asdict(Cold(code, out, err, heavy, tried)))
     (folder / "found.json").write_text(json.dumps(results), encoding="utf-8")

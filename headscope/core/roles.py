@@ -87,9 +87,9 @@ class Thresholds(ThresholdSet):
             value = getattr(this, field.name)
             unbounded = field.name in ("min_trials", "syntactic")
             if not (0 <= value < math.inf and (unbounded or value <= 1)):
-                at_most = "" if unbounded else ", at most 1"
+                bounds = "0 or more" if unbounded else "0 or more, at most 1"
                 raise WrongOptionError(
-                    f"The threshold {field.name} is {value}; give a number of 0 or more{at_most}."
+                    f"The threshold {field.name} is {value}; give a number of {bounds}."
                 )
 
 

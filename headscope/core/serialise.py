@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from headscope.core.heads import Head
 
-#: Goes up by one when a field changes its meaning or is removed. 2: labels are confirmed on
-#: held-out sentences; the cheap forms of attention have a bound and no "best" one.
+#: Goes up by one with a release in which a field has changed its meaning or is gone. 2: labels are
+#: confirmed on held-out sentences; the cheap forms of attention have a bound and no "best" one.
 SCHEMA = 2
 
 #: Counts and indices fit into 64 bits; sums and squares of numbers stay finite.

@@ -78,8 +78,8 @@ class RareTargets:
 class Source:
     """What the encoder of a decoder's batch reads: the keys of cross-attention."""
 
-    input_ids: Tensor  # (batch, key_pos), int64, as the mask
-    attention_mask: Tensor
+    input_ids: Tensor  # (batch, key_pos), int64
+    attention_mask: Tensor  # (batch, key_pos), int64: 1 at real tokens
     content: Tensor  # (batch, key_pos), bool: real tokens that are not special
     #: (batch, query_pos), bool: the queries, where the decoder is to write a token that is not
     #: special; what it reads there is the token before.

@@ -214,8 +214,9 @@ class PairRow(Row):
     decoder_content: tuple[int, ...]  # Positions at which the decoder reads no special token
     #: Those at which it reads a piece of nothing but punctuation
     decoder_punctuation: tuple[int, ...] = ()
-    #: Where the tokens of the source, and those that are to be written, begin and end in the text
+    #: Where the tokens of the source begin and end in its text
     source_spans: tuple[tuple[int, int], ...] = ()
+    #: The same of the tokens that are to be written
     target_spans: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:

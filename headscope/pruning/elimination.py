@@ -80,8 +80,8 @@ class MomentSums:
         weight = torch.stack(squares).sum(0)
         real = weight > 0
         # Without a bias nothing could be written by the row of ones.
-        one = 1.0 if self._has_bias else 0.0
-        x = F.pad(inputs.detach().flatten(0, -2)[real], (0, 1), value=one)
+        last_entry = 1.0 if self._has_bias else 0.0
+        x = F.pad(inputs.detach().flatten(0, -2)[real], (0, 1), value=last_entry)
         x = x * weight[real].sqrt().to(x)[:, None]
         self._A += exact(x.t() @ x).cpu()
         self._C += sum(exact(gradient.t() @ gradient).cpu() for gradient in gradients)
@@ -157,10 +157,10 @@ def refitted(layer: Layer, A: Tensor, remaining: Collection[int]) -> OutputMap:
     rows = torch.cat([remains.repeat_interleave(layer.site.d_head), row_of_ones])
     W = layer.W
     A = _ridged(A)
-    new = torch.zeros_like(W)
-    new[rows] = W[rows] + torch.linalg.solve(A[rows][:, rows], A[rows][:, ~rows] @ W[~rows])
+    W_new = torch.zeros_like(W)
+    W_new[rows] = W[rows] + torch.linalg.solve(A[rows][:, rows], A[rows][:, ~rows] @ W[~rows])
     weight = layer.site.output_weight
-    return OutputMap(new[:-1].to(weight), new[-1].to(weight))
+    return OutputMap(W_new[:-1].to(weight), W_new[-1].to(weight))
 
 
 def _ridged(A: Tensor) -> Tensor:

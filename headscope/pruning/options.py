@@ -204,8 +204,8 @@ class PruneOptions(RunOptions):
     roles: Annotated[
         Roles | None,
         Option(
-            help="classify.json of this model: also say which kinds of heads are left. Default: "
-            "the built-in sample is classified for what needs roles, and nothing else."
+            help="classify.json of this model: show which kinds of heads are left. Without it only "
+            "the method roles and keep_roles ask, and classify the built-in sample."
         ),
     ] = None
     save: Annotated[

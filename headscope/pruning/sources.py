@@ -51,15 +51,15 @@ def open_sources(
     evaluation = read_examples(task, data, limit, seed)
     if not needs_calibration:
         return Sources(evaluation, None, task)
-    other, other_task = open_calibration(task, calibration, needs_labels)
-    if other_task == task:
-        evaluation, other = read_alike(evaluation, other)
-    unshared = without_shared(other, evaluation)
+    candidates, calibration_task = open_calibration(task, calibration, needs_labels)
+    if calibration_task == task:
+        evaluation, candidates = read_alike(evaluation, candidates)
+    unshared = without_shared(candidates, evaluation)
     return Sources(
         data=evaluation,
-        calibration=pick(unshared.examples, calibration_limit, other_task, seed),
-        calibration_task=other_task,
-        warnings=_warnings(unshared, other.name, tested_unseen),
+        calibration=pick(unshared.examples, calibration_limit, calibration_task, seed),
+        calibration_task=calibration_task,
+        warnings=_warnings(unshared, candidates.name, tested_unseen),
         dropped=unshared.dropped,
     )
 

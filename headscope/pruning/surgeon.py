@@ -95,9 +95,9 @@ class Surgeon(Ranking):
         values = torch.zeros(len(self._context.units)).double()
         seen: set[int] = set()
         for count in range(1, len(values) + 1):
-            new = set(self._removed(count)) - seen
-            seen |= new
-            values[sorted(new)] = count / len(values)
+            first_removed = set(self._removed(count)) - seen
+            seen |= first_removed
+            values[sorted(first_removed)] = count / len(values)
         return values
 
     def remove(self, count: int) -> tuple[int, ...]:

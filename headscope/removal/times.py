@@ -90,12 +90,12 @@ def times(
             runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS
         )
     by_round = seconds.sum(axis=2)  # (rounds, models)
-    of_whole = by_round[:, 0]
-    of_cut = by_round[:, -1]
+    whole_seconds = by_round[:, 0]
+    cut_seconds = by_round[:, -1]
     return Times(
-        speed=median_interval(of_whole / of_cut),
-        ms=median_interval(1e3 * of_cut / n_texts),
-        ms_of_whole=median_interval(1e3 * of_whole / n_texts),
+        speed=median_interval(whole_seconds / cut_seconds),
+        ms=median_interval(1e3 * cut_seconds / n_texts),
+        ms_of_whole=median_interval(1e3 * whole_seconds / n_texts),
     )
 
 

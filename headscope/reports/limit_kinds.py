@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from headscope.core.roles import ROLES
+from headscope.analyses.classify.roles import ROLES
 from headscope.core.safe_text import listed, visible
 from headscope.reports.baseline import Measurements
 from headscope.reports.bounds import AllowedDrop, drop_guards_nothing, minimum_guards_nothing

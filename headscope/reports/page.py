@@ -14,7 +14,7 @@ from headscope.analyses.classify.stack_words import (
 )
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.claims.view import drawn_bars, paper_of
+from headscope.reports.claims.view import drawn_bars, heading, paper_of
 from headscope.reports.markdown import (
     certificate,
     certificate_in,
@@ -104,6 +104,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         first=first_head,
         contents=_contents(report, parts, have_heads=bool(rows), have_claims=bool(claims)),
         claims=list(zip(claims, papers, bars, strict=True)),
+        claims_heading=heading(claims),
         axis=axis,
         roles=_role_counts(report, live=bool(live)),
         scales=captions,

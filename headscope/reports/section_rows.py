@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.roles import role_of
 from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
@@ -59,8 +60,6 @@ _MEANS = {
     "duplicate_rate": "duplicate",
     "long_entropy": "broad",
 }
-#: Roles of which the detail (which position, which special token) belongs to the role itself.
-_DETAILED_ROLES = ("positional", "special")
 
 
 def _classify_rows(result: ClassifyResult) -> Iterator[Row]:
@@ -86,10 +85,11 @@ def _classify_rows(result: ClassifyResult) -> Iterator[Row]:
 
 def _head_rows(head: HeadResult) -> Iterator[Row]:
     """Yield the roles of a head, its syntactic relations, and the means over its attention."""
+    # A role without a mark of its own is marked by its detail: which position, which special token.
     details = {
         label.role: label.detail
         for label in head.labels
-        if label.detail and label.role in _DETAILED_ROLES
+        if label.detail and not role_of(label.role).mark
     }
     roles = {f"{role} {details[role]}" if role in details else role for role in head.roles}
     yield _labels_row("classify", head.name, "roles", roles, primary=head.primary)

@@ -62,8 +62,6 @@ class Maker:
     def _with_layers(self, count: int) -> tuple[LoadedModel, float]:
         """Leave ``count`` layers in the longest stack; returns the minutes that choosing took."""
         full_model = self._bench.full_model
-        if not spread_evenly(full_model, count):
-            return full_model, 0.0
         candidates = self._candidates(count)
         if self._minutes == 0 or len(candidates) == 1:
             return remove_layers(full_model, candidates[0]), 0.0
@@ -83,6 +81,9 @@ class Maker:
     def _candidates(self, count: int) -> list[tuple[Any, ...]]:
         """List sets of layers to remove: the nearest first, and the evenly spread one."""
         bench = self._bench
+        evenly = spread_evenly(bench.full_model, count)
+        if not evenly:
+            return [()]
 
         def distance(model: LoadedModel) -> float:
             return bench.distance(model, model, most=_JUDGED)
@@ -91,8 +92,7 @@ class Maker:
             self._tell("choosing layers", done, total)
 
         sets = nearest_subsets(bench.full_model, count, distance, tell)
-        evenly = set(spread_evenly(bench.full_model, count))
-        spread = [removed for removed in sets[NEAREST:] if set(removed) == evenly]
+        spread = [removed for removed in sets[NEAREST:] if set(removed) == set(evenly)]
         return [*sets[:NEAREST], *spread]
 
     def _narrowed(self, model: LoadedModel, width: int) -> LoadedModel:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class EffectTask:
     """The task by which changed models are measured besides the cosine."""
 
-    name: str  # Name of the task, and of its value.
-    metric: str
+    name: str
+    metric: str  # What its value is called
     higher_is_better: bool  # False for a loss
     data: dict[str, Any]  # Name and SHA-256 of what it was measured on
     examples: int  # How many were measured

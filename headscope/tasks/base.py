@@ -32,7 +32,7 @@ from headscope.stats.paired_change import Change, interval_of, paired_change
 from headscope.stats.statistics import below_chance
 from headscope.tasks.distance import Distance
 from headscope.tasks.loss_batches import LossBatch, RowSet, tokens_with_gradients
-from headscope.tasks.positions import by_row, need_logits, select_masks
+from headscope.tasks.positions import mean_by_row, need_logits, select_masks
 
 R = TypeVar("R", bound=Row)
 #: Rows, how many examples are measured on them, and how many examples there were.
@@ -291,7 +291,7 @@ class Task:
         """Return each row's distance to the unpruned model."""
         if self.head is not None:
             need_logits(logits)
-            return self.distance.measure(batch, hidden, logits)[self.distance.of_outputs]
+            return self.distance.measure(batch, hidden, logits)[self.distance.outputs_name]
         return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
 
     def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -358,7 +358,7 @@ class TokenTask(Task):
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return the mean cross-entropy of each row's tokens."""
         scores = wide(need_logits(logits)[0])
-        return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
+        return mean_by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""

@@ -17,7 +17,14 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Joined, Select
 from headscope.models.surgery.output_maps import original_outputs
-from headscope.tasks.positions import SPAN_HEAD, TOKEN_HEADS, at_masks, by_row, one_position, spans
+from headscope.tasks.positions import (
+    SPAN_HEAD,
+    TOKEN_HEADS,
+    at_masks,
+    mean_by_row,
+    one_position,
+    spans,
+)
 
 
 class Distance:
@@ -25,8 +32,8 @@ class Distance:
 
     def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
         self.head = reference.task_head
-        self.outputs_are = head_outputs(reference)
-        self.of_outputs = self.outputs_are.distance_name  # Name of the distance of outputs
+        self.head_outputs = head_outputs(reference)
+        self.outputs_name = self.head_outputs.distance_name  # Name of the distance of outputs
         self._rows = rows
         self._reference = reference
         self._embeddings: Tensor | None = None
@@ -58,7 +65,7 @@ class Distance:
     def measure(
         self, batch: Padded, hidden: Tensor, logits: Tensor | None, *, spread: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return ``cosine`` and, with a head, what :attr:`of_outputs` names: (batch,) each.
+        """Return ``cosine`` and, with a head, what :attr:`outputs_name` names: (batch,) each.
 
         Both are differentiable. A language model's is the mean over the masks of a row; numbers are
         compared in units of their ``spread`` where that is given.
@@ -67,7 +74,7 @@ class Distance:
         reference_embedding = self.embeddings()[batch.index].to(embedding)
         distances = {"cosine": cosine(embedding, reference_embedding, precise=False)}
         if logits is not None and self.head is not None:
-            distances[self.of_outputs] = self._between_outputs(batch, logits, spread)
+            distances[self.outputs_name] = self._between_outputs(batch, logits, spread)
         return distances
 
     def _between_outputs(self, batch: Padded, logits: Tensor, spread: Tensor | None) -> Tensor:
@@ -77,14 +84,14 @@ class Distance:
         """
         if self.head in TOKEN_HEADS:
             changed, reference = wide(logits[0]).chunk(2)
-            return by_row(batch, self.outputs_are.distance(reference, changed))
+            return mean_by_row(batch, self.head_outputs.distance(reference, changed))
         stored = [self._outputs[i] for i in batch.index]
         if self.head == SPAN_HEAD:
             reference_logits = pad_sequence(stored, batch_first=True).to(logits)
             reference = spans(reference_logits, batch.attention_mask)
             changed = spans(logits, batch.attention_mask)
             return (reference.exp() * (reference - changed)).sum(dim=(1, 2)) / 2
-        return self.outputs_are.distance(wide(torch.stack(stored)), wide(logits), spread)
+        return self.head_outputs.distance(wide(torch.stack(stored)), wide(logits), spread)
 
     def logits(self) -> Tensor:
         """Return the reference model's logits of whole rows, (rows, classes)."""
@@ -97,7 +104,7 @@ class Distance:
 
         Their standard deviation over the rows, of the reference model; None for other outputs.
         """
-        if self.outputs_are is not HeadOutputs.NUMBERS or self.head != "classification":
+        if self.head_outputs is not HeadOutputs.NUMBERS or self.head != "classification":
             return None
         return spread_of(wide(self.logits()))
 

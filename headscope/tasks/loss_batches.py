@@ -32,8 +32,8 @@ class LossBatch:
     loaded: LoadedModel
     batch: Padded
     owner: Tensor  # (rows,): which example each row belongs to
-    read_loss: Read
-    read_embed: Read
+    read_loss: Read  # What makes a loss of the model's states
+    read_embed: Read  # What makes an output e of them
     select_loss: Select | None = None  # Which positions the head reads for the loss
     select_embed: Select | None = None  # The same for the embedding
     means: Means | None = None  # What a gate of zero leaves behind; zeros unless given
@@ -76,6 +76,7 @@ class LossBatch:
             return self.embed(self.gates().detach())
 
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
+        """Run the model with gates, and turn what it returns into a loss or an output."""
         row_gates = gates[self.owner] if gates.dim() == 3 else gates
         batch = self.batch
         # Without gradients to record, the faster products are used.

@@ -33,7 +33,7 @@ def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
     return hidden[batch.masked[0], batch.masked[1]]
 
 
-def by_row(batch: Padded, values: Tensor) -> Tensor:
+def mean_by_row(batch: Padded, values: Tensor) -> Tensor:
     """Average one value per masked position over each row's positions: (batch,)."""
     size = len(batch.index)
     total = values.new_zeros(size).index_add(0, batch.masked[0], values)

@@ -39,11 +39,13 @@ class TokenClassification(TokenTask):
     An example is a sentence.
     """
 
-    name = head = "token-classification"
+    name = "token-classification"
+    head = "token-classification"
     words = "F1 of entities, or accuracy over words; tagged words, and a model with that head"
     same_guess = "gives the same tag to every word"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Read the tags as the model's labels, and find each word's first piece."""
         names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
         examples, self._scheme = in_labels_of(examples, names, loaded.name)
         gold = tag_ids(examples, names, loaded.name)

@@ -83,7 +83,7 @@ class Fidelity(Task):
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         distances = self.distance.measure(batch, hidden, logits, spread=self.distance.spread)
-        return 1 - distances["cosine"] + distances.get(self.distance.of_outputs, 0.0)
+        return 1 - distances["cosine"] + distances.get(self.distance.outputs_name, 0.0)
 
     def loss_batches(
         self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
@@ -104,7 +104,7 @@ class Fidelity(Task):
         embedding = super()._embed(batch, hidden, logits)
         if logits is None or self.distance.head != "classification":
             return embedding
-        outputs = self.distance.outputs_are.coordinates(wide(logits), self.distance.spread)
+        outputs = self.distance.head_outputs.coordinates(wide(logits), self.distance.spread)
         return torch.cat([embedding, outputs.to(embedding)], dim=-1)
 
 

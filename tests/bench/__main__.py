@@ -29,14 +29,15 @@ def of_commands(model, settings, repeats):
         quiet = commands.measured(jobs, repeats)
     rows = list(commands.rows(jobs, quiet, {}))
     for row in rows:
-        label = f"{row['command']}, {'demo' if model == 'demo' else Path(model).name}"
+        label = f"{row['command']}, {Path(model).name}"
         ratio = f"{row['of a bare pass']} of a bare pass" if row["of a bare pass"] else ""
         cells = (label, row["seconds"], row["peak MiB"], ratio, row["asked for"])
         yield dict(zip(COLUMNS, cells, strict=True))
     if settings.write:
         shown = [name for name in rows[0] if name != "beside one program"]  # which none is
         text = f"{peers.table(rows, shown)}\n\n{peers.runs_of(repeats)} on {peers.machine()}"
-        text += ", of what takes a minute or more one run" * (repeats > 1)
+        if repeats > 1:
+            text += ", of what takes a minute or more one run"
         text += f"; load {load()} at the end."
         mark = "commands" if model == "demo" else "large"
         peers.write_between(Path("docs/scale.md"), text, mark)

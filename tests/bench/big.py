@@ -89,7 +89,9 @@ def main():
                     "-o",
                     str(folder / f"{size}-{command}"),
                 ]
-                costs = cost(["-m", *words, *(("--text", settings.text) if reads else ())])
+                if reads:
+                    words += ["--text", settings.text]
+                costs = cost(["-m", *words])
                 figures = f"{costs.wall:.0f}", f"{costs.cpu:.0f}", f"{costs.peak:,.0f}"
                 print_row((geometry, command, *figures))
             page = folder / f"{size}-report" / "report.html"

@@ -86,11 +86,10 @@ def main():
     print(f"ours {a:.2f} s, bare SDPA {bare:.2f} s\nours / bare SDPA: {a / bare:.2f}")
     print(f"per-sentence script {plain:.1f} s, of ours: {plain / a:.1f}")
 
-    single, brief = (
-        headscope.classify(model, settings.treebank, language="en").relations_frame()
-        for model in (loaded, half)
-    )
-    moved = (single.accuracy - brief.accuracy).abs()[single.trials >= 50]
+    single = headscope.classify(loaded, settings.treebank, language="en").relations_frame()
+    brief = headscope.classify(half, settings.treebank, language="en").relations_frame()
+    has_trials = single.trials >= 50
+    moved = (single.accuracy - brief.accuracy).abs()[has_trials]
     print(
         f"bfloat16: {a / short:.2f} times as fast; accuracies with 50 trials or more move by "
         f"{moved.mean():.4f} on average, {moved.max():.3f} at most; "

@@ -178,7 +178,7 @@ def kills_in_passes(trials, times):
     for _, command, folder in trials.some(times):
         state = folder / state_name(command)
         for _ in range(2):
-            run = trials.start(command, folder, "--resume", every=0.0)
+            run = trials.start(command, folder, "--resume", state_seconds=0.0)
             before = state.stat().st_mtime_ns if state.exists() else 0
             while run.alive() and (not state.exists() or state.stat().st_mtime_ns == before):
                 time.sleep(0.001)
@@ -198,7 +198,9 @@ def every_change(trials, _):
     """
     command = "classify"
     count = Count("kill -9 before each single change of a file in the folder")
-    files = {n: (trials.room / "classify-whole" / n).read_bytes() for n in trials.whole[command]}
+    files = {
+        n: (trials.scratch / "classify-whole" / n).read_bytes() for n in trials.whole_runs[command]
+    }
     state = state_name(command)
 
     def write(folder):
@@ -251,9 +253,9 @@ def loading(trials, times):
 def disks(trials, times):
     """Fill a disk at random sizes; take the right to write away."""
     full = Count("disk full")
-    disk = trials.room / "disk"
+    disk = trials.scratch / "disk"
     for _, command, _ in trials.some(times):
-        needed = sum(map(len, trials.whole[command].values())) // 1024
+        needed = sum(map(len, trials.whole_runs[command].values())) // 1024
         with small_disk(disk, trials.random.randint(8, max(9, needed))), full.trial():
             ended = trials.start(command, disk / "out").end()
             if ended.code != 0:

@@ -100,7 +100,8 @@ def estimate(text, rounds):
         corpus = open_text(prefix)
         words = find_frequencies(corpus, None, "en")
         batches = readings(demo, ("encoder",), corpus, words, n)[0].batches
-        for _ in batches.after(0) if encode else batches.read():
+        items = batches.after(0) if encode else batches.read()
+        for _ in items:
             pass
 
     with tempfile.TemporaryDirectory() as folder:
@@ -108,10 +109,9 @@ def estimate(text, rounds):
         lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
         prefix.write_text("".join(lines[:n]), encoding="utf-8")
         tokens = measured().corpus.queries
-        total, reading, batching = (
-            seconds(run, rounds) / tokens
-            for run in (measured, partial(read, encode=False), partial(read, encode=True))
-        )
+        total = seconds(measured, rounds) / tokens
+        reading = seconds(partial(read, encode=False), rounds) / tokens
+        batching = seconds(partial(read, encode=True), rounds) / tokens
         with Calls() as counter:
             measured()
     calls = counter.n / tokens

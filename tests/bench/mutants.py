@@ -58,8 +58,8 @@ mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
-cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
-    residual * sentences / (sentences - 1) => residual * sentences / sentences
+cluster-factor | stats/statistics.py | n / (n - 1) of the sentences is lost
+    residual * n / (n - 1) => residual * n / n
 cross-sides | analyses/classify/roles/monotonic.py | p is one-sided
     two_sided = 2 * t_p( => two_sided = t_p(
 best-of-ten | analyses/classify/roles/positional.py | ten offsets, tested as one
@@ -89,9 +89,9 @@ flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first_half: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
-    z_square - 2 * z_mean + n * => z_square + 0 * n *
-noise-size | analyses/symmetric/run.py | noise of another size
-    _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
+    z_square - np.square(z_sum).sum(-1) / tokens[..., None] => z_square - 0 * tokens[..., None]
+noise-size | analyses/symmetric/measure.py | noise of another size
+    size = _norm(_visible(odd, seen)) => size = _norm(odd)
 tango-sides | stats/tango.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
@@ -119,9 +119,9 @@ half-weights | artefacts/saving.py | weights lose digits
 onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/times.py | times are multiplied
-    median_interval(of_whole / of_cut) => median_interval(of_whole * of_cut)
+    whole_seconds / cut_seconds => whole_seconds * cut_seconds
 card-baseline | pruning/card.py | the pruned model's value as the whole's
-    "full_model": round(full, 4) => "full_model": round(value, 4)
+    "full_model": round(full, 4) => "full_model": round(point.value.value or 0.0, 4)
 alike-models | reports/conditions.py | models differ by nature
     is_of_model = kind == "model" or name in => is_of_model = name in
 drop-percent | reports/bounds.py | a share of 1, not of the old value

@@ -110,7 +110,8 @@ def rows_of(peer, peer_runs, ours, version, sentences):
     else:
         note = f"failed: {failed}"
     note = note.replace("|", "\\|")
-    for length in peer_runs[0]["took"] if failed is None else LENGTHS[:1]:
+    lengths = peer_runs[0]["took"] if failed is None else LENGTHS[:1]
+    for length in lengths:
         description = peer.what.format(sentences=sentences, length=length)
         row = {"peer": title, "what": description, "headscope instead": instead, "found": note}
         yield {
@@ -125,9 +126,10 @@ def figures(peer_runs, ours, length):
     for runs in (peer_runs, ours):
         costs = [{"MB": one["peak_mb"], **one["took"][length]} for one in runs]
         medians.append({name: statistics.median(f[name] for f in costs) for name in costs[0]})
-    ratio, of_cpu = (medians[0][name] / medians[1][name] for name in ("seconds", "cpu"))
+    ratio = medians[0]["seconds"] / medians[1]["seconds"]
+    cpu_ratio = medians[0]["cpu"] / medians[1]["cpu"]
     shown = {"peer / headscope": f"**{ratio:.1f}**"}
-    shown["the same of processor time"] = f"{of_cpu:.1f}"
+    shown["the same of processor time"] = f"{cpu_ratio:.1f}"
     for name, median in zip(("peer", "headscope"), medians, strict=True):
         shown |= {f"{name} s": f"{median['seconds']:.2f}", f"{name} MB": f"{median['MB']:.0f}"}
     if "bytes" in medians[0]:
@@ -184,7 +186,8 @@ def measured(settings):
             data.append(make_given(Path(folder), settings.treebank, None))
         versions = run(settings.python, "versions", data[0][1], settings.limit).get("versions", {})
         for peer in PEERS:
-            for n, path in data if peer.ours == "classify" else data[:1]:
+            inputs = data if peer.ours == "classify" else data[:1]
+            for n, path in inputs:
                 if peer.job in settings.only:
                     print(f"{peer.title} ...", file=sys.stderr, flush=True)
                     results = side_by_side(peer, settings, path)

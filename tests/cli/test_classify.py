@@ -150,8 +150,8 @@ def test_plain_text_has_no_syntactic_roles(run, model, tmp_path):
 
 
 def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, model, tmp_path):
-    parts = {"ablate": True, "prefix_matching": True}
-    options = [f"--{name.replace('_', '-')}" for name in parts]
+    measured = {"ablate": True, "prefix_matching": True}
+    options = [f"--{name.replace('_', '-')}" for name in measured]
     limits = ("--limit", "12", "--ablate-limit", "4", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", tmp_path)
     assert done.code == 0, done.stderr
@@ -167,7 +167,7 @@ def test_causes_are_written_and_a_resumed_run_ends_in_the_same_numbers(run, mode
         assert float(row["after_gain"]) == head.prefix.after.gain.value
     settings = {"limit": 12, "ablate_limit": 4, "validate": False, "state": tmp_path / "state"}
     for _ in range(2):
-        again = headscope.classify(str(model), resume=True, **settings, **parts)
+        again = headscope.classify(str(model), resume=True, **settings, **measured)
         resumed = from_dict(ClassifyResult, json.loads(to_json(again)))
         for field in ("heads", "causes"):
             assert getattr(resumed, field) == getattr(result, field)

@@ -153,7 +153,7 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     assert (most["count"], most["left_out"], most["near"]) == (len(IDLE), 0, [])
     assert result["data"]["examples"] == 90
     assert (result["calibration"]["examples"], result["calibration"]["dropped"]) == (70, 10)
-    assert "its 10 examples with such a sentence are left_out out" in result["warnings"][0]
+    assert "its 10 examples with such a sentence are left out" in result["warnings"][0]
     same = ("--data", "stsb-train.csv", "--max-drop", "0.5")
     refused(run(*PLAIN, *same), "Only 0 of the 80 examples")
     few = ("--calibration-limit", "20", "--repair", "none", "--format", "json")
@@ -161,7 +161,7 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
     left_out = result["max_drop"]["left_out"]
     assert left_out == 10
     assert "the tests leave out every example" in result["warnings"][0]
-    # All values are of the 70 that are left_out.
+    # All values are of the 70 that are left.
     chosen = open_sources(
         "similarity",
         "stsb-train.csv",

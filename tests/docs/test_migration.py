@@ -81,8 +81,11 @@ def test_it_is_what_the_mask_did(model, pruned):
         weight = network.encoder.layer[layer].attention.output.dense.weight.data
         for head in gone:
             weight[:, 8 * head : 8 * head + 8] = 0
-    full, old = (headscope.load(str(folder)) for folder in (model, pruned))
-    heads = [(layer, head) for layer, some in HEADS.items() for head in some]
+    full = headscope.load(str(model))
+    old = headscope.load(str(pruned))
+    heads = []
+    for layer, heads_of_layer in HEADS.items():
+        heads += [(layer, head) for head in heads_of_layer]
     gates = torch.ones(full.n_layers, full.n_heads)
     gates[tuple(zip(*heads, strict=True))] = 0
     removed = headscope.remove_heads(full, heads)

@@ -118,11 +118,10 @@ def _show(case: str, value: Any, most: int = 60) -> None:
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
     lines = text.split("\n")
     n_more = len(lines) - most
-    print(
-        "\n".join([f"-- {case}", *lines[:most]]),
-        f"\n... {n_more} more lines" * (n_more > 0),
-        sep="",
-    )
+    shown_lines = [f"-- {case}", *lines[:most]]
+    if n_more > 0:
+        shown_lines.append(f"... {n_more} more lines")
+    print("\n".join(shown_lines))
 
 
 if __name__ == "__main__":

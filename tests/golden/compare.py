@@ -120,7 +120,8 @@ def _same_number(old: str, new: str) -> bool:
         return True
     if old.endswith("%") != new.endswith("%"):
         return False
-    a, b = (float(text.rstrip("%").replace(",", "")) for text in (old, new))
+    a = float(old.rstrip("%").replace(",", ""))
+    b = float(new.rstrip("%").replace(",", ""))
     if re.fullmatch(r"[-+]?[\d,]+", old) and re.fullmatch(r"[-+]?[\d,]+", new):
         return a == b
     return near(a, b) or abs(a - b) <= UNITS * max(_unit(old), _unit(new))

@@ -60,17 +60,28 @@ def _write_model(folder: Path, build: Any, sizes: dict[str, int]) -> None:
 
 def _texts(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
     words = [word for word in WORDS if not word.startswith("##")]
-    one, two, three, four = (
-        [" ".join(rng.choices(words, k=rng.randint(3, 14))) for _ in range(60)] for _ in range(4)
-    )
-    yield "lines.txt", one
-    yield "others.txt", two
-    for name, lines in (("labels.tsv", one), ("more.tsv", two)):
-        yield name, ["sentence\tlabel", *(f"{t}\t{int('cat' in t or 'dog' in t)}" for t in lines)]
-    yield "pairs.tsv", [f"{a}\t{b}" for a, b in zip(one, three, strict=True)]
-    yield "other-pairs.tsv", [f"{a}\t{b}" for a, b in zip(two, four, strict=True)]
+    lines = _lines(words, rng)
+    other_lines = _lines(words, rng)
+    targets = _lines(words, rng)
+    other_targets = _lines(words, rng)
+    yield "lines.txt", lines
+    yield "others.txt", other_lines
+    yield "labels.tsv", ["sentence\tlabel", *map(_labelled, lines)]
+    yield "more.tsv", ["sentence\tlabel", *map(_labelled, other_lines)]
+    yield "pairs.tsv", [f"{a}\t{b}" for a, b in zip(lines, targets, strict=True)]
+    yield "other-pairs.tsv", [f"{a}\t{b}" for a, b in zip(other_lines, other_targets, strict=True)]
     yield "counts.tsv", [f"{word}\t{1000 - 30 * i}" for i, word in enumerate(words)]
     yield "trees.conllu", [_tree(rng) for _ in range(80)]
+
+
+def _lines(words: list[str], rng: random.Random) -> list[str]:
+    return [" ".join(rng.choices(words, k=rng.randint(3, 14))) for _ in range(60)]
+
+
+def _labelled(text: str) -> str:
+    """Label a text by whether it speaks of an animal."""
+    label = int("cat" in text or "dog" in text)
+    return f"{text}\t{label}"
 
 
 def _tree(rng: random.Random) -> str:
@@ -81,7 +92,8 @@ def _tree(rng: random.Random) -> str:
     for adjective, relation in zip(adjectives, ("nsubj", "obj"), strict=True):
         noun = len(rows) + (3 if adjective else 2)
         rows.append((rng.choice(["the", "a"]), noun, "det"))
-        rows += [(adjective, noun, "amod")] * bool(adjective)
+        if adjective:
+            rows.append((adjective, noun, "amod"))
         rows.append((rng.choice(["cat", "dog", "mat", "house"]), verb, relation))
         if relation == "nsubj":
             rows.append((rng.choice(["saw", "ran"]), 0, "root"))

@@ -117,9 +117,11 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _names_of_hashes(folder: Path) -> dict[str, str]:
     """Return what to write for the SHA-256 of each input, whole or its first digits."""
-    files = (path for top in sorted(folder.iterdir()) for path in (top, *sorted(top.glob("*"))))
+    paths = []
+    for path in sorted(folder.iterdir()):
+        paths += [path, *sorted(path.glob("*"))]
     names = {}
-    for path in files:
+    for path in paths:
         if path.is_file():
             with path.open("rb") as file:
                 hash = hashlib.file_digest(file, "sha256").hexdigest()
@@ -157,7 +159,8 @@ def _program(words: list[str]) -> None:
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name="headscope")
     sys.argv = ["headscope", *words]
     sys.modules["__main__"].__package__ = None  # usage errors name the program after it
-    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    sys.stderr = os.fdopen(os.dup(2), "w")
     entry.load()()
 
 

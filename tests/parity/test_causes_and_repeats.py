@@ -168,11 +168,11 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
             drawn = 2.0 + rng.normal(0, 0.2, rotations)  # what a rotation costs
             rows = drawn[:, None] + shared + rng.normal(0, 0.5, (rotations, n))
             half = 1.96 * rows.std(axis=1, ddof=1) / np.sqrt(n)
-            found = joint_mean(
+            loss = joint_mean(
                 rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), n_means=heads
             )
-            missed += not found.interval[0] <= 2.0 <= found.interval[1]
-            inside.append(found.all_low <= 2.0 <= found.all_high)
+            missed += not loss.interval[0] <= 2.0 <= loss.interval[1]
+            inside.append(loss.all_low <= 2.0 <= loss.all_high)
         any_missed += not all(inside)
     assert missed <= stats.binom.ppf(0.999, runs * heads, 0.06)
     assert any_missed <= stats.binom.ppf(0.999, runs, 0.07)

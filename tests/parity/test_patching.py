@@ -158,12 +158,12 @@ def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
     ids = {name: torch.tensor([getattr(pair, name)]) for name in ("sentence", "elsewhere", "same")}
     rows = list(pair.rows)
     n_heads = model.config.num_attention_heads
-    taken = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
+    rows_of = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
     attention = model.encoder.layer[layer].attention
     with torch.no_grad():
         patterns = {
-            name: model(ids[name], output_attentions=True).attentions[layer][0][:, taken[name]]
-            for name in taken
+            name: model(ids[name], output_attentions=True).attentions[layer][0][:, rows_of[name]]
+            for name in rows_of
         }
         values: list[torch.Tensor] = []
         with attention.self.value.register_forward_hook(lambda *a: values.append(a[2][0])):
@@ -171,7 +171,7 @@ def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
     by_head = values[0].view(len(values[0]), n_heads, -1)
 
     def reads(change: Callable[[torch.Tensor], None] | None) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = []
+        seen: list[torch.Tensor] = []
         with torch.no_grad(), ExitStack() as hooks:
 
             def before(_: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
@@ -185,17 +185,17 @@ def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
                 for name in ("query", "key", "value"):
                     linear = getattr(later.attention.self, name)
                     hooks.enter_context(
-                        linear.register_forward_hook(lambda *a: found.append(a[2][0, rows]))
+                        linear.register_forward_hook(lambda *a: seen.append(a[2][0, rows]))
                     )
             last = model(ids["sentence"]).last_hidden_state[0, rows]
-        return [*found, last]
+        return [*seen, last]
 
     def patched(kind: str, heads: range) -> list[float]:
         def change(z: torch.Tensor) -> None:
             for head in heads:
-                for place, weights in zip(rows, patterns[kind][head], strict=True):
+                for query, weights in zip(rows, patterns[kind][head], strict=True):
                     width = slice(head * by_head.shape[2], (head + 1) * by_head.shape[2])
-                    z[0, place, width] = weights @ by_head[:, head]
+                    z[0, query, width] = weights @ by_head[:, head]
 
         pairs = zip(reads(change), reads(None), strict=True)
         return [float((now - was).double().norm()) for now, was in pairs]
@@ -213,15 +213,15 @@ def test_shares_equal_those_of_hooks(clauses):
     drawn = np.random.default_rng(0)
     pairs = syntactic_pairs(encoded, "obj", "dep->head", 5, drawn)
     pairs += positional_pairs(encoded, 2, 4, drawn, causal=False)
-    found = patch(loaded, pairs, 0, range(4))
+    patches = patch(loaded, pairs, 0, range(4))
     oracle = BertModel.from_pretrained(planted.folder, attn_implementation="eager").eval()
     oracle.load_state_dict(loaded.model.state_dict())
     pairs.sort(key=lambda pair: len(pair.sentence))
     changes = np.stack([by_hand(oracle, pair, 0) for pair in pairs], axis=-1)
     changes /= changes[:, :1].mean(axis=-1, keepdims=True)
     expected = np.stack([changes[:-1].mean(axis=0), changes[-1]])  # later layers, the output
-    np.testing.assert_allclose(found.together, expected[:, 0], atol=1e-4)
-    np.testing.assert_allclose(found.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
+    np.testing.assert_allclose(patches.together, expected[:, 0], atol=1e-4)
+    np.testing.assert_allclose(patches.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
 
 
 def test_a_bias_that_all_rows_share_is_played_back_as_it_was(monkeypatch):
@@ -233,8 +233,8 @@ def test_a_bias_that_all_rows_share_is_played_back_as_it_was(monkeypatch):
     pairs = positional_pairs(encoded, 1, 6, np.random.default_rng(0), causal=False)
     played = patch(view, pairs, 1, [0, 2])
     monkeypatch.setattr(replay, "layer_lists", lambda *_: {})  # every layer runs again
-    whole = patch(view, pairs, 1, [0, 2])
-    np.testing.assert_allclose(played.shares, whole.shares, atol=1e-5)
+    run_again = patch(view, pairs, 1, [0, 2])
+    np.testing.assert_allclose(played.shares, run_again.shares, atol=1e-5)
     assert len(pairs) > 2
     assert played.shares.max() > 0.1
 
@@ -244,15 +244,14 @@ def test_evidence_is_two_t_tests():
     for mean in (-0.1, 0.02, 0.04, 0.3):
         gains = rng.normal(mean, 0.1, size=(3, 40))
         gains[1:] -= 0.5 * mean
-        whole = rng.normal(1.0, 0.2, size=40)
-        own = gains[1]
-        over = gains[1] - (gains[0] + gains[2]) / 2
-        expected = [
-            float(p) if values.mean() > 0 else 1.0
-            for values in (own, over, SMALLEST * whole - own)
-            for p in [stats.ttest_1samp(values, 0.0).pvalue]
-        ]
-        carries, does_not = evidence(gains[[1, 0, 2]], whole)
+        together = rng.normal(1.0, 0.2, size=40)
+        gain = gains[1]
+        over_others = gain - (gains[0] + gains[2]) / 2
+        expected = []
+        for values in (gain, over_others, SMALLEST * together - gain):
+            p = float(stats.ttest_1samp(values, 0.0).pvalue)
+            expected.append(p if values.mean() > 0 else 1.0)
+        carries, does_not = evidence(gains[[1, 0, 2]], together)
         assert carries == pytest.approx(max(expected[:2]))
         assert does_not == pytest.approx(expected[2])
     assert p_above(np.zeros(9)) == 1.0

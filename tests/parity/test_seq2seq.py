@@ -65,14 +65,14 @@ def alone(loaded: LoadedModel, source: str, target: str) -> tuple[Tensor, Tensor
 
 def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, kind: str) -> list[Any]:
     """A loss or embedding of every example, in the order of the examples."""
-    values: list[Any] = [None] * task.n_examples
+    by_example: list[Any] = [None] * task.n_examples
     batches = zip(task.batches(loaded), task.loss_batches(loaded, labels=labels), strict=True)
     for padded, batch in batches:
         ones = torch.ones(loaded.n_layers, loaded.n_heads)
         values = batch.loss(ones) if kind == "loss" else batch.embed(ones)
         for i, value in zip(padded.index.tolist(), values, strict=True):
-            values[i] = value.tolist()
-    return values
+            by_example[i] = value.tolist()
+    return by_example
 
 
 def test_token_accuracy_is_the_share_of_guessed_tokens():

@@ -89,7 +89,9 @@ def test_similarity_is_spearman_of_cosines(opened, files):
     for line in lines:
         with torch.no_grad():
             ids = [torch.tensor([loaded.tokenizer(text)["input_ids"]]) for text in line[:2]]
-            a, b = (loaded.model(input_ids=x).last_hidden_state[0].mean(0).numpy() for x in ids)
+            states = [loaded.model(input_ids=x).last_hidden_state[0] for x in ids]
+        a = states[0].mean(0).numpy()
+        b = states[1].mean(0).numpy()
         cosines.append(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     outputs = task.outputs(loaded)
     np.testing.assert_allclose(outputs["similarity"], cosines, atol=1e-6)
@@ -146,7 +148,8 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
     for row in task.rows:
         ids = torch.tensor([row.ids])
         with torch.no_grad():
-            (a, p), (b, q) = (m.run(ids, torch.ones_like(ids)) for m in (loaded, compact))
+            a, p = loaded.run(ids, torch.ones_like(ids))
+            b, q = compact.run(ids, torch.ones_like(ids))
         cosines.append(float(torch.cosine_similarity(a[0].mean(0), b[0].mean(0), dim=0)))
         if p is not None:
             places = [(p[0, i], q[0, i]) for i in row.masked] if head == "mlm" else [(p[0], q[0])]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import role_class, role_name, role_of
-from headscope.analyses.classify.scores import Label
+from headscope.analyses.classify.scores import HeadResult, Label
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
 from headscope.stats.estimate import JointEstimate

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.analyses.classify.optional.results import HeadCause, PatchEffect, PrefixScore
-from headscope.analyses.classify.scores import SyntacticScore
+from headscope.analyses.classify.scores import HeadResult, SyntacticScore
 from headscope.stats.effects import columns, estimated_columns
-
-if TYPE_CHECKING:
-    from headscope.analyses.classify.result import HeadResult
 
 Row = dict[str, Any]
 

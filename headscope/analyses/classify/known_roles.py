@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.analyses.classify.result import ClassifyResult, HeadResult, HeadRoles
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.scores import HeadResult, HeadRoles
 from headscope.core.errors import InputError
 from headscope.core.serialise import SCHEMA, from_dict
 from headscope.models.run.loaded import LoadedModel

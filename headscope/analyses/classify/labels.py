@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headscope.analyses.classify.evidence import Evidence, HeadIndex, HeadNumbers, Judged
-from headscope.analyses.classify.result import HeadResult, SwappedControl
+from headscope.analyses.classify.result import SwappedControl
 from headscope.analyses.classify.roles import (
     NO_ROLE,
     Role,
@@ -22,7 +22,7 @@ from headscope.analyses.classify.roles import (
     roles_of,
     roles_with_keys,
 )
-from headscope.analyses.classify.scores import Label
+from headscope.analyses.classify.scores import HeadResult, Label
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import Syntactic
 from headscope.analyses.classify.two_halves import judge_relations

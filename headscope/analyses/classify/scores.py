@@ -1,10 +1,12 @@
-"""The labels that a head has earned, and the scores behind them: what each role's rule says."""
+"""What is said of one head: its labels, the scores behind them, and all else that was measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
+from headscope.analyses.classify.optional.results import HeadCause, HeadPatch, PrefixScore
+from headscope.core.heads import Head
 from headscope.stats.compared import Compare
 from headscope.stats.estimate import Estimate
 
@@ -122,3 +124,63 @@ class SharpnessScore:
     confidence: Estimate
     uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
     p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
+
+
+@dataclass(frozen=True)
+class HeadResult(Head):
+    """Everything measured about one head; a rate is None where nothing could be counted."""
+
+    primary: str  # The first of its roles in the order of PRIMARY; ``none`` if it has no role
+    roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.core.roles.ROLES`
+    labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
+    #: Its fixed offsets, labelled or not; None of cross-attention.
+    positional: Annotated[PositionalScore | None, Compare()] = None
+    #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
+    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")] = ()
+    #: Its attention to rare words, labelled or not; None outside encoders.
+    rare: Annotated[RareScore | None, Compare()] = None
+    confidence: float | None = None  # Mean largest weight on a content key
+    entropy: float | None = None  # Mean row entropy, nats
+    relative_entropy: float | None = None  # Mean of row entropy / ln n, n the keys a row may see
+    #: Mean mass on special tokens, on the first of them, on the last
+    special_mass: float | None = None
+    first_special_mass: float | None = None
+    last_special_mass: float | None = None
+    punctuation_mass: float | None = None
+    self_rate: float | None = None  # Share of rows that look at themselves
+    duplicate_rate: float | None = None  # Share of repeated tokens that look at another copy
+    long_entropy: float | None = None  # ``relative_entropy`` over rows that see 20 tokens or more
+    #: Its mean attention between the first 15 tokens and the last, 16 x 16, queries down: base64 of
+    #: a byte a cell, 255 times the square root of the weight; empty for cross-attention.
+    mean_pattern: str = ""
+    #: How it follows the order of the source; only of cross-attention.
+    alignment: Annotated[AlignmentScore | None, Compare()] = None
+    #: How much weight it puts on one key; only of cross-attention.
+    sharpness: SharpnessScore | None = None
+    #: What its removal does to the model's output; None unless it was asked for.
+    cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
+    #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
+    prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
+    #: Whether later heads and the output depend on its roles; empty unless asked for.
+    patched: Annotated[tuple[HeadPatch, ...], Compare("{0.role}, ")] = ()
+    #: Its mean weight on the keys of each role that :func:`headscope.roles.register` added.
+    registered: Annotated[dict[str, Estimate], Compare("weight, role ")] = field(
+        default_factory=dict
+    )
+
+    @property
+    def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
+        """The selected relation with the largest gain on the held-out half, labelled ones first.
+
+        None where no relation of the head was selected: then the held-out half was not asked.
+        """
+        selected = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
+        return max(selected, key=lambda row: (row[0].labelled, row[1].gain), default=None)
+
+
+@dataclass(frozen=True)
+class HeadRoles(Head):
+    """The roles of one head on the corpus that ``classify`` read."""
+
+    primary: str  # As in :class:`HeadResult`.
+    roles: tuple[str, ...]

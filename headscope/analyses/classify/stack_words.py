@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from headscope.analyses.classify.cards import offset_text
-from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult, ControlResult
 from headscope.analyses.classify.roles import (
     NO_ROLE,
     PAIR,
@@ -15,6 +15,7 @@ from headscope.analyses.classify.roles import (
     role_in,
     role_name,
 )
+from headscope.analyses.classify.scores import HeadResult
 from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.

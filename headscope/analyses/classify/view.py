@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.cards import head_cards, mark_of
 from headscope.analyses.classify.optional.view import interval_words, more, patch_sentences
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import role_class, role_in, role_of
-from headscope.analyses.classify.scores import Confirmation, Label, SyntacticScore
+from headscope.analyses.classify.scores import Confirmation, HeadResult, Label, SyntacticScore
 from headscope.analyses.classify.stack_words import (
     STACK_NAMES,
     VOITA_RELATIONS,

@@ -89,7 +89,7 @@ class Variant:
     layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
-#: The result has a separate field for the last one.
+#: The last one is for the share of LayerNorm alone, and has a field of its own in the result.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -98,6 +98,7 @@ VARIANTS = (
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
 )
+#: Names of the variants that are shown
 _SHOWN = [variant.name for variant in VARIANTS[:-1]]
 
 
@@ -119,6 +120,7 @@ COMPARISONS = (
     Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
 
+
 # --- layers without some of their parts -----------------------------------------------------------
 
 
@@ -137,9 +139,10 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
-        state = next(iter(read.given))
+        # The states, the first argument, are not kept: every variant has its own.
+        states_name = next(iter(read.given))
         nothing = read.x_q[:0]
-        arguments = {**read.given, state: nothing}
+        arguments = {**read.given, states_name: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
@@ -201,10 +204,13 @@ def run_variant(
 
 def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
     """Run attention on x (batch, pos, d_model), up to W_O and b_O, as the model called it."""
-    inputs = replace(read, x_q=x, x_k=x, given={**read.given, next(iter(read.given)): x})
+    states_name = next(iter(read.given))
+    inputs = replace(read, x_q=x, x_k=x, given={**read.given, states_name: x})
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
-    return site.projections.out(out) if site.layout.out.startswith("..") else out
+    if site.layout.out.startswith(".."):  # W_O belongs to the parent, which is not called
+        return site.projections.out(out)
+    return out
 
 
 def measure_ratios(

@@ -153,12 +153,14 @@ class Resamples:
         The bootstrap interval over sentences is widened by how far another draw of random weights
         may lie from the mean of these (Student's t), so that random weights would lie inside.
         """
-        of_draws = np.stack([_linear_minus_softmax(_mean(self._counts, s.stored)) for s in random])
-        gap = self.estimate(_linear_minus_softmax(self.stored) - of_draws.mean(0))
+        excess_of_draws = np.stack(
+            [_linear_minus_softmax(_mean(self._counts, s.stored)) for s in random]
+        )
+        gap = self.estimate(_linear_minus_softmax(self.stored) - excess_of_draws.mean(0))
         if gap.value is None or gap.low is None or gap.high is None:
             return Estimate(gap.value)
         n = len(random)
-        error = float(of_draws[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
+        error = float(excess_of_draws[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
         half_width = float(t_half_width(error, n, FEWEST_DRAWS))
         below = float(np.hypot(gap.value - gap.low, half_width))
         above = float(np.hypot(gap.value - gap.high, half_width))

@@ -1,1 +1,5 @@
-"""Eleven claims of the literature, tested on a model."""
+"""Claims of the literature, tested on a model: a module each.
+
+``bounds.toml`` names the modules and holds the defaults of their bounds. A new claim is a module
+that ends in a ``CLAIM``, such as :mod:`~headscope.reports.claims.interference`, and a table there.
+"""

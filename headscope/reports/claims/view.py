@@ -45,6 +45,12 @@ def paper_of(insight: Insight) -> str:
     return "" if claim is None else claim.paper
 
 
+def heading(insights: Sequence[Insight]) -> str:
+    """Say how many claims were tested."""
+    count = {10: "Ten", 11: "Eleven", 12: "Twelve"}.get(len(insights), str(len(insights)))
+    return f"{count} claims from the literature, tested on this model"
+
+
 # --- the terminal ---------------------------------------------------------------------------------
 
 
@@ -55,8 +61,7 @@ def scoreboard(result: InsightsResult) -> Iterator[RenderableType]:
     """Show a verdict, the claim and one number each; with ``--verbose`` all that decided it."""
     counts = Counter(insight.verdict for insight in result.insights)
     verdicts = ", ".join(f"{name} {counts[name]}" for name in VERDICTS if counts[name])
-    head = f"Eleven claims from the literature, tested on this model: {verdicts}.\n"
-    yield Text(head, style="bold")
+    yield Text(f"{heading(result.insights)}: {verdicts}.\n", style="bold")
     if is_verbose():
         for insight in result.insights:
             yield from _all_that_decided(insight)

@@ -99,8 +99,9 @@ def test_buckets_hold_every_sentence_and_few_tokens():
     lines = [" ".join(["cat"] * (1 + (7 * i) % 11)) for i in range(40)]
     sentences = [*encode(*lines), None]
     batches = list(buckets(sentences, 30))
-    assert sorted(id(s) for batch in batches for s in batch) == sorted(map(id, sentences[:-1]))
-    lengths = [len(s) for batch in batches for s in batch]
+    in_batches = list(itertools.chain.from_iterable(batches))
+    assert sorted(map(id, in_batches)) == sorted(map(id, sentences[:-1]))
+    lengths = list(map(len, in_batches))
     assert lengths == sorted(lengths)
     for batch in batches:
         assert len(batch) == 1 or max(map(len, batch)) * len(batch) <= 30

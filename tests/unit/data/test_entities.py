@@ -6,6 +6,7 @@ Oracles: seqeval, in its default mode and (where tags are well formed) in its st
 import random
 import warnings
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from seqeval import scheme as strict
@@ -19,7 +20,8 @@ TYPES = ("PER", "LOC")
 
 
 def scheme_with(letters: str) -> Scheme:
-    return Scheme(letters, {f"{letter}-{t}": (letter, t) for letter in letters for t in TYPES})
+    marks = {f"{letter}-{kind}": (letter, kind) for letter, kind in product(letters, TYPES)}
+    return Scheme(letters, marks)
 
 
 def drawn_entities(n: int) -> Iterator[tuple[int, set[Entity]]]:
@@ -157,7 +159,7 @@ def tagged(*sentences: str) -> Examples:
 
 
 def labels(marks: str) -> dict[int, str]:
-    return dict(enumerate(["O", *(f"{mark}-{kind}" for kind in TYPES for mark in marks)]))
+    return dict(enumerate(["O", *(f"{mark}-{kind}" for kind, mark in product(TYPES, marks))]))
 
 
 IOB2 = "B-PER I-PER I-PER B-PER O B-LOC B-LOC I-LOC"

@@ -1,6 +1,7 @@
 """Labelled files of every form, the line that an error names, and sentences that files share."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
         ("no column", "x.tsv", "source\tscore\na\tb\n", "line 1: the header has no column target"),
     ],
 }
-CASES = [pytest.param(read, *row, id=case) for read, cases in WRONG.items() for case, *row in cases]
+CASES = []
+for read, cases in WRONG.items():
+    CASES += [pytest.param(read, *row, id=case) for case, *row in cases]
 
 
 @pytest.mark.parametrize(("read", "name", "text", "message"), CASES)
@@ -108,7 +111,7 @@ def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
         assert places == sorted(set(places))
         assert drawn_examples.lines == tuple(row + 1 for row in places)
         assert drawn_examples.labels == tuple(str(row % 2) for row in places)
-    times = Counter(text for drawn_examples in drawn for text in drawn_examples.first)
+    times = Counter(chain.from_iterable(drawn_examples.first for drawn_examples in drawn))
     assert (len(times), min(times.values()) > 25, max(times.values()) < 80) == (20, True, True)
     assert drawn[3] == read_labelled(path).draw(5, 3)
     assert drawn[3].drawn == "5 of 20 examples, chosen at random (seed 3)"

@@ -11,7 +11,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.errors import InputError
 from headscope.core.serialise import to_dict
-from headscope.models.run import loaded as loaded_models
+from headscope.models.run import fingerprints
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports import run
 from headscope.session.opening import open_for_tasks
@@ -26,6 +26,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_bert(tmp_path_factory.mktemp("models") / "bert"))
+
+
+def plain(result: Any) -> dict[str, Any]:
+    """A result as plain values, without when and by which command it was made."""
+    values = to_dict(result)
+    del values["provenance"]["created"]
+    del values["provenance"]["command"]
+    return values
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
@@ -43,18 +51,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
 
 def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monkeypatch):
     loaded = headscope.load(folder)
-    looks = counted(monkeypatch, loaded_models, "_fingerprint")
+    taken = counted(monkeypatch, fingerprints, "_fingerprint")
     report = headscope.report(loaded, only=["validate", *SETTINGS], settings=SETTINGS)
     # One each for certificate, all sections, and the whole.
-    assert sum(network is loaded.network for (network,) in looks) == 3
+    assert sum(network is loaded.network for (network,) in taken) == 3
     for name, table in SETTINGS.items():
         kind = getattr(headscope, name).options
         alone = getattr(headscope, name)(loaded, **{**kind.report_defaults(), **table})
-        ours = to_dict(getattr(report, name))
-        theirs = to_dict(alone)
-        for result in (ours, theirs):
-            del result["provenance"]["created"], result["provenance"]["command"]
-        assert ours == theirs, name
+        assert plain(getattr(report, name)) == plain(alone), name
 
 
 def test_depth_has_the_model_alone_in_memory_and_gives_it_back(folder, monkeypatch):
@@ -66,26 +70,23 @@ def test_depth_has_the_model_alone_in_memory_and_gives_it_back(folder, monkeypat
         opened.append(open_for_tasks(*args, **options))
         return opened[0]
 
-    def look(what: str, done: int, total: int) -> None:
+    def note_held(step: str, done: int, total: int) -> None:
         held.append(sum(weight.nbytes for weight in opened[0].network.parameters()))
 
     monkeypatch.setattr(run, "open_for_tasks", open_model)
     table = {"length": 16, "sequences": 2, "control": False}
     options = {"only": ["depth", "rank"], "settings": {**SETTINGS, "depth": table}}
-    report = headscope.report(folder, progress=look, **options)
+    report = headscope.report(folder, progress=note_held, **options)
     assert min(held) == 0 < max(held)
     in_memory = headscope.report(headscope.load(folder), **options)
     for name in ("depth", "rank"):
-        ours, theirs = (to_dict(getattr(each, name)) for each in (report, in_memory))
-        for result in (ours, theirs):
-            del result["provenance"]["created"], result["provenance"]["command"]
-        assert ours == theirs, name
+        assert plain(getattr(report, name)) == plain(getattr(in_memory, name)), name
 
 
 def test_a_folder_that_changes_under_a_report_is_noticed(folder, tmp_path):
     copied = Path(shutil.copytree(folder, tmp_path / "bert"))
 
-    def change(what: str, done: int, total: int) -> None:
+    def change(step: str, done: int, total: int) -> None:
         weights = load_file(copied / "model.safetensors")
         save_file(
             {key: 2 * weight for key, weight in weights.items()}, copied / "model.safetensors"
@@ -99,7 +100,7 @@ def test_a_folder_that_changes_under_a_report_is_noticed(folder, tmp_path):
 def test_weights_that_change_under_a_report_are_noticed(folder):
     loaded = headscope.load(folder)
 
-    def change(what: str, done: int, total: int) -> None:
+    def change(step: str, done: int, total: int) -> None:
         loaded.network.embeddings.word_embeddings.weight.data[5] += 1.0
 
     report = headscope.report(loaded, only=["rank"], settings=SETTINGS, progress=change)

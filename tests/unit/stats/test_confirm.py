@@ -28,8 +28,8 @@ def draw(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dict[str, np.
     noise = 0.01
     lost = change < (BOUND + 1e-9) / 100 + noise
     gained = change > 1 - noise
-    right = (np.ones(N), (~gained).astype(float)), (np.ones(N), (~lost).astype(float))
-    old, new = ({"label": label, "predicted": predicted} for label, predicted in right)
+    old = {"label": np.ones(N), "predicted": (~gained).astype(float)}
+    new = {"label": np.ones(N), "predicted": (~lost).astype(float)}
     return old, new
 
 

@@ -83,7 +83,8 @@ def test_a_mean_over_sentences_is_tested_by_students_t():
 
 def clustered(rng, sentences):
     """Draw hits and queries of sentences: rare words, rates from sentence to sentence 0 to 1."""
-    queries = rng.integers(1, 40, sentences) * (rng.random(sentences) < 0.9)
+    queries = rng.integers(1, 40, sentences)
+    queries[rng.random(sentences) >= 0.9] = 0
     hits = rng.binomial(queries, rng.beta(0.6, 1.4, sentences)) if sentences else queries
     sums = hits.sum(), (hits**2).sum(), (hits * queries).sum()
     terms = (*sums, queries.sum(), (queries**2).sum(), np.count_nonzero(queries))
@@ -182,10 +183,11 @@ def test_the_ratio_of_spreads_has_the_interval_of_a_permutation_test():
     b = np.array([2.0, 2.5, 3.0, 4.2, 5.0, 5.1])
     estimate = spread_ratio(a, b)
     assert estimate.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
-    ours, squares_b = ((x - np.median(x)) ** 2 for x in (a, b))
+    squares_a = (a - np.median(a)) ** 2
+    squares_b = (b - np.median(b)) ** 2
 
     def p_values(ratio):
-        squares = np.concatenate([ours / ratio**2, squares_b])
+        squares = np.concatenate([squares_a / ratio**2, squares_b])
         deals = [squares[list(deal)].sum() for deal in itertools.combinations(range(12), 6)]
         more = [deal >= deals[0] - 1e-9 for deal in deals]
         less = [deal <= deals[0] + 1e-9 for deal in deals]
@@ -224,10 +226,8 @@ def test_the_difference_of_shares_has_newcombes_interval():
 def test_naive_bayes_by_hand():
     """Manning, Raghavan & Schuetze, example 13.1: the test document is of class China."""
     of_china = ["chinese beijing chinese", "chinese chinese shanghai", "chinese macao"]
-    test = ["chinese chinese chinese tokyo japan", "tokyo japan", "unseen"]
-    train, test = (
-        [t.split() for t in texts] for texts in ([*of_china, "tokyo japan chinese"], test)
-    )
+    train = [text.split() for text in [*of_china, "tokyo japan chinese"]]
+    test = [["chinese", "chinese", "chinese", "tokyo", "japan"], ["tokyo", "japan"], ["unseen"]]
     assert naive_bayes(train, [0, 0, 0, 1], test).tolist() == [0, 1, 0]
 
 
@@ -263,7 +263,8 @@ def test_correlations_within_layers_are_scipys():
     y = np.round(X + NOISE, 1)  # with ties
     for ranks, scipys in ((True, stats.spearmanr), (False, stats.pearsonr)):
         correlation = correlate(X, y, LAYER, ranks=ranks)
-        z = [np.arctanh(scipys(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
+        layers = [np.flatnonzero(i == LAYER) for i in range(6)]
+        z = [np.arctanh(scipys(X[layer], y[layer]).statistic) for layer in layers]
         low, high = stats.t.interval(0.95, 5, np.mean(z), stats.sem(z))
         assert correlation.estimate.value == pytest.approx(np.tanh(np.mean(z)))
         assert correlation.estimate.interval == pytest.approx(np.tanh((low, high)))
@@ -280,8 +281,10 @@ def test_what_explains_both_is_held_constant():
     assert correlation.low < 0.1
     by_layer = []
     for i in range(6):
-        rx, ry, rz = (stats.rankdata(v[i == LAYER]) for v in (x, y, z))
-        residuals = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in (rx, ry)]
+        layer = np.flatnonzero(i == LAYER)
+        rz = stats.rankdata(z[layer])
+        ranks = [stats.rankdata(values[layer]) for values in (x, y)]
+        residuals = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in ranks]
         by_layer.append(np.arctanh(stats.pearsonr(*residuals).statistic))
     assert correlation.value == pytest.approx(np.tanh(np.mean(by_layer)))
 

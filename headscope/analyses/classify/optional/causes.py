@@ -22,7 +22,8 @@ from headscope.analyses.classify.optional.results import (
     HeadCause,
 )
 from headscope.analyses.classify.optional.role_tests import role_tests
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.scores import HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress

@@ -25,7 +25,8 @@ from headscope.analyses.classify.optional.minimal_pairs import (
 )
 from headscope.analyses.classify.optional.patched_runs import Patches, patch
 from headscope.analyses.classify.optional.results import HeadPatch, PatchEffect, Patching
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.scores import HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.core.rounding import ROUNDING

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headscope.analyses.classify.passes import StackLabels
-from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult, ControlResult
 from headscope.analyses.classify.roles import PAIR, roles_of
+from headscope.analyses.classify.scores import HeadResult
 
 
 def with_random_weights(

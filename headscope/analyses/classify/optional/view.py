@@ -16,8 +16,9 @@ from headscope.analyses.classify.optional.results import (
     Patching,
     PrefixMatching,
 )
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import NO_ROLE, role_name
+from headscope.analyses.classify.scores import HeadResult
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text

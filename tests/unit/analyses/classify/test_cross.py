@@ -18,8 +18,8 @@ from scipy import stats
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import untestable
-from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import RowReducer
+from headscope.analyses.classify.scores import HeadResult
 from headscope.data.batches import Source
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS

@@ -13,9 +13,9 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import untestable
-from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.roles import roles_of
 from headscope.analyses.classify.rows import RowReducer
+from headscope.analyses.classify.scores import HeadResult
 from headscope.analyses.classify.stack_words import no_relation_sentence
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds

@@ -256,7 +256,7 @@ def test_roles_are_found_by_stack_and_compared(bart, folder):
     assert find_roles(loaded.only("cross"), bart).by_place[1, 2].name == "cross:L1H2"
     with pytest.raises(InputError, match="covers 12 of the 28 heads"):
         find_roles(loaded, bart.only("cross"))
-    (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
+    head = next(head for head in bart.heads if head.name == "cross:L2H3")
     rows = {(row.where, row.name): row for row in rows_of(Results("x", classify=bart))}
     alignment = rows["cross:L2H3", "alignment"]
     assert alignment.value == head.alignment.score.value

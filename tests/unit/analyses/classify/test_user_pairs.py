@@ -27,7 +27,8 @@ from transformers import (
 )
 
 import headscope
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.scores import HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.data.corpus import ANNOTATED, open_treebank, sample_corpus

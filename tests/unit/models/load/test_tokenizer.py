@@ -352,8 +352,8 @@ def test_a_saved_model_is_read_alike_by_sentence_transformers(tmp_path):
     text = "the cat sat"
     expected = [2, 2, *map(VOCABULARY.index, text.split())]
     assert loaded.tokenizer(text)["input_ids"] == expected
-    expected = SentenceTransformer(str(folder), device="cpu").tokenizer(text)["input_ids"]
-    assert expected != expected
+    ids_of_class = SentenceTransformer(str(folder), device="cpu").tokenizer(text)["input_ids"]
+    assert ids_of_class != expected
 
     saved = headscope.save(headscope.remove_heads(loaded, [(0, 0), (1, 1)]), tmp_path / "saved")
     model = SentenceTransformer(str(saved), device="cpu", trust_remote_code=True)
