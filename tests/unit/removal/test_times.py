@@ -65,7 +65,7 @@ class Clock:
             return timed_in_turns(runs, **options, clock=lambda: self.now)
 
         monkeypatch.setattr(module, "_SECONDS", 15.0)
-        monkeypatch.setattr(module, "_pass", self.run)
+        monkeypatch.setattr(module, "_run_batch", self.run)
         monkeypatch.setattr(module, "timed_in_turns", by_this_clock)
         monkeypatch.setattr(
             module, "padded", lambda rows, pad_id, device: SimpleNamespace(ids=list(rows))
