@@ -8,13 +8,13 @@ from typing import Any
 
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_json
+from headscope.reports.compare import is_changed
 from headscope.reports.compare_view import (
     SAME,
     cell_texts,
     compare_csv,
     compare_markdown,
     described,
-    is_changed,
     run_differences,
     short_name,
 )
@@ -39,7 +39,7 @@ _STYLE = """
 
 
 def compare_html(result: CompareResult) -> str:
-    """Write the page; the same result gives the same text."""
+    """Fill in the page's template; the same result gives the same text."""
     classified = [report for report in result.reports if report.heads]
     return rendered(
         "compare.html.j2",
