@@ -90,39 +90,48 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
             value = getattr(value, mark.part)
         name = field.replace("_", " ") if mark.name is None else mark.name
         field_where = mark.where or where
+        parts = _parts(value)
         if mark.words:
             words = mark.words.format(holder).replace("None", "none")
             yield Row(section, field_where, prefix + name, words=words)
         elif isinstance(value, str):
             yield Row(section, field_where, prefix + name, words=value)
-        elif isinstance(value, dict):
-            for key, inner in value.items():
-                yield from _inner_rows(section, inner, mark, where, prefix, key)
-        elif isinstance(value, tuple):
-            for inner in value:
-                yield from _inner_rows(section, inner, mark, where, prefix)
-        elif is_dataclass(value) and not isinstance(value, Estimate):
-            yield from _inner_rows(section, value, mark, where, prefix)
+        elif parts is not None:
+            for key, part in parts:
+                yield from _part_rows(section, part, mark, where, prefix, key)
         elif value is not None or mark.part or is_plain(holder, field):
+            # A number that is None is unknown; a part that is None was not asked for.
             name = prefix + name.format(holder)
             yield number_row(section, field_where, name, _estimate(value), better=mark.better)
 
 
-def _inner_rows(
-    section: str, inner: Any, mark: Compare, where: str, prefix: str, key: str = ""
+def _parts(value: Any) -> list[tuple[str, Any]] | None:
+    """List what a field holds, by key in a dict; None where it holds a single number or words."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, tuple):
+        return [("", part) for part in value]
+    if is_dataclass(value) and not isinstance(value, Estimate):
+        return [("", value)]
+    return None
+
+
+def _part_rows(
+    section: str, part: Any, mark: Compare, where: str, prefix: str, key: str
 ) -> Iterator[Row]:
     """Yield the row of a number in a table, or those of the marked fields of a part.
 
-    ``where`` and ``prefix`` are those of the part's holder, ``key`` is its key in a dict.
+    ``mark``, ``where`` and ``prefix`` are those of the field that holds it, ``key`` is its key in a
+    dict.
     """
     template = mark.name or ""
-    if inner is None or isinstance(inner, int | float | Estimate):
+    if part is None or isinstance(part, int | float | Estimate):
         name = f"{prefix}{template}{key}"
-        yield number_row(section, where, name, _estimate(inner), better=mark.better)
+        yield number_row(section, where, name, _estimate(part), better=mark.better)
     else:
-        inner_where = mark.where.format(inner, key=key) or where
-        inner_prefix = prefix + template.format(inner, key=key)
-        yield from marked_rows(section, inner, inner_where, inner_prefix)
+        part_where = mark.where.format(part, key=key) or where
+        part_prefix = prefix + template.format(part, key=key)
+        yield from marked_rows(section, part, part_where, part_prefix)
 
 
 def _estimate(value: Any) -> Estimate:
