@@ -62,7 +62,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     circuit = _circuit(loaded, indices, options.circuit)
     roles = _primary_roles(loaded, options)
 
-    # The exact sum
+    # The exact sum; tables of heads are (examples, heads), by the name of their number
     taken_apart = _take_apart(loaded, opened, indices, roles, options)
     heads = taken_apart.heads
     exact_sum = taken_apart.exact_sum

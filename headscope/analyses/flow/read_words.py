@@ -27,25 +27,25 @@ SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 class LayerSpaces:
     """The subspaces that W_V of one layer's heads read, and random ones of that size."""
 
-    G: Tensor  # (n_heads, d_in, d_v). Random directions.
-    U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
-    #: (n_heads, d_v, d_v). G times this is V: orthonormal columns that span those of G.
-    to_V: Tensor
-    sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
+    #: (n_heads, d_in, d_v): orthonormal columns that span those of a head's W_V, zeros beyond its rank
+    U: Tensor
+    G: Tensor  # (n_heads, d_in, d_v): Gaussian entries
+    to_V: Tensor  # (n_heads, d_v, d_v): G times this is V, orthonormal columns that span those of G
+    sketch: Tensor  # (d_in, at most SKETCH): random orthonormal columns
 
     @classmethod
     def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
-        """Take them from a layer's W_V (n_heads, d_in, d_v) on the CPU; ``seed`` is of G."""
+        """Take U from a layer's W_V (n_heads, d_in, d_v) on the CPU, and draw the rest."""
         generator = torch.Generator().manual_seed(seed)
         d_in, d_v = W_V.shape[1:]
         sketch = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
         G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
-        U = column_basis(W_V)[0] if len(W_V) else W_V.double()
-        U = F.pad(U, [0, d_v - U.shape[-1]])  # heads that are wider than the states
+        basis = column_basis(W_V)[0] if len(W_V) else W_V.double()
+        U = F.pad(basis, [0, d_v - basis.shape[-1]])  # heads that are wider than the states
         squares, vectors = torch.linalg.eigh(G.mT @ G)
         varies = squares > VARIANCE * squares[..., -1:]
         to_V = vectors * torch.where(varies, squares.rsqrt(), 0.0)[..., None, :]
-        return cls(G, U, to_V, torch.linalg.qr(sketch)[0])
+        return cls(U=U, G=G, to_V=to_V, sketch=torch.linalg.qr(sketch)[0])
 
 
 @dataclass(frozen=True)
