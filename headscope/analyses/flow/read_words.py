@@ -27,7 +27,8 @@ SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 class LayerSpaces:
     """The subspaces that W_V of one layer's heads read, and random ones of that size."""
 
-    #: (n_heads, d_in, d_v): orthonormal columns that span those of a head's W_V, zeros beyond its rank
+    #: (n_heads, d_in, d_v): orthonormal columns that span those of a head's W_V; zeros beyond its
+    #: rank
     U: Tensor
     G: Tensor  # (n_heads, d_in, d_v): Gaussian entries
     to_V: Tensor  # (n_heads, d_v, d_v): G times this is V, orthonormal columns that span those of G
