@@ -8,9 +8,11 @@ model), under what name, and what came out. How results are compared, file by fi
 * ``conditions``: on which model and data, and with which settings, the rows were measured.
 * ``baseline``: rows and conditions of some results, read off them or kept as one small file.
 * ``changes``: what differs between two of these, row by row: the answer of ``diff``.
-* ``compare``: the reports of several models side by side.
-* ``rules``: the words of ``--fail-on``, and what makes a rule or a limit guard nothing.
-* ``limits``: the table ``[limits]`` of a config file, decided on the rows of a report.
+* ``compare``: the reports of several models side by side, and which numbers clearly differ.
+* ``rules``: the words of ``--fail-on``, decided on what ``changes`` found.
+* ``limit_kinds``: the words of ``[limits]`` of a config file, decided on the rows of a report;
+  ``limits`` reads that table and decides all of it.
+* ``bounds``: what a metric may lose, for both of these, and which bounds guard nothing.
 * ``diff_view``, ``compare_view`` and ``compare_page`` draw, and decide nothing.
 """
 

@@ -177,9 +177,9 @@ def layer_rows(
 def group_rows(loaded: LoadedModel, heads: ModelHeads, tables: HeadTables) -> Iterator[HeadGroup]:
     """Put heads of one role together, or of one layer where no role is known."""
     members: dict[str, list[int]] = {}
-    for j, head in enumerate(heads.indices):
-        site = loaded.sites[head[0]]
-        name = heads.roles.get(head) or layer_name(site.layer, site.stack)
+    for j, index in enumerate(heads.indices):
+        site = loaded.sites[index[0]]
+        name = heads.roles.get(index) or layer_name(site.layer, site.stack)
         members.setdefault(name, []).append(j)
     for name, group in members.items():
         writing = [j for j in group if j in heads.writing]
