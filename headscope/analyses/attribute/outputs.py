@@ -86,7 +86,13 @@ def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 
     if examples[0].kind != "token":
         return None
     positions = torch.tensor([example.position for example in examples]).repeat(repeat)
-    return lambda hidden: hidden[torch.arange(len(hidden)), positions.to(hidden.device)][:, None]
+
+    def at_masks(hidden: Tensor) -> Tensor:
+        """Return the states at the masks, (batch, 1, d_model), of all of them."""
+        rows = torch.arange(len(hidden))
+        return hidden[rows, positions.to(hidden.device)][:, None]
+
+    return at_masks
 
 
 def vectors(

@@ -127,7 +127,10 @@ Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
 class _Observer(SiteObserver):
-    """Shows each chunk of a pass to a function, with the states that its layer read."""
+    """Shows each chunk of a pass to a function, with the states that its layer read.
+
+    A layer's states are seen first (:meth:`see`), then the chunks of its heads (:meth:`observe`).
+    """
 
     def __init__(self, visit: Visit, first_heads: Array) -> None:
         """Make one; ``first_heads`` numbers the first head of each layer among those of all."""
