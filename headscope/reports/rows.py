@@ -92,34 +92,34 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
             value = getattr(value, mark.part)
         name = field.replace("_", " ") if mark.name is None else mark.name
         field_where = mark.where or where
-        parts = _parts(value)
+        inner_values = _inner_values(value)
         if mark.words:
             words = mark.words.format(holder).replace("None", "none")
             yield Row(section, field_where, prefix + name, words=words)
         elif isinstance(value, str):
             yield Row(section, field_where, prefix + name, words=value)
-        elif parts is not None:
-            for key, part in parts:
-                yield from _part_rows(section, part, mark, where, prefix, key)
+        elif inner_values is not None:
+            for key, inner in inner_values:
+                yield from _inner_rows(section, inner, mark, where, prefix, key)
         elif value is not None or mark.part or is_plain(holder, field):
             # A number that is None is unknown; a part that is None was not asked for.
             name = prefix + name.format(holder)
             yield number_row(section, field_where, name, _estimate(value), better=mark.better)
 
 
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
+def _inner_values(value: Any) -> list[tuple[str, Any]] | None:
     """List what a field holds, by key in a dict; None where it holds a single number or words."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, tuple):
-        return [("", part) for part in value]
+        return [("", inner) for inner in value]
     if is_dataclass(value) and not isinstance(value, Estimate):
         return [("", value)]
     return None
 
 
-def _part_rows(
-    section: str, part: Any, mark: Compare, where: str, prefix: str, key: str
+def _inner_rows(
+    section: str, inner: Any, mark: Compare, where: str, prefix: str, key: str
 ) -> Iterator[Row]:
     """Yield the row of a number in a table, or those of the marked fields of a part.
 
@@ -127,13 +127,13 @@ def _part_rows(
     dict.
     """
     template = mark.name or ""
-    if part is None or isinstance(part, int | float | Estimate):
+    if inner is None or isinstance(inner, int | float | Estimate):
         name = f"{prefix}{template}{key}"
-        yield number_row(section, where, name, _estimate(part), better=mark.better)
+        yield number_row(section, where, name, _estimate(inner), better=mark.better)
     else:
-        part_where = mark.where.format(part, key=key) or where
-        part_prefix = prefix + template.format(part, key=key)
-        yield from marked_rows(section, part, part_where, part_prefix)
+        inner_where = mark.where.format(inner, key=key) or where
+        inner_prefix = prefix + template.format(inner, key=key)
+        yield from marked_rows(section, inner, inner_where, inner_prefix)
 
 
 def _estimate(value: Any) -> Estimate:

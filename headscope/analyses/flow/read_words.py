@@ -89,7 +89,8 @@ def word_positions(
 class LayerChunk:
     """What the words of a chunk of one layer read and pass on, in float64.
 
-    Heads come first: ``tokens`` are the positions of all of the chunk's sentences in one axis.
+    A chunk is some heads on some sentences (rows of the batch). Heads come first in shapes;
+    ``tokens`` is one axis of the positions of all sentences.
     """
 
     def __init__(
@@ -113,15 +114,13 @@ class LayerChunk:
         self.top = self._one_hot(top.transpose(0, 1))
         self.other = self._one_hot(words.other[site.rows])
 
-        #: (2, heads, tokens, d_v): the states in U, in V.
+        # The states in U and in V, and the predictors z and a G: both (2, heads, tokens, d_v)
         U = spaces.U[site.heads].to(states)
         G = spaces.G[site.heads].to(states)
         to_V = spaces.to_V[site.heads].to(states)
         through_U = torch.einsum("ti,hid->htd", self.x, U)
         through_G = torch.einsum("ti,hid->htd", self.x, G)
         self.in_spaces = torch.stack([through_U, through_G @ to_V])
-
-        #: (2, heads, tokens, d_v): z, a G.
         z = exact(site.z).transpose(0, 1).flatten(1, 2)
         self.predictors = torch.stack([z, self.mixed(self.pattern, through_G)])
 
