@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.rows import FEWEST, QueryMeans
+from headscope.analyses.classify.query_means import QueryMeans
+from headscope.analyses.classify.rows import FEWEST
 from headscope.analyses.classify.scores import Label
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import Syntactic
