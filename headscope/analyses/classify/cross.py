@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.kernel import Kernel
 from headscope.analyses.classify.query_means import QueryMeans
 from headscope.analyses.classify.rows import (
     FARTHEST,
@@ -41,7 +42,7 @@ from headscope.analyses.classify.rows import (
     RowSummary,
     ordered_queries,
 )
-from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.core.accumulator import Array, Parts, numpy
 from headscope.core.activations import Activations
 from headscope.core.rounding import first_largest
@@ -176,8 +177,8 @@ def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tenso
 class LabelledHeads(Parts):
     """Sums over a user's pairs of target and source words, fed from the sites of cross-attention.
 
-    Edges, swapped pairs and kernel are those of :mod:`.syntactic`; distances are counted from the
-    straight line between the ends of both sides.
+    Edges and swapped pairs are those of ``syntactic.py``, the kernel is that of ``kernel.py``;
+    distances are counted from the straight line between the ends of both sides.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:

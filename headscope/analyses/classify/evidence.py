@@ -48,7 +48,7 @@ class HeadNumbers:
     baseline: float
     against: str  # Which baseline that is
 
-    def at(self, head: HeadIndex) -> Estimate:
+    def estimate(self, head: HeadIndex) -> Estimate:
         """Return one head's number with its interval."""
         value = finite(self.values[head])
         if value is None:
@@ -61,7 +61,7 @@ class HeadNumbers:
         return Label(
             role=role,
             detail=detail,
-            score=self.at(head),
+            score=self.estimate(head),
             baseline=self.baseline,
             p_adjusted=float(self.p_adjusted[head]),
             against=self.against,

@@ -22,13 +22,13 @@ from headscope.analyses.classify.corpus_batches import (
 )
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
 from headscope.analyses.classify.evidence import Evidence
+from headscope.analyses.classify.kernel import kernel_hits
 from headscope.analyses.classify.labels import HeadIds, existing, judge, judge_swapped, untestable
 from headscope.analyses.classify.result import StackCorpus, SwappedControl
 from headscope.analyses.classify.roles import Thresholds
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.scores import HeadResult
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
-from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
+from headscope.analyses.classify.kernel import Kernel
 from headscope.analyses.classify.query_means import QueryMeans
 from headscope.analyses.classify.roles import roles_with_keys
 from headscope.analyses.classify.rows import (
@@ -27,7 +28,7 @@ from headscope.analyses.classify.rows import (
     corners,
     keys_of_roles,
 )
-from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.core.accumulator import Parts, numpy, zeros
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
