@@ -142,7 +142,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
         """Keep what a module was called with, but for the state: variants bring their own."""
         state = next(iter(read.given))
         nothing = read.x_q[:0]
-        arguments = {**read.given, states_name: nothing}
+        arguments = {**read.given, state: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
