@@ -23,7 +23,7 @@ from headscope.data.packing import pack_pairs
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.evidence import largest_gap
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.layouts.families import relative_terms, rotary
+from headscope.models.layouts.positions import relative_terms, rotary
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes

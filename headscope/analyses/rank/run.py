@@ -23,8 +23,8 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
-from headscope.models.layouts.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.positions import relative_terms, rotary, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
