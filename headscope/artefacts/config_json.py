@@ -26,9 +26,9 @@ from headscope.core.saved_config import (
 )
 from headscope.models.anatomy.feed_forward import feed_forwards
 from headscope.models.load.manifest import neurons_and_layers
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import computes_the_same
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.surgery.copies import original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,

@@ -20,9 +20,9 @@ from headscope.core.errors import InputError
 from headscope.core.files import replace_folder
 from headscope.core.saved_config import MANIFEST
 from headscope.models.load.manifest import COMPACT, SCHEMA
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.surgery.copies import original_heads
 
 

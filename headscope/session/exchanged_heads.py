@@ -23,7 +23,8 @@ from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
-from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
+from headscope.models.run.formulas import Exchanged, HeadInputs
+from headscope.models.run.intervene import Factors, Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
 from headscope.models.run.replay import Recorded, Replay, Rerun

@@ -30,8 +30,9 @@ from headscope.models.layouts.relative import T5Bias
 from headscope.models.layouts.squeezebert import SqueezeBertLayout
 from headscope.models.layouts.xlm import XlmLayout
 from headscope.models.run import routing
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
 VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

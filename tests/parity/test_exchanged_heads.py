@@ -17,7 +17,7 @@ from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
-from headscope.models.run.intervene import Exchanged, HeadInputs, removed
+from headscope.models.run.formulas import Exchanged, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
 

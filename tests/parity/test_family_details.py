@@ -24,10 +24,11 @@ from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.evidence import largest_gap
 from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.positions import relative_terms, rotary
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed
 
 
 def wrapped(name: str, dtype: str = "float32", **changes: Any) -> LoadedModel:

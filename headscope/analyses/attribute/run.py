@@ -42,7 +42,8 @@ from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.residual import find_stream
 from headscope.models.run.head_outputs import head_outputs
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.copies import cast
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance

@@ -68,11 +68,12 @@ from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.models.run.recording import Softmaxes
-from headscope.models.run.routing import Router, use_implementation
+from headscope.models.run.routing import Router
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import ModuleTurn, capture
 from headscope.stats.statistics import finite, t_half_width
 

@@ -16,7 +16,7 @@ from headscope.analyses.linear.result import LinearControl, LinearForm, LinearRe
 from headscope.analyses.linear.stored_keys import key_memory
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs
+from headscope.models.run.formulas import Exchanged, Formula, HeadInputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened

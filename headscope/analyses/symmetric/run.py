@@ -25,7 +25,7 @@ from headscope.analyses.symmetric.result import (
 )
 from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, removed
+from headscope.models.run.formulas import Exchanged, Formula, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
 from headscope.session.opening import Model

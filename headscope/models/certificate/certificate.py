@@ -42,11 +42,11 @@ from headscope.models.certificate.evidence import (
 )
 from headscope.models.certificate.validation import LayerCheck, ProbeSize, ValidationResult
 from headscope.models.run.fingerprints import Fingerprint, fingerprint
+from headscope.models.run.implementation import own_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes
 from headscope.models.run.products import full_precision
 from headscope.models.run.recording import Recording, run_eager, run_ours, run_sdpa
-from headscope.models.run.routing import own_implementation
 
 #: What is allowed, by dtype.
 #:

@@ -28,10 +28,11 @@ from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_
 from headscope.models.run.devices import dtype_on, pick_device
 from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.implementation import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import chosen
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import HeadWeights
+from headscope.models.run.wrapping import wrap
 
 
 def load(

@@ -29,24 +29,21 @@ The same holds for :func:`watch_inputs` and :func:`watch_outputs`, which change 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import cycle
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from headscope.attention import Mask, attention_pattern, default_scale, stream_attention
 from headscope.core.widest import exact
 from headscope.data.token_rows import Padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.hooks import grouped, hooked
+from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Mechanism, Router, routed
+from headscope.models.run.site_hooks import watch_inputs
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
@@ -150,74 +147,6 @@ def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(site.row for site in group) for group in groups)
 
 
-# --- heads that follow another formula ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HeadInputs:
-    """What some heads of one site compute their z from."""
-
-    site: AttentionSite
-    heads: tuple[int, ...]  # Their indices in the layer, zero-based
-    q: Tensor  # (batch, heads, query_pos, d_head), not yet scaled
-    k: Tensor  # (batch, heads, key_pos, d_head)
-    v: Tensor
-    #: Boolean or additive, broadcastable to (batch, heads, query_pos, key_pos), with whatever the
-    #: model adds to its scores.
-    mask: Mask
-    scale: float  # Of the scores
-
-
-#: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
-Formula = Callable[[HeadInputs], Tensor]
-Heads = Mapping[int, Sequence[int]]  # Indices of heads in their layers, by the row of the site.
-
-
-class Exchanged:
-    """Attention in which some or all heads follow a formula, called once for those of a layer."""
-
-    def __init__(self, formula: Formula, heads: Heads | None = None) -> None:
-        self._formula = formula
-        self._heads = heads
-
-    @property
-    def first_row(self) -> int:
-        """Row of the first site with an exchanged head; the sites before it run unchanged."""
-        return 0 if self._heads is None else min(self._heads, default=0)
-
-    def __call__(
-        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        """Attend; returns z (batch, n_heads, query_pos, d_head)."""
-        all_heads = tuple(range(q.shape[1]))
-        chosen = all_heads if self._heads is None else tuple(self._heads.get(site.row, ()))
-        factor = default_scale(q.shape[-1]) if scale is None else scale
-        if chosen == all_heads and all_heads:
-            return self._formula(HeadInputs(site, chosen, q, k, v, mask, factor))
-        z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if chosen:
-            index = torch.tensor(chosen, device=q.device)
-            if mask is not None:
-                mask = mask[(None,) * (4 - mask.dim())]
-                mask = mask if mask.shape[1] == 1 else mask[:, index]
-            inputs = HeadInputs(
-                site=site,
-                heads=chosen,
-                q=q[:, index],
-                k=k[:, index],
-                v=v[:, index],
-                mask=mask,
-                scale=factor,
-            )
-            z[:, index] = self._formula(inputs).to(z)
-        return z
-
-
-def removed(inputs: HeadInputs) -> Tensor:
-    """Return zeros: the formula of removed heads, b_V included."""
-    return inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
-
-
 class _Scores:
     """Content scores ``x L_h R_h^T x^T`` in place of ``x W_Q W_K^T x^T``; the rest is the model's.
 
@@ -248,45 +177,6 @@ class _Scores:
         keys = torch.cat([self._x_k @ R, content], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
         return stream_attention(queries, keys, v, mask=mask, scale=scale)
-
-
-# --- watching without changing anything -----------------------------------------------------------
-
-
-def watch_inputs(
-    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
-) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site is called with, in every pass in the block.
-
-    A module that serves several layers (ALBERT) is told apart by whose turn it is.
-    """
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            site = next(turns)
-            see(site, site.layout.read(module, args, kwargs))
-
-        return module.register_forward_pre_hook(before, with_kwargs=True)
-
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
-
-
-def watch_outputs(
-    sites: Sequence[AttentionSite],
-    see: Callable[[AttentionSite, Any, Any], None],
-    module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
-) -> AbstractContextManager[None]:
-    """Call ``see`` with what a module of every site takes first and what it returns."""
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-        return module.register_forward_hook(
-            lambda _, args, output: see(next(turns), next(iter(args), None), output)
-        )
-
-    return hooked(hook(*item) for item in grouped(sites, module_of).items())
 
 
 def sums_of_z(

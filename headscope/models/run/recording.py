@@ -16,10 +16,11 @@ from headscope.core.activations import Activations
 from headscope.core.errors import HeadscopeError, reason
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs, watch_outputs
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
-from headscope.models.run.routing import Router, SiteObserver, routed, use_implementation
+from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.site_hooks import watch_inputs, watch_outputs
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.

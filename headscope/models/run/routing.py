@@ -13,16 +13,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
-from transformers.utils import logging as transformers_logging
 
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
 from headscope.core.activations import Activations
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import grouped, replaced_forwards
+from headscope.models.run.implementation import IMPLEMENTATION, use_implementation
 from headscope.models.run.products import fast_products
 
-IMPLEMENTATION = "headscope"
 #: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
 #: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
 Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
@@ -263,45 +262,6 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
 # Without a mask function of the same name, transformers would drop the mask silently.
 AttentionInterface.register(IMPLEMENTATION, _attention)
 AttentionMaskInterface.register(IMPLEMENTATION, _mask)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' own log lines and progress bars off the user's terminal."""
-    verbosity = transformers_logging.get_verbosity()
-    if verbosity == transformers_logging.CRITICAL:  # setting it again would go through every logger
-        yield
-        return
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
-    had_bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if had_bar:
-            transformers_logging.enable_progress_bar()
-
-
-def own_implementation(model: Any) -> str:
-    """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
-    return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
-
-
-@contextmanager
-def use_implementation(model: Any, name: str) -> Iterator[None]:
-    """Run ``model`` with another attention implementation, then put the old one back."""
-    before = model.config._attn_implementation
-    if before == name == IMPLEMENTATION:  # already routed; setting it again is slow
-        yield
-        return
-    with quiet_transformers():
-        model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        with quiet_transformers():
-            model.set_attn_implementation(before)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from transformers.pytorch_utils import Conv1D
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import first_tensor, hooked
-from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.site_hooks import watch_inputs
 
 _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 

@@ -16,14 +16,10 @@ from headscope.core.memory import give_back
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.fingerprints import FileWeights, fingerprint
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
-from headscope.models.run.loaded import (
-    LoadedModel,
-    as_before,
-    copied_network,
-    wrap,
-)
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import (
     drop_layers,

@@ -24,9 +24,10 @@ from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import LAYER
 from headscope.models.run.hooks import replaced_forwards, with_first
-from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.run.implementation import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import agree, outputs
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of, stacks_of
 
 #: Attribute of a base model that has lost layers: its settings before.

@@ -24,7 +24,8 @@ from headscope.models.anatomy.feed_forward import (
     feed_forwards,
     lost_neurons,
 )
-from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.cutting import remove_rows, replace_stored
 
 

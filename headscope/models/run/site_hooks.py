@@ -1,0 +1,51 @@
+"""Watch what every attention site takes and returns, in the model's own run or in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from itertools import cycle
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.hooks import grouped, hooked
+
+
+def watch_inputs(
+    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
+) -> AbstractContextManager[None]:
+    """Call ``see`` with what every site is called with, in every pass in the block.
+
+    A module that serves several layers (ALBERT) is told apart by whose turn it is.
+    """
+
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(shared)
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            site = next(turns)
+            see(site, site.layout.read(module, args, kwargs))
+
+        return module.register_forward_pre_hook(before, with_kwargs=True)
+
+    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+
+
+def watch_outputs(
+    sites: Sequence[AttentionSite],
+    see: Callable[[AttentionSite, Any, Any], None],
+    module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
+) -> AbstractContextManager[None]:
+    """Call ``see`` with what a module of every site takes first and what it returns."""
+
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(shared)
+        return module.register_forward_hook(
+            lambda _, args, output: see(next(turns), next(iter(args), None), output)
+        )
+
+    return hooked(hook(*item) for item in grouped(sites, module_of).items())
