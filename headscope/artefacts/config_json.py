@@ -73,7 +73,7 @@ def write_config(loaded: LoadedModel, folder: Path, *, standalone: bool) -> Writ
     """
     path = folder / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     before = settings_before(all_stacks.model)
     family = {**family_config(written), **before}
     family.pop("pruned_heads", None)

@@ -34,7 +34,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
         If it does not open, or computes something else.
     """
     register()
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     options: dict[str, Any] = {
         "dtype": getattr(torch, all_stacks.dtype),
         "local_files_only": True,

@@ -101,7 +101,7 @@ def write_model(
 
     Returns what opens the folder, as :class:`~headscope.artefacts.config_json.WrittenConfig` says.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     # read before anything is written: a damaged file of the source is refused
     sentences = sentence_copy(loaded.folder)
 

@@ -62,7 +62,7 @@ def provenance(
 
 def _model(loaded: LoadedModel) -> dict[str, Any]:
     """Describe the model: its weights, its shape, and what was removed of it."""
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     sha256 = loaded.weights_sha256  # computed anew whenever it is asked for
     if sha256 is not None:
         weights = "file"

@@ -225,7 +225,9 @@ def test_what_is_shown(built):
     ids, mask = padded_batch()
     target = (ids[:, :5],) if loaded.encoder_decoder else ()
     observer = Keep()
-    router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=300)
+    router = Router(
+        loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites, chunk_entries=300
+    )
     with routed(loaded.model, router) as inside:
         inside.checked(lambda: loaded.forward(ids, mask, *target))
     network.set_attn_implementation("eager")

@@ -211,7 +211,7 @@ def _in_float64(loaded: LoadedModel) -> LoadedModel:
         return cast(loaded, "float64")
     network = copy.deepcopy(loaded.network).cpu().double()
     copied = replace(wrap(network, loaded.tokenizer, name=loaded.name), pooling=loaded.pooling)
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
 
 
 # --- controls -------------------------------------------------------------------------------------

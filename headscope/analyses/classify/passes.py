@@ -101,8 +101,8 @@ def _reading(
     if sums.labelled is not None and "cross" in stacks:
         observers.append(sums.labelled)
     sites = [site for site in replica.sites if site.stack in stacks]
-    others = [site for site in replica.sites if site.stack not in stacks]
-    with routed(replica.model, Router(sites, observers, others=others)) as router:
+    unmeasured = [site for site in replica.sites if site.stack not in stacks]
+    with routed(replica.model, Router(sites, observers, unmeasured_sites=unmeasured)) as router:
 
         def read(numbered_batch: tuple[int, Batch]) -> _ReadBatch:
             rows_seen, on_host = numbered_batch

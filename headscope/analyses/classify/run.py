@@ -60,7 +60,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     validation = certificate.result()
 
     # Measure every stack, and label its heads.
-    loaded = opened.whole or opened
+    loaded = opened.with_all_stacks
     thresholds = options.thresholds or Thresholds()
     passes = _passes(loaded, stacks, thresholds, text, words, options)
     texts = readings(loaded, stacks, text, words, options.limit)

@@ -215,7 +215,7 @@ def measure_ratios(
 
     That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
-    router = Router(loaded.sites, others=loaded.others)
+    router = Router(loaded.sites, unmeasured_sites=loaded.unmeasured_sites)
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     shared: dict[bool, Tensor] = {}

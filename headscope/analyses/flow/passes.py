@@ -157,7 +157,7 @@ def _read(
     router = Router(
         loaded.sites,
         [observer],
-        others=loaded.others,
+        unmeasured_sites=loaded.unmeasured_sites,
         # What is made of a chunk, in float64, is several times as large as its patterns.
         chunk_entries=CHUNK_ENTRIES // 4,
     )

@@ -63,7 +63,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     corpus = corpus_for(opened, corpus).sources
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
-    loaded = (opened.whole or opened).only(stack)
+    loaded = opened.with_all_stacks.only(stack)
 
     # The model: maps, and the spectra of its heads
     n_sentences = corpus.n_sentences

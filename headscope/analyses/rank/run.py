@@ -295,7 +295,7 @@ def _read_text(
 ) -> tuple[PatternAsymmetry, dict[str, Any]]:
     """Stream the text through the model once; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
-    router = Router(loaded.sites, [patterns], others=loaded.others)
+    router = Router(loaded.sites, [patterns], unmeasured_sites=loaded.unmeasured_sites)
     n_lines = min(text.n_sentences, limit or text.n_sentences)
     lines_read = 0
     tokens_read = 0

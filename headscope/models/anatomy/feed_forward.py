@@ -88,7 +88,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     UnsupportedModelError
         If a layer has none that can be taken apart.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     pairs = _elementwise(all_stacks, _pairs(all_stacks))
     names = {module: name for name, module in all_stacks.model.named_modules()}
     networks: list[FeedForward] = []

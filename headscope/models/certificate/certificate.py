@@ -102,8 +102,8 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)
-    if loaded.whole is not None:  # a view: what was proven of the model holds for its parts
-        return validate_model(loaded.whole)
+    if loaded.view_of is not None:  # a view: what was proven of the model holds for its parts
+        return validate_model(loaded.view_of)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         say("checking attention against the model")
         result = _validate(loaded)

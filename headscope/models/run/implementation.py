@@ -14,24 +14,6 @@ from transformers.utils import logging as transformers_logging
 IMPLEMENTATION = "headscope"  # The name of ours among the attention implementations
 
 
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' own log lines and progress bars off the user's terminal."""
-    verbosity = transformers_logging.get_verbosity()
-    if verbosity == transformers_logging.CRITICAL:  # setting it again would go through every logger
-        yield
-        return
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
-    had_bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if had_bar:
-            transformers_logging.enable_progress_bar()
-
-
 def own_implementation(model: Any) -> str:
     """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
     return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
@@ -51,3 +33,21 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
     finally:
         with quiet_transformers():
             model.set_attn_implementation(before)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' own log lines and progress bars off the user's terminal."""
+    verbosity = transformers_logging.get_verbosity()
+    if verbosity == transformers_logging.CRITICAL:  # setting it again would go through every logger
+        yield
+        return
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    had_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bar:
+            transformers_logging.enable_progress_bar()

@@ -60,7 +60,7 @@ class LoadedModel:
     #: :mod:`headscope.models.certificate.certificate`.
     certificate: object = field(default=None, repr=False)
     #: For a view of one stack: the model that it is a view of.
-    whole: LoadedModel | None = field(default=None, repr=False)
+    view_of: LoadedModel | None = field(default=None, repr=False)
     #: The folder it was read from, or that of the model it was cut from; None for one that was
     #: handed over in memory.
     folder: Path | None = field(default=None, repr=False)
@@ -85,11 +85,15 @@ class LoadedModel:
         return self.file is not None and self.file.network != fingerprint(self.network)
 
     @property
-    def others(self) -> tuple[AttentionSite, ...]:
+    def with_all_stacks(self) -> LoadedModel:
+        """The model that a view is a view of; a model that is no view itself."""
+        return self.view_of or self
+
+    @property
+    def unmeasured_sites(self) -> tuple[AttentionSite, ...]:
         """Sites of the stacks that a view leaves out."""
-        if self.whole is None:
-            return ()
-        return tuple(site for site in self.whole.sites if site.stack not in self.stacks)
+        all_sites = self.with_all_stacks.sites
+        return tuple(site for site in all_sites if site.stack not in self.stacks)
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -98,21 +102,23 @@ class LoadedModel:
 
     def only(self, stack: str) -> LoadedModel:
         """Return a view of one stack: the same model, measured and pruned there alone."""
-        viewed = self.whole or self
+        all_stacks = self.with_all_stacks
         if stack == "all":
-            return viewed
-        sites = numbered([site for site in viewed.sites if site.stack == stack])
+            return all_stacks
+        sites = numbered([site for site in all_stacks.sites if site.stack == stack])
         if not sites:
             raise InputError(
-                f"{self.name} has no stack {stack!r}; it has {' and '.join(viewed.stacks)}."
+                f"{self.name} has no stack {stack!r}; it has {' and '.join(all_stacks.stacks)}."
             )
-        return self if viewed.stacks == (stack,) else replace(self, sites=sites, whole=viewed)
+        if all_stacks.stacks == (stack,):
+            return self
+        return replace(self, sites=sites, view_of=all_stacks)
 
     def pooled_by(self, mode: str) -> LoadedModel:
         """Return the same model with another way to embed a text, whatever its folder says."""
         pooling = chosen(mode, self.pooling)
-        viewed = None if self.whole is None else replace(self.whole, pooling=pooling)
-        return replace(self, pooling=pooling, whole=viewed)
+        view_of = None if self.view_of is None else replace(self.view_of, pooling=pooling)
+        return replace(self, pooling=pooling, view_of=view_of)
 
     @property
     def n_layers(self) -> int:

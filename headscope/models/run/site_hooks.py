@@ -1,4 +1,8 @@
-"""Watch what every attention site takes and returns, in the model's own run or in ours."""
+"""Watch what every attention site takes and returns, in the model's own run or in ours.
+
+A module that serves several layers (ALBERT) is one site in each: its calls are told apart by whose
+turn it is.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,7 @@ from headscope.models.run.hooks import grouped, hooked
 def watch_inputs(
     sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
 ) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site is called with, in every pass in the block.
-
-    A module that serves several layers (ALBERT) is told apart by whose turn it is.
-    """
+    """Call ``see`` with what every site is called with, in every pass in the block."""
 
     def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
         turns = cycle(shared)
@@ -32,7 +33,8 @@ def watch_inputs(
 
         return module.register_forward_pre_hook(before, with_kwargs=True)
 
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+    sites_of_module = grouped(sites, lambda site: site.module)
+    return hooked(hook(module, shared) for module, shared in sites_of_module.items())
 
 
 def watch_outputs(
@@ -40,12 +42,18 @@ def watch_outputs(
     see: Callable[[AttentionSite, Any, Any], None],
     module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
 ) -> AbstractContextManager[None]:
-    """Call ``see`` with what a module of every site takes first and what it returns."""
+    """Call ``see`` with what a module of every site takes first and what it returns.
+
+    The module is the attention module, unless ``module_of`` says which other one of the site.
+    """
 
     def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
         turns = cycle(shared)
-        return module.register_forward_hook(
-            lambda _, args, output: see(next(turns), next(iter(args), None), output)
-        )
 
-    return hooked(hook(*item) for item in grouped(sites, module_of).items())
+        def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            see(next(turns), next(iter(args), None), output)
+
+        return module.register_forward_hook(after)
+
+    sites_of_module = grouped(sites, module_of)
+    return hooked(hook(module, shared) for module, shared in sites_of_module.items())

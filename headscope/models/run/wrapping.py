@@ -79,4 +79,4 @@ def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
         pooling=loaded.pooling,
         origin=origin_of(loaded),
     )
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
