@@ -30,7 +30,7 @@ from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import chosen
+from headscope.models.run.pooling import chosen_pooling
 from headscope.models.run.task_heads import HeadWeights
 from headscope.models.run.wrapping import wrap
 
@@ -82,7 +82,7 @@ def load(
     """
     # Find the folder, and check it before anything of it is loaded.
     if pooling is not None:
-        chosen(pooling)  # refuses a name that is not known
+        chosen_pooling(pooling)  # refuses a name that is not known
     shown_name = DEMO if model == "demo" else model
     say(f"loading {visible(Path(shown_name).name)}")
     placed_on = pick_device(device)

@@ -1,6 +1,7 @@
 """A model that is ready to be measured: network, tokenizer, attention sites, origin.
 
-:func:`wrap` makes a network in memory one, a new one or a changed copy of a model.
+:func:`headscope.load` makes one of a checkpoint, :func:`~headscope.models.run.wrapping.wrap` one of
+a network in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headscope.data.token_types import TokenTypes, token_types
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import numbered
 from headscope.models.run.fingerprints import FileWeights, fingerprint
-from headscope.models.run.pooling import Pooling, chosen
+from headscope.models.run.pooling import Pooling, chosen_pooling
 from headscope.models.run.task_heads import (
     HeadWeights,
     Select,
@@ -74,6 +75,23 @@ class LoadedModel:
     #: read otherwise.
     class_reads_otherwise: bool = field(default=False, repr=False)
 
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def family(self) -> str:
+        """The architecture's model_type."""
+        return str(self.model.config.model_type)
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the model has a decoder that reads an encoder's states."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @property
+    def auto_class(self) -> Any:
+        """The auto class of transformers that builds the network."""
+        return class_for(self.task_head, type(self.network).__name__)
+
     @property
     def weights_sha256(self) -> str | None:
         """SHA-256 of the file, as long as the weights in memory are still what was read from it."""
@@ -84,16 +102,13 @@ class LoadedModel:
         """Whether weights were overwritten after they had been read from a file."""
         return self.file is not None and self.file.network != fingerprint(self.network)
 
-    @property
-    def with_all_stacks(self) -> LoadedModel:
-        """The model that a view is a view of; a model that is no view itself."""
-        return self.view_of or self
+    def pooled_by(self, mode: str) -> LoadedModel:
+        """Return the same model with another way to embed a text, whatever its folder says."""
+        pooling = chosen_pooling(mode, self.pooling)
+        view_of = None if self.view_of is None else replace(self.view_of, pooling=pooling)
+        return replace(self, pooling=pooling, view_of=view_of)
 
-    @property
-    def unmeasured_sites(self) -> tuple[AttentionSite, ...]:
-        """Sites of the stacks that a view leaves out."""
-        all_sites = self.with_all_stacks.sites
-        return tuple(site for site in all_sites if site.stack not in self.stacks)
+    # --- its stacks, layers and heads ---------------------------------------------------------
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -114,11 +129,16 @@ class LoadedModel:
             return self
         return replace(self, sites=sites, view_of=all_stacks)
 
-    def pooled_by(self, mode: str) -> LoadedModel:
-        """Return the same model with another way to embed a text, whatever its folder says."""
-        pooling = chosen(mode, self.pooling)
-        view_of = None if self.view_of is None else replace(self.view_of, pooling=pooling)
-        return replace(self, pooling=pooling, view_of=view_of)
+    @property
+    def with_all_stacks(self) -> LoadedModel:
+        """The model that a view is a view of; a model that is no view itself."""
+        return self.view_of or self
+
+    @property
+    def unmeasured_sites(self) -> tuple[AttentionSite, ...]:
+        """Sites of the stacks that a view leaves out."""
+        all_sites = self.with_all_stacks.sites
+        return tuple(site for site in all_sites if site.stack not in self.stacks)
 
     @property
     def n_layers(self) -> int:
@@ -131,31 +151,41 @@ class LoadedModel:
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        stated = getattr(config, "decoder_layers", None)
-        decoder = stated or getattr(config, "num_decoder_layers", None) or layers
-        return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
+        encoder_layers = int(getattr(config, "encoder_layers", layers))
+        decoder_layers = layers
+        for name in ("decoder_layers", "num_decoder_layers"):
+            if stated := getattr(config, name, None):
+                decoder_layers = int(stated)
+                break
+        return encoder_layers + 2 * decoder_layers  # self-attention and cross-attention
 
     @property
-    def auto_class(self) -> Any:
-        """The auto class of transformers that builds the network."""
-        return class_for(self.task_head, type(self.network).__name__)
+    def n_heads(self) -> int:
+        """Number of heads of the layer with most (layers can differ once heads are removed)."""
+        return max((site.n_heads for site in self.sites), default=0)
+
+    # --- what it reads ------------------------------------------------------------------------
 
     @property
-    def encoder_decoder(self) -> bool:
-        """Whether the model has a decoder that reads an encoder's states."""
-        return bool(getattr(self.model.config, "is_encoder_decoder", False))
-
-    @cached_property
-    def languages(self) -> Languages | None:
-        """The languages that it reads and writes; None unless it is told them by codes."""
-        return languages_of(self.tokenizer) if self.encoder_decoder else None
+    def vocab_size(self) -> int:
+        """Rows of the input embedding."""
+        return int(self.model.get_input_embeddings().num_embeddings)
 
     @property
-    def unreadable(self) -> str | None:
-        """Why no text can be read, if so."""
-        if self.languages is None or self.languages.source is not None:
-            return None
-        return _unnamed(self, self.languages, {"source_language": self.languages.source})
+    def max_length(self) -> int:
+        """Longest sequence, special tokens included, that model and tokenizer allow."""
+        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
+        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
+        return min(known, default=_NO_LIMIT)
+
+    @property
+    def pad_id(self) -> int:
+        """Token id that pads short sequences; an id without an embedding row is ignored."""
+        for owner in (self.model.config, self.tokenizer):
+            pad = getattr(owner, "pad_token_id", None)
+            if pad is not None and 0 <= int(pad) < self.vocab_size:
+                return int(pad)
+        return 0
 
     @property
     def start_id(self) -> int | None:
@@ -168,41 +198,24 @@ class LoadedModel:
                 return int(start)
         return self.pad_id
 
-    @property
-    def n_heads(self) -> int:
-        """Number of heads of the layer with most (layers can differ once heads are removed)."""
-        return max((site.n_heads for site in self.sites), default=0)
-
-    @property
-    def family(self) -> str:
-        """The architecture's model_type."""
-        return str(self.model.config.model_type)
-
-    @property
-    def pad_id(self) -> int:
-        """Token id that pads short sequences; an id without an embedding row is ignored."""
-        for owner in (self.model.config, self.tokenizer):
-            pad = getattr(owner, "pad_token_id", None)
-            if pad is not None and 0 <= int(pad) < self.vocab_size:
-                return int(pad)
-        return 0
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the input embedding."""
-        return int(self.model.get_input_embeddings().num_embeddings)
-
     @cached_property
     def token_types(self) -> TokenTypes:
         """Which token types it is given."""
         return token_types(self, self.model)
 
+    @cached_property
+    def languages(self) -> Languages | None:
+        """The languages that it reads and writes; None unless it is told them by codes."""
+        return languages_of(self.tokenizer) if self.encoder_decoder else None
+
     @property
-    def max_length(self) -> int:
-        """Longest sequence, special tokens included, that model and tokenizer allow."""
-        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
-        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
-        return min(known, default=_NO_LIMIT)
+    def unreadable(self) -> str | None:
+        """Why no text can be read, if so."""
+        if self.languages is None or self.languages.source is not None:
+            return None
+        return _ask_for_languages(self, self.languages, {"source_language": self.languages.source})
+
+    # --- running it ---------------------------------------------------------------------------
 
     def forward(
         self,
@@ -293,7 +306,7 @@ def ends_of(loaded: LoadedModel) -> Ends:
     if languages is not None:
         if languages.target is None:
             options = {"source_language": languages.source, "target_language": languages.target}
-            raise InputError(_unnamed(loaded, languages, options))
+            raise InputError(_ask_for_languages(loaded, languages, options))
         first = languages.codes[languages.target]
     if first == loaded.start_id:  # the decoder of an mBART starts with the code of the language
         first = None
@@ -315,7 +328,9 @@ def _stop_id(loaded: LoadedModel) -> int:
     )
 
 
-def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]) -> str:
+def _ask_for_languages(
+    loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]
+) -> str:
     """Ask for the languages that neither files nor options name.
 
     ``named`` has the options that are needed, each with the language that it has, or None.
@@ -330,6 +345,7 @@ def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str 
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
+    """Leave out what the model is not given."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 

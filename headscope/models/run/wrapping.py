@@ -28,37 +28,39 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
             "a hub id or 'demo'."
         )
-    config = network.config
-    refuse(config.model_type, name)
-    with_head = network.eval()
-    network = getattr(network, "base_model", network)
-    task_head = task_head_of(type(with_head).__name__)
+    family = network.config.model_type
+    refuse(family, name)
+    network.eval()
+    base = getattr(network, "base_model", network)
     table = None
     with suppress(NotImplementedError):  # by models that also see or hear
-        table = network.get_input_embeddings()
+        table = base.get_input_embeddings()
     if getattr(table, "num_embeddings", None) is None:
-        why = other_input(network) or "it has no embedding of tokens"
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
-    parameter = next(network.parameters())
+        why = other_input(base) or "it has no embedding of tokens"
+        raise UnsupportedModelError(f"{name} ({family}) is not a model of text: {why}.")
+
+    # Describe it, and watch where attention runs in it.
+    task_head = task_head_of(type(network).__name__)
+    parameter = next(base.parameters())
     loaded = LoadedModel(
         name=name,
-        model=network,
-        network=with_head if task_head else network,
+        model=base,
+        network=network if task_head else base,
         tokenizer=tokenizer,
         sites=(),
         task_head=task_head,
         dtype=str(parameter.dtype).removeprefix("torch."),
         device=str(parameter.device),
     )
-    encoder = network.get_encoder() if loaded.encoder_decoder else None
+    encoder = base.get_encoder() if loaded.encoder_decoder else None
     try:
-        loaded.sites = find_sites(network, loaded.run_tiny, encoder)
+        loaded.sites = find_sites(base, loaded.run_tiny, encoder)
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
-        why = other_input(network) or f"transformers says: {reason(error)}"
+        why = other_input(base) or f"transformers says: {reason(error)}"
         raise UnsupportedModelError(
-            f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
+            f"{name} ({family}) does not run on token ids alone, and headscope feeds "
             f"nothing else; {why.rstrip('.')}."
         ) from error
     return loaded
