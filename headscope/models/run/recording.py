@@ -115,15 +115,16 @@ def run_eager(
 class Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    Not every module returns its pattern. Some families round every pattern to float32, which a
-    model in float64 is not compared with: its softmax, and the scores that enter it, stay in
+    Not every module returns its pattern. Some families round scores or patterns to float32, which a
+    model in float64 is not compared with: here its softmax, and the scores that enter it, stay in
     float64.
     """
 
     last: Tensor | None = None
     entered: Tensor | None = None  # What went into it.
-    #: The last tensor that was rounded to float32, and what it was before.
-    _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
+    #: The last float64 tensor that was rounded to float32, and what it then was.
+    _before_rounding: Tensor | None = None
+    _rounded: Tensor | None = None
 
     def taken(self) -> Tensor | None:
         """Return the last softmax and forget it: it must not count for the next module too."""
@@ -131,21 +132,33 @@ class Softmaxes(TorchFunctionMode):
         return last
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function; keep what a softmax returns."""
+        """Run a function of torch; keep what a softmax returns, and what is rounded before it."""
         name = getattr(func, "__name__", "")
         options = dict(kwargs or {})
-        if name == "softmax" and args and args[0] is self._narrowed[0]:
-            args = (self._narrowed[1], *args[1:])
-        wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if wide and name == "softmax":
-            options.pop("dtype", None)
+        if name == "softmax":
+            return self._softmax(func, args, options)
         result = func(*args, **options)
-        if wide and name == "float":
-            self._narrowed = result, args[0]
-        if name == "softmax" and result.dim() == 4:
-            self.last = result
-            self.entered = args[0] if args else None
+        if name == "float" and _is_float64(args):
+            self._before_rounding = args[0]
+            self._rounded = result
         return result
+
+    def _softmax(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+        """Run a softmax, of a float64 model in float64, and keep it."""
+        if args and args[0] is self._rounded:
+            args = (self._before_rounding, *args[1:])
+        if _is_float64(args):
+            options.pop("dtype", None)
+        pattern: Tensor = func(*args, **options)
+        if pattern.dim() == 4:
+            self.last = pattern
+            self.entered = args[0] if args else None
+        return pattern
+
+
+def _is_float64(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument of a call is a float64 tensor."""
+    return bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
 
 
 def run_ours(
@@ -178,7 +191,7 @@ def run_ours(
 
 
 class _Chunks(SiteObserver):
-    """Keeps what our attention shows. Defined here: a class in a function is freed late."""
+    """Keeps what our attention shows at some sites."""
 
     def __init__(self, rows: Container[int]) -> None:
         self._rows = rows

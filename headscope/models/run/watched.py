@@ -26,10 +26,10 @@ _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order diffe
 
 
 class ModuleTurn(NamedTuple):
-    """A call of a module in every pass: its ``number``-th, as ALBERT runs one several times."""
+    """A module in one of its calls of a pass: ALBERT, for example, runs one in every layer."""
 
     module: nn.Module
-    number: int
+    number: int  # Of the call, from 0
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -81,7 +81,7 @@ class Seen:
         return calls
 
     def call_in(self, module_turn: ModuleTurn) -> Call:
-        """Return the call of a module in its turn."""
+        """Return what a module took and returned in its turn."""
         return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
@@ -144,7 +144,9 @@ def _three_tokens(loaded: LoadedModel) -> list[int]:
     """Return ids of tokens whose embedding is not zero: else every sum would equal its terms."""
     table = loaded.model.get_input_embeddings().weight.detach()
     used = table.any(1).nonzero()[:, 0].tolist()
-    return [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
+    if not used:
+        return [0, 0, 0]
+    return [used[-1], used[len(used) // 3], used[len(used) // 2]]
 
 
 #: The first tensors that some calls took and returned.
