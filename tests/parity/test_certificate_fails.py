@@ -404,7 +404,7 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "rembert": (  # a reason, and nothing raised
         AttentionSite,
         "as_scored",
-        lambda _: lambda self, heads, inputs: inputs.given["positions"],
+        lambda _: lambda self, heads, inputs: inputs.arguments["positions"],
         "rembert does not run through our attention: 'positions'",
     ),
 }

@@ -138,10 +138,10 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
-        state = next(iter(read.given))
+        state = next(iter(read.arguments))
         nothing = read.x_q[:0]
-        arguments = {**read.given, state: nothing}
-        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
+        arguments = {**read.arguments, state: nothing}
+        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, arguments=arguments)
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
@@ -202,7 +202,9 @@ def run_variant(
 
 def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
     """Run attention on x (batch, pos, d_model), up to W_O and b_O, as the model called it."""
-    inputs = replace(read, x_q=x, x_k=x, given={**read.given, next(iter(read.given)): x})
+    inputs = replace(
+        read, x_q=x, x_k=x, arguments={**read.arguments, next(iter(read.arguments)): x}
+    )
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
     return site.projections.out(out) if site.layout.out.startswith("..") else out

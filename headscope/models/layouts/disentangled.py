@@ -49,7 +49,7 @@ class PositionTerms(Step):
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return both terms, scaled, (batch, n_heads, query_pos, key_pos)."""
         module: Any = site.module
-        table = inputs.given.get("rel_embeddings")
+        table = inputs.arguments.get("rel_embeddings")
         if not module.relative_attention or table is None:
             return None
         # Only the rows of the table that these distances need go through the maps.

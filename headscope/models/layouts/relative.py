@@ -63,7 +63,7 @@ class UMT5Layout(T5Layout):
     ) -> AttentionInput:
         """Read the arguments of one call."""
         inputs = super().read(module, args, kwargs)
-        source = inputs.given.get("encoder_hidden_states")
+        source = inputs.arguments.get("encoder_hidden_states")
         return inputs if source is None else replace(inputs, x_k=source)
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
