@@ -83,7 +83,10 @@ class MPNetLayout(Layout):
 
 
 class _FewerHeads:
-    """A T5 attention module without some of its heads."""
+    """A T5 attention module without some of its heads.
+
+    The bias of all heads, handed over or computed in the pass, waits in ``headscope_full_bias``.
+    """
 
     headscope_extends = True
     headscope_kept: tuple[int, ...]
