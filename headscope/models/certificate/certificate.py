@@ -65,9 +65,9 @@ TOLERANCES = {
     "float16": {"pattern": 4e-2, "out": 1.6e-1, "hidden": 8e-2, "rounding": 3.0, "scale": 1e-3},
     "bfloat16": {"pattern": 2.5e-1, "out": 1.2, "hidden": 6e-1, "rounding": 3.0, "scale": 3e-3},
 }
-#: Bytes of a number, times layers that show all at a time: six in float32. Of more layers a second
-#: run shows the rest, as what a layer shows is as large as its weights.
-_AT_ONCE = 24
+#: Layers that a run keeps everything of, times the bytes of a number: six layers in float32. What a
+#: layer shows is as large as its weights, so further runs show the other layers.
+_LAYER_BYTES_AT_ONCE = 24
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ def _refused(loaded: LoadedModel, reason: str) -> ValidationResult:
 
 
 def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
+    """List what each site multiplies its scores by: an attribute, which no fingerprint sees."""
     return tuple(site.scale for site in loaded.sites)
 
 
@@ -173,7 +174,7 @@ def _run_probe(loaded: LoadedModel, probe: Probe) -> _Pass:
     """Run one probe in all ways, some layers at a time, and compare what they show."""
     sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
     evidence: list[Evidence] = []
-    at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
+    at_once = max(1, _LAYER_BYTES_AT_ONCE // loaded.model.dtype.itemsize)
     for start in range(0, len(loaded.sites) or 1, at_once):
         sites = loaded.sites[start : start + at_once]
         eager = run_eager(loaded, probe, sites)

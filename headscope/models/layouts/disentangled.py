@@ -53,11 +53,11 @@ class PositionTerms(Step):
         if not module.relative_attention or table is None:
             return None
         # Only the rows of the table that these distances need go through the maps.
-        rows = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
-        first = int(rows.min())
-        last = int(rows.max())
+        row_of_pair = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
+        first = int(row_of_pair.min())
+        last = int(row_of_pair.max())
         pos_k, pos_q = _positions(site, table[first : last + 1])
-        rows = rows - first
+        rows = row_of_pair - first
         terms = []
         if "c2p" in module.pos_att_type:
             terms.append(_products(heads.q, pos_k, rows))

@@ -1,4 +1,8 @@
-"""What happens inside every attention site in one forward pass, the model's own or ours."""
+"""What happens inside every attention site in one forward pass, the model's own or ours.
+
+:func:`run_eager` records the model's own attention, :func:`run_ours` the one that measures, and
+:func:`run_sdpa` has nothing but the last states.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +96,7 @@ def run_eager(
             run.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
         if pattern is None and site.n_heads == 0:
-            pattern = _of_no_head(site, "pattern", probe)
+            pattern = _empty(site, "pattern", probe)
         # XLM computes it in float32 whatever the dtype of the model
         run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
 
@@ -101,15 +105,19 @@ def run_eager(
     eager = use_implementation(loaded.model, "eager")
     with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
         run.hidden = loaded.forward(**probe.inputs)
-        # After the pass: a caller may count the model's own calls of these maps.
-        for site in run.sites:
-            with suppress(*_MISREAD):
-                inputs = run.seen["inputs"][site.row]
-                heads = site.as_scored(site.project(inputs), inputs)
-                run.keep("q", site, heads.q)
-                run.keep("k", site, heads.k)
-                run.keep("v", site, heads.v)
+        _project_again(run)  # after the pass: a caller may count the model's own calls of the maps
     return run
+
+
+def _project_again(run: Recording) -> None:
+    """Keep q, k and v as the sites' maps and steps make them of the inputs that were seen."""
+    for site in run.sites:
+        with suppress(*_MISREAD):
+            inputs = run.seen["inputs"][site.row]
+            heads = site.as_scored(site.project(inputs), inputs)
+            run.keep("q", site, heads.q)
+            run.keep("k", site, heads.k)
+            run.keep("v", site, heads.v)
 
 
 class Softmaxes(TorchFunctionMode):
@@ -185,7 +193,7 @@ def run_ours(
         for name in ("pattern", "q", "k", "v"):
             # A layer that has lost all its heads has nothing to show, and nothing can be missing.
             no_head = site.n_heads == 0
-            tensor = _of_no_head(site, name, probe) if no_head else _joined(site_chunks, name)
+            tensor = _empty(site, name, probe) if no_head else _joined(site_chunks, name)
             run.keep(name, site, tensor)
     return run
 
@@ -237,7 +245,7 @@ def _joined(chunks: Mapping[tuple[int, int], Activations], name: str) -> Tensor 
     return torch.cat(examples)
 
 
-def _of_no_head(site: AttentionSite, name: str, probe: Probe) -> Tensor:
+def _empty(site: AttentionSite, name: str, probe: Probe) -> Tensor:
     """Return the empty pattern, q, k or v of a layer without heads, (batch, 0, pos, ...)."""
     batch, n_q = probe.real_queries(site.stack).shape
     n_k = probe.real_keys(site.stack).shape[1]

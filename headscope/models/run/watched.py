@@ -86,7 +86,7 @@ class Seen:
 
     @cached_property
     def writes(self) -> dict[int, Call]:
-        """The call of each site's W_O, by its row."""
+        """The call of each site's W_O, by its row: in ALBERT that of the module's turn."""
         writes: dict[int, Call] = {}
         turns = defaultdict[nn.Module, int](int)
         for site in self.sites:
@@ -109,19 +109,22 @@ class Seen:
 
 
 def watch(loaded: LoadedModel) -> Seen:
-    """Run three tokens, and keep every module's calls."""
+    """Run three tokens, and keep every module's calls.
+
+    Beginnings and ends of calls are counted, so that it is known which call was made in which.
+    """
     calls: list[Call] = []
     starts: list[int] = []  # Of the calls that have not ended yet
     inputs: dict[int, AttentionInput] = {}
     events = 0
     turns = defaultdict[nn.Module, int](int)
 
-    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal events
         starts.append(events)
         events += 1
 
-    def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def end(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
         start = starts.pop()
         if (y := first_tensor(output)) is not None:
@@ -131,8 +134,8 @@ def watch(loaded: LoadedModel) -> Seen:
         events += 1
 
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
-    hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
-    hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
+    hooks = [m.register_forward_pre_hook(begin, with_kwargs=True) for m in modules]
+    hooks += [m.register_forward_hook(end, with_kwargs=True) for m in modules]
     reading = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
     with hooked(hooks), reading:
         last = loaded.run_tiny(_three_tokens(loaded))
