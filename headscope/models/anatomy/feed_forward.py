@@ -198,7 +198,8 @@ def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
         odd = args[0][..., 1::2]
         even = args[0][..., 0::2]
         odd_alone_silent = not bool(odd.any()) and bool(even.any())
-        independent[module] &= module in proven or odd_alone_silent
+        if module not in proven and not odd_alone_silent:
+            independent[module] = False
 
     hooks = [module.register_forward_hook(silence_odd) for module in neurons_of]
     hooks += [module.register_forward_pre_hook(check) for module in second_maps]

@@ -72,6 +72,7 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
         fields.append("offsets")
         if "token_type_ids" in second.model_input_names:
             fields.append("type_ids")
+    # Texts and pairs apart: a tokenizer reads a batch of one kind.
     batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
     for batch in batches:
         by_first = _read(first, batch, framed)

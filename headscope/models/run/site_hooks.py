@@ -19,6 +19,11 @@ from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import grouped, hooked
 
 
+def attention_module(site: AttentionSite) -> nn.Module:
+    """Return the module that runs as a site."""
+    return site.module
+
+
 def watch_inputs(
     sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
 ) -> AbstractContextManager[None]:
@@ -33,14 +38,14 @@ def watch_inputs(
 
         return module.register_forward_pre_hook(before, with_kwargs=True)
 
-    sites_of_module = grouped(sites, lambda site: site.module)
+    sites_of_module = grouped(sites, attention_module)
     return hooked(hook(module, shared) for module, shared in sites_of_module.items())
 
 
 def watch_outputs(
     sites: Sequence[AttentionSite],
     see: Callable[[AttentionSite, Any, Any], None],
-    module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
+    module_of: Callable[[AttentionSite], nn.Module] = attention_module,
 ) -> AbstractContextManager[None]:
     """Call ``see`` with what a module of every site takes first and what it returns.
 
