@@ -237,7 +237,8 @@ class LoadedModel:
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
-        return last_state(self.model.get_encoder() if encoder_only else self.model, inputs)
+        network = self.model.get_encoder() if encoder_only else self.model
+        return last_state(network, inputs)
 
     def run(
         self,
@@ -275,7 +276,9 @@ class LoadedModel:
         ids, mask = self.pad([tokens or [self.vocab_size - 1, 0, self.vocab_size // 2]])
         decodes = self.encoder_decoder and self.stacks != ("encoder",)
         with torch.no_grad():
-            return self.forward(ids, mask, ids, mask) if decodes else self.forward(ids, mask)
+            if decodes:
+                return self.forward(ids, mask, ids, mask)
+            return self.forward(ids, mask)
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
