@@ -55,13 +55,16 @@ class Recorded:
     def only_before(self, site: AttentionSite) -> Recorded:
         """Return what a pass that differs from this site on needs: less memory, for many batches.
 
-        A layer whose state only the next layer reads may return that one's state.
+        A layer that is played back ignores what it is given. So where only the next layer reads a
+        state, any state may stand there, and the last one is held in place of all before it.
         """
         calls = self.calls[: self.calls_before(site)]
-        for i in reversed(range(len(calls) - 1)):
-            if calls[i + 1].chained:
-                state = first_tensor(calls[i + 1].output)
-                calls[i] = replace(calls[i], output=with_first(calls[i].output, state))
+        for index in reversed(range(len(calls) - 1)):
+            following = calls[index + 1]
+            if following.chained:
+                state = first_tensor(following.output)
+                output = with_first(calls[index].output, state)
+                calls[index] = replace(calls[index], output=output)
         return Recorded(calls)
 
 
@@ -106,13 +109,13 @@ class Replay:
             return
         outputs = deque([_repeated(call.output, copies) for call in before])
 
-        def playing(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def with_outputs(forward: Callable[..., Any]) -> Callable[..., Any]:
             def played(*args: Any, **kwargs: Any) -> Any:
                 return outputs.popleft() if outputs else forward(*args, **kwargs)
 
             return played
 
-        forwards = {layer: playing(layer.forward) for layer in self._layers}
+        forwards = {layer: with_outputs(layer.forward) for layer in self._layers}
         with current_router().skipping(before[-1].seen), replaced_forwards(forwards):
             yield
 
