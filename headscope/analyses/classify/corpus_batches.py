@@ -35,12 +35,12 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
     what was asked for: ``encoder``, ``decoder``, ``cross`` or ``all``. ``pairs`` says whether the
     corpus has sources and targets.
     """
-    full_model = loaded.whole or loaded
+    full_model = loaded.with_all_stacks
     if not full_model.sites:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     if stack is not None:
         chosen = full_model.only(stack).stacks
-    elif loaded.whole is None and full_model.encoder_decoder and not pairs:
+    elif loaded.view_of is None and full_model.encoder_decoder and not pairs:
         chosen = ("encoder",)
     else:
         chosen = loaded.stacks

@@ -109,9 +109,9 @@ def _batch_reader(
         observers.append(RowReducer(view.n_layers, view.n_heads, hand_over, stack))
     if sums.labelled is not None and "cross" in stacks:
         observers.append(sums.labelled)
-    observed_sites = [site for site in replica.sites if site.stack in stacks]
-    other_sites = [site for site in replica.sites if site.stack not in stacks]
-    with routed(replica.model, Router(observed_sites, observers, others=other_sites)) as router:
+    sites = [site for site in replica.sites if site.stack in stacks]
+    unmeasured = [site for site in replica.sites if site.stack not in stacks]
+    with routed(replica.model, Router(sites, observers, unmeasured_sites=unmeasured)) as router:
 
         def read(numbered_batch: tuple[int, Batch]) -> _ReadBatch:
             rows_seen, on_host = numbered_batch

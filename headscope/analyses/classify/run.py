@@ -65,7 +65,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             frequencies = find_frequencies(corpus, options.frequencies, options.language)
 
     # Measure every stack, and label its heads.
-    loaded = opened.whole or opened
+    loaded = opened.with_all_stacks
     thresholds = options.thresholds or Thresholds()
     runner = _pass_runner(loaded, stacks, thresholds, corpus, frequencies, options)
     passes = plan_passes(loaded, stacks, corpus, frequencies, options.limit)

@@ -105,7 +105,9 @@ class Repeats:
         """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
         matching = PrefixWeights(*shape, self.start, self.copy)
-        with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
+        with routed(
+            loaded.model, Router(loaded.sites, [matching], unmeasured_sites=loaded.unmeasured_sites)
+        ) as router:
             router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
         return matching.weights
 
