@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.linear.measure import (
-    AVERAGES,
-    EVEN,
-    FORMS_AND_EVEN,
-    LinearSums,
-    linear_attention,
-)
+from headscope.analyses.linear.forms import AVERAGES, EVEN, FORMS_AND_EVEN, linear_attention
+from headscope.analyses.linear.measure import LinearSums
 from headscope.analyses.linear.resamples import Resamples
 from headscope.analyses.linear.stored_keys import (
     closed_form,
