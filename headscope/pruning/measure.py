@@ -17,8 +17,9 @@ from headscope.models.surgery.copies import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair
-from headscope.pruning.ranking import Context, Ranking, Repaired, scale_gates
+from headscope.pruning.ranking import Context, Ranking, Repaired
 from headscope.pruning.result import Baseline, Draw, Point
+from headscope.pruning.scaling import scale_gates
 from headscope.pruning.surgeon import surgeon_of
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Outputs
