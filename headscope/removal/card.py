@@ -1,4 +1,7 @@
-"""What model cards (README.md of a saved folder) share: the hub's names, the source's header."""
+"""What the model cards (README.md of a saved folder) of ``prune`` and ``shrink`` share.
+
+The hub's names, the text of a card, code that opens a folder, and what the source's card says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 
 CARD = "README.md"
-#: The hub's names: of the task that a metric belongs to, and of what such models are used for.
+#: The hub's name of each task of headscope.
 HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
@@ -30,8 +33,8 @@ HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
-#: What a model with a task head is used for, whatever task it was measured by.
-_OF_HEADS = {
+#: The hub's name of what a model with this head is used for, though measured by fidelity.
+_HUB_TASK_OF_HEAD = {
     "classification": "text-classification",
     "mlm": "fill-mask",
     "token-classification": "token-classification",
@@ -45,11 +48,11 @@ ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
 
 
 def hub_task(task: str, loaded: LoadedModel) -> str:
-    """Return the hub's name of what a model is used for, by its head and what it is measured by."""
+    """Return the hub's name of what a model is used for, by its task and its head."""
     if task == "similarity" and gives_one_score(loaded):
         return HUB_TASKS["rerank"]
-    if task == "fidelity" and loaded.task_head in _OF_HEADS:
-        return _OF_HEADS[loaded.task_head]
+    if task == "fidelity" and loaded.task_head in _HUB_TASK_OF_HEAD:
+        return _HUB_TASK_OF_HEAD[loaded.task_head]
     return HUB_TASKS[task]
 
 

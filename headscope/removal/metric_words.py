@@ -29,7 +29,7 @@ METRIC_NAMES = {
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
-#: The same in a sentence.
+#: The same in a sentence; metrics that are not listed go by their key.
 SHORT_NAMES = {
     "cosine": "the cosine",
     "loss": "the loss",
@@ -41,8 +41,6 @@ SHORT_NAMES = {
     "word_accuracy": "word accuracy",
     "answer_f1": "the F1 of answers",
 }
-
-
 #: Metrics of which less is better.
 _LOSSES = ("loss", "kl", "squared_change")
 
@@ -55,7 +53,7 @@ def scale_of(metric: str) -> float | None:
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
-    """Write a value of a metric with the digits that mean something."""
+    """Write a value of a metric with the digits that mean something; ``short`` drops the last."""
     if value is None:
         return "-"
     digits = 2

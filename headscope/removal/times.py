@@ -38,10 +38,10 @@ from headscope.stats.estimate import Estimate
 
 PARTS = 12  # Parts of a run whose medians the interval holds
 ENOUGH = 5 * PARTS  # Pairs of runs that an interval needs
-FEWEST = ENOUGH  # Pairs of runs, at least
-_MOST = 2  # Times as many pairs as the fewest, at most
-_BATCHES = 3  # In a round
-_SECONDS = 15.0  # Beyond which no round is started, once there are the fewest
+FEWEST = ENOUGH  # Rounds, each a pair of runs, at least
+_MOST_FACTOR = 2  # At most so many times the fewest rounds
+_BATCHES = 3  # Batches that each model runs in a round
+_SECONDS = 15.0  # No round is started later than this, once there are the fewest
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
@@ -69,10 +69,13 @@ def times(
     eager of a family that has no other), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
+    # The same texts for both, each model with its own tokens.
     timed = [full_model] if cut is None else [full_model, cut]
     _, _, full_rows = full_model
-    texts_of_batches = spread_places(full_rows, batch_size)
+    texts_of_batches = spread_batches(full_rows, batch_size)
     n_texts = sum(len(texts) for texts in texts_of_batches)
+
+    # Prepare the passes of each model, and run them in turns.
     runs: list[list[Pass]] = []
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
@@ -86,7 +89,11 @@ def times(
                 passes.append(partial(_pass, served, batch))
             runs.append(passes)
         fewest = longer * FEWEST
-        seconds = in_turns(runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS)
+        seconds = in_turns(
+            runs, fewest=fewest, most=_MOST_FACTOR * fewest, seconds=longer * _SECONDS
+        )
+
+    # Compare them round by round.
     by_round = seconds.sum(axis=2)  # (rounds, models)
     whole_seconds = by_round[:, 0]
     cut_seconds = by_round[:, -1]
@@ -107,10 +114,11 @@ def in_turns(
 ) -> Array:
     """Return the seconds of every pass, (rounds, models, batches).
 
-    In each round every model runs each of its batches once, after one pass over its first batch
-    that is not counted, since the model before has filled the caches with its own weights. The
-    order of the models turns round from round to round. No round is started after ``seconds``, once
-    there are ``fewest``; that never depends on which model was faster.
+    ``runs`` holds the passes of each model over its batches. In each round every model runs each of
+    its batches once, after one pass over its first batch that is not counted, since the model
+    before has filled the caches with its own weights. The order of the models turns round from
+    round to round. No round is started after ``seconds``, once there are ``fewest``; that never
+    depends on which model was faster.
     """
     for passes in runs:  # the first pass of a shape compiles products
         for run_once in passes:
@@ -134,7 +142,7 @@ def in_turns(
 
 
 def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> list[list[int]]:
-    """Return batches of the indices of texts, sorted by length, as programs that pad do.
+    """Return batches of text indices, of ``size`` texts sorted by length as programs that pad do.
 
     Texts of one length stand in the order of the data, or in one that is drawn with ``seed``.
     """
@@ -145,7 +153,7 @@ def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> l
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
-def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
+def spread_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
     """Return batches of text indices with the evaluation texts' own mixture of lengths.
 
     A few of :func:`length_batches` are taken evenly from the shortest to the longest.

@@ -16,7 +16,7 @@ from headscope.removal.times import (
     in_turns,
     length_batches,
     median_interval,
-    spread_places,
+    spread_batches,
     times,
 )
 from headscope.stats.estimate import Estimate
@@ -33,9 +33,9 @@ def test_models_take_turns_in_both_orders():
 
 def test_batches_have_the_lengths_of_the_examples():
     rows = [[0] * n for n in np.random.default_rng(0).permutation(np.repeat([3, 9, 40], 20))]
-    places = spread_places(rows, 10)
+    places = spread_batches(rows, 10)
     assert [sorted({len(rows[i]) for i in batch}) for batch in places] == [[3], [9], [40]]
-    assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+    assert spread_batches(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
 
 
 def test_texts_of_one_length_share_other_batches_in_another_order():
