@@ -5,7 +5,8 @@
 repairs what is left (:mod:`.scaling`) and measures it, along :mod:`.curves`, for a bounded loss
 (:mod:`.max_drop`) or one stack at a time (:mod:`.stacks`). The method and repair ``surgeon`` is
 :mod:`.surgeon`, by :mod:`.moments` and :mod:`.elimination`. :mod:`.keep` saves a model with its
-:mod:`.card`; :mod:`.view` shows the :mod:`.result` by :mod:`.sentences` and :mod:`.tables`.
+:mod:`.card`; :mod:`.view` shows the :mod:`.result` by :mod:`.sentences`, :mod:`.tables` and
+:mod:`.survivors`.
 """
 
 from headscope.pruning.options import PruneOptions

@@ -76,6 +76,7 @@ def choose_version(
 def keep(
     version: Version,
     kept_model: KeptModel,
+    *,
     result: PruneResult,
     pruner: Pruner,
     evaluation_of: Callable[[LoadedModel], Task],

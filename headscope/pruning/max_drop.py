@@ -80,11 +80,11 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
 
 def prune_within_loss(
     pruner: Pruner,
+    *,
     methods: Sequence[str],
     repairs: Sequence[Repair],
     allowed_loss: float,
     examples: Array,
-    *,
     random: bool,
 ) -> Outcome:
     """Remove as many heads as are confirmed to cost at most ``allowed_loss``.
@@ -92,17 +92,7 @@ def prune_within_loss(
     Tests and all that is described are measured on ``examples``, by their indices. ``random`` adds
     a curve of as many random heads.
     """
-    if (why := pruner.evaluation.degenerate(pruner.full)) is not None:
-        raise InputError(
-            f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
-            "max_drop cannot be used; give fractions to see the values."
-        )
-    numbers = ascending(len(pruner.units))
-    if not numbers:
-        raise InputError(
-            f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
-            "heads."
-        )
+    numbers = _numbers_to_test(pruner)
 
     # Settle the order of the heads, and the way to prune, without the examples.
     pruner = pruner.measuring_on(examples)
@@ -139,6 +129,22 @@ def prune_within_loss(
         scores=scores_of(pruner, rankings),
         max_drop=max_drop,
     )
+
+
+def _numbers_to_test(pruner: Pruner) -> tuple[int, ...]:
+    """Return the numbers of units in the order of the tests; refuse a model with none to lose."""
+    if (why := pruner.evaluation.degenerate(pruner.full)) is not None:
+        raise InputError(
+            f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
+            "max_drop cannot be used; give fractions to see the values."
+        )
+    numbers = ascending(len(pruner.units))
+    if not numbers:
+        raise InputError(
+            f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
+            "heads."
+        )
+    return numbers
 
 
 def settle(

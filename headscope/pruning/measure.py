@@ -50,10 +50,10 @@ class Pruner:
     def __init__(
         self,
         loaded: LoadedModel,
+        *,
         evaluation: Task,
         calibration: Task | None,
         roles: Mapping[Head, HeadResult],
-        *,
         shares: Sequence[float],
         draws: int,
         seed: int,

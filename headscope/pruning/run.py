@@ -221,9 +221,9 @@ def _pruner(
     """Make the pruner of a view of the model; ``roles`` go by positions in the view."""
     return Pruner(
         view,
-        opened.evaluation,
-        opened.calibration,
-        roles,
+        evaluation=opened.evaluation,
+        calibration=opened.calibration,
+        roles=roles,
         shares=options.shares,
         draws=options.draws,
         seed=options.seed,
@@ -237,16 +237,21 @@ def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
     if options.max_drop is not None and opened.unseen is not None:
         return prune_within_loss(
             pruner,
-            opened.ways.methods,
-            opened.ways.repairs,
-            options.max_drop,
-            opened.unseen,
+            methods=opened.ways.methods,
+            repairs=opened.ways.repairs,
+            allowed_loss=options.max_drop,
+            examples=opened.unseen,
             random=random,
         )
     if options.manual:
         return _prune_by_hand(pruner, opened.ways.repairs, options)
-    rankings = pruner.rankings(opened.ways.methods)
-    return run_curves(pruner, rankings, opened.ways.repairs, pruner.counts, random=random)
+    return run_curves(
+        pruner,
+        rankings=pruner.rankings(opened.ways.methods),
+        repairs=opened.ways.repairs,
+        counts=pruner.counts,
+        random=random,
+    )
 
 
 def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOptions) -> Outcome:
@@ -257,8 +262,13 @@ def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOpti
         roles = pruner.context.roles
         removed = units_without_roles(pruner.loaded, roles, options.keep_roles or ())
     named_go_first = Ranking(pruner.units.gates(removed))
-    random = options.heads is None
-    return run_curves(pruner, {MANUAL: named_go_first}, repairs, [len(removed)], random=random)
+    return run_curves(
+        pruner,
+        rankings={MANUAL: named_go_first},
+        repairs=repairs,
+        counts=[len(removed)],
+        random=options.heads is None,
+    )
 
 
 def _stacks_apart(opened: Opened, roles: KnownRoles, options: PruneOptions) -> StacksApart:
@@ -279,8 +289,14 @@ def _saved(
     """Save the best of the pruned models, and add to the result what the folder is worth."""
     task = opened.calibration or opened.evaluation
     version, kept_model = choose_version(outcome.versions, opened.loaded, task)
-    evaluation_of = partial(_evaluation, opened.sources, options)
-    return keep(version, kept_model, result, outcome.pruner, evaluation_of, folder)
+    return keep(
+        version,
+        kept_model,
+        result=result,
+        pruner=outcome.pruner,
+        evaluation_of=partial(_evaluation, opened.sources, options),
+        folder=folder,
+    )
 
 
 # --- the result -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The tables and figures of ``prune`` behind its answer.
 
 In the order in which they are shown: the curves, each stack alone, other metrics, a search, the
-roles of the heads that are left, the scores of heads.
+scores of heads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.analyses.classify.roles import role_name, role_of
 from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
 from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
@@ -65,7 +64,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
 def _shares_table(result: PruneResult, shares: Sequence[float]) -> b.Table:
     """Write the metric, a row for each curve and a column for each share of heads removed."""
     metric = result.metric
-    shown = _spaced(shares)
+    shown = spaced(shares)
     rows = []
     for curve in result.curves:
         values = {round(point.fraction, 3): point.value.value for point in curve.points}
@@ -192,7 +191,7 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
     return series
 
 
-# --- other metrics, a search, roles, scores -------------------------------------------------------
+# --- other metrics, a search, scores --------------------------------------------------------------
 
 
 def other_metrics(result: PruneResult) -> Iterator[b.Block]:
@@ -261,67 +260,6 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
     )
 
 
-def survivors(result: PruneResult) -> Iterator[b.Block]:
-    """Show which kinds of heads are left, for the first curve that knows."""
-    classified = (curve for curve in result.curves if curve.points[-1].roles_left is not None)
-    curve = next(classified, None)
-    if curve is None:
-        return
-    points = [(point, point.roles_left) for point in curve.points if point.roles_left is not None]
-    if result.roles:
-        yield _survivors_table(result, curve.method, points)
-    _, roles_at_start = points[0]
-    if len(curve.points) >= 3 and roles_at_start:
-        yield _survivors_chart(result, curve.method, points)
-
-
-def _survivors_table(
-    result: PruneResult, method: str, points: Sequence[tuple[Point, dict[str, int]]]
-) -> b.Table:
-    """Write the number of heads with each role that are left, a column for each share removed."""
-    shown = _spaced(points)
-    _, roles_at_start = points[0]
-
-    def cells(role: str) -> list[str]:
-        return [str(counts.get(role, 0)) for _, counts in shown]
-
-    rows = [[role_name(role), *cells(role)] for role in roles_at_start]
-    heads_left = [str(result.n_heads - len(point.heads_removed)) for point, _ in shown]
-    rows.append(["all heads", *heads_left])
-    return b.text_table(
-        ("heads removed", *(f"{point.fraction:.0%}" for point, _ in shown)),
-        rows,
-        f"Which kinds of heads are left ({method}; roles from {result.roles_from}; a head can "
-        "have several)",
-    )
-
-
-def _survivors_chart(
-    result: PruneResult, method: str, points: Sequence[tuple[Point, dict[str, int]]]
-) -> b.Chart:
-    """Draw the share of the heads of each role that is left, beside heads taken evenly."""
-    x = [point.fraction for point, _ in points]
-    _, roles_at_start = points[0]
-    series = []
-    for i, (role, count) in enumerate(roles_at_start.items()):
-        if count:
-            y = [100 * counts[role] / count for _, counts in points]
-            name = f"{role_name(role)} ({count})"
-            marker = "osd^v<>P"[i % 8]
-            series.append(b.Series(name, x, y, colour=role_of(role).colour, marker=marker))
-    evenly = b.Series("heads taken evenly", (0, 1), (100, 0), "line", b.GREY, "", "--", width=0.8)
-    return b.Chart(
-        f"Which heads of {model_name(result)} are left by {method}",
-        "heads removed",
-        "heads of that role left, %",
-        [*series, evenly],
-        "Share of the heads of each role that is left, by share of all heads removed; the numbers "
-        "are in prune.json.",
-        "survivors",
-        x_scale="percent",
-    )
-
-
 def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
     """Draw the first method's scores, as shares of the largest absolute score."""
     if not result.scores:
@@ -379,7 +317,7 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     return b.Series(name, x, y, "line", colour, dash=dash, band=band)
 
 
-def _spaced(items: Sequence[Any]) -> Sequence[Any]:
+def spaced(items: Sequence[Any]) -> Sequence[Any]:
     """Leave out items, evenly, until they fit into a table's columns."""
     step = math.ceil(len(items) / _MOST_COLUMNS)
     return items[:: max(1, step)]

@@ -17,13 +17,13 @@ from headscope.pruning.sentences import (
     stacks_sentence,
     verdict,
 )
+from headscope.pruning.survivors import survivors
 from headscope.pruning.tables import (
     curves_blocks,
     other_metrics,
     scores_map,
     search_blocks,
     stacks_blocks,
-    survivors,
 )
 from headscope.removal.metric_words import (
     METRIC_NAMES,
