@@ -45,6 +45,10 @@ class Pruner:
         The fractions of heads that points of curves remove.
     draws : int
         Random sets of heads at each fraction.
+    seed : int
+        Of these sets, of what methods draw, and of bootstraps.
+    tell : callable
+        Gets the name of a step, and how much of it is done.
     """
 
     def __init__(

@@ -72,9 +72,9 @@ class MomentSums:
             return
         gradients = [gradient.flatten(0, -2) for gradient in gradients]  # (tokens, d_model)
         squares = [(gradient.float() ** 2).sum(-1) for gradient in gradients]
-        weight = torch.stack(squares).sum(0)
+        weight = torch.stack(squares).sum(0)  # |g_t|^2 of every token
         real = weight > 0
-        # Without a bias nothing could be written by the row of ones.
+        # x_t ends with 1; without a bias nothing could be written by that row.
         last_entry = 1.0 if self._has_bias else 0.0
         x = F.pad(inputs.detach().flatten(0, -2)[real], (0, 1), value=last_entry)
         x = x * weight[real].sqrt().to(x)[:, None]

@@ -28,7 +28,7 @@ from headscope.core.widest import exact, widest
 from headscope.models.run.intervene import HeadInputs
 
 FITS = ("error", "scaled")  # The two errors above.
-#: Indices of some sentences and heads.
+#: Indices of some sentences and heads of the arrays below.
 Cells = tuple[slice, Array]
 
 

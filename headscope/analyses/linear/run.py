@@ -22,7 +22,7 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened
 from headscope.session.opening import Model
 
-CONTROLS = 5  # Draws of random weights.
+CONTROLS = 5  # How often random weights are drawn.
 MOST_KEYS = 4096  # Tokens, from the first of the text, under whose keys values are stored.
 
 
@@ -89,7 +89,7 @@ class Observed:
         self.biased = False
         #: The keys of the text's first tokens, (tokens, heads, d_head), by batch and row of site.
         self._keys: dict[tuple[int, int], Tensor] = {}
-        #: By batch, how many tokens are still missing to MOST_KEYS; below 0 where none is.
+        #: How many keys of each batch are stored: up to MOST_KEYS of all batches; none below 0.
         self._keys_to_store = []
         missing = MOST_KEYS
         for mask in self._masks:
