@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from headscope.artefacts.onnx_graph import RuntimeFile
+from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products

@@ -36,7 +36,8 @@ class Maker:
         self._bench = bench
         self._minutes = minutes
         self._tell = tell
-        self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
+        #: Whether training runs in bfloat16, where that is faster; None before it was tried
+        self._in_bfloat16: bool | None = None
 
     def make(self, shape: Shape) -> tuple[Files, Training | None]:
         """Choose which layers and neurons stay, and distil what is left.
@@ -119,8 +120,8 @@ class Maker:
             minutes,
             seed=bench.seed,
             known=bench.known,
-            low=self._low,
+            in_bfloat16=self._in_bfloat16,
             tell=tell,
         )
-        self._low = training.arithmetic == "bfloat16"
+        self._in_bfloat16 = training.arithmetic == "bfloat16"
         return trained, training

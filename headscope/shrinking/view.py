@@ -52,7 +52,7 @@ def _answer_about_whole(result: ShrinkResult) -> str:
 
 def description(result: ShrinkResult, model: MeasuredModel) -> str:
     """Name a model: ``3 of 6 layers (L0, L1, L5) in openvino int8``."""
-    size = model.parts(result.whole).capitalize()
+    size = model.size(result.whole).capitalize()
     if len(model.layers) < len(result.whole.layers):
         names = ", ".join(_layer_words(layer) for layer in model.layers)
         size = size.replace(" layers", f" layers ({names})", 1)
@@ -101,13 +101,15 @@ def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
 def _also(model: MeasuredModel) -> str:
     """Say in the same sentence what it does to text of another kind."""
     sentences: list[str] = []
-    for item in model.elsewhere:
-        if item.nearness.value is None:
+    for compared in model.elsewhere:
+        if compared.nearness.value is None:
             continue
-        text = _NEARNESS[item.of].format(item.nearness.value)
-        if item.neighbours.value is not None:
-            text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
-        sentences.append(f"on {item.text} {text}")
+        text = _NEARNESS[compared.of].format(compared.nearness.value)
+        if compared.neighbours.value is not None:
+            text += (
+                f", and {compared.neighbours.value:.0%} of the ten nearest neighbours are the same"
+            )
+        sentences.append(f"on {compared.text} {text}")
     elsewhere = "; " + joined(sentences) if sentences else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
@@ -273,7 +275,7 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         if training is not None:
             ended = " (it came no nearer)" if training.ended == "no nearer" else ""
             yield (
-                f"{model.parts(result.whole).capitalize()}: {training.steps:,} steps in "
+                f"{model.size(result.whole).capitalize()}: {training.steps:,} steps in "
                 f"{training.minutes:.3g} minutes{ended}, {training.arithmetic}; distance on "
                 f"held-out text {training.before:.4f} before, {training.after:.4f} after."
             )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.artefacts.onnx_graph import RuntimeFile
+from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.removal.times import length_batches, spread_places
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.text import read_all
