@@ -25,8 +25,8 @@ from headscope.shrinking.serving import TORCH, Files, Form
 from headscope.shrinking.sizes import Shape, largest_that_reaches
 from headscope.shrinking.whole_model import WholeModel
 
-#: The smaller models that are tested for ``max_drop``, the easiest first: their share of the layers,
-#: and of the neurons of each layer.
+#: The smaller models that are tested for ``max_drop``, the easiest first: their share of the
+#: layers, and of the neurons of each layer.
 SHARES = ((1, 3 / 4), (1, 1 / 2), (2 / 3, 1 / 2), (1 / 2, 1 / 2), (1 / 3, 1 / 2), (0, 1 / 2))
 
 

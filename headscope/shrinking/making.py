@@ -99,7 +99,7 @@ class Maker:
     def _narrowed(self, model: LoadedModel, width: int) -> LoadedModel:
         """Leave ``width`` neurons in every layer, chosen on random calibration texts."""
         self._tell("choosing neurons", 0, 1)
-        rows = self._bench.texts.rows(model)
+        rows = self._bench.texts.training_rows(model)
         drawn = random.Random(self._bench.seed).sample(rows, min(TEXTS, len(rows)))
         return narrowed(model, width, drawn)
 
@@ -116,7 +116,7 @@ class Maker:
         trained, training = distil(
             model,
             bench.teacher,
-            bench.texts.rows(model),
+            bench.texts.training_rows(model),
             minutes,
             seed=bench.seed,
             known=bench.known,

@@ -40,14 +40,14 @@ def bench(bert, lines, tmp_path):
 
 
 def test_what_does_not_depend_on_the_batch_is_measured_once(bert, bench):
-    measurement = bench.value(bert, _Served(bert, shared=0.0))
+    measurement = bench.measurement(bert, _Served(bert, shared=0.0))
     assert measurement.batch_effect is None
     assert measurement.change.same
 
 
 def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, bench):
     served = _Served(bert, shared=0.2)
-    measurement = bench.value(bert, served)
+    measurement = bench.measurement(bert, served)
     effect = measurement.batch_effect
     lowest = min(effect.values)
     highest = max(effect.values)
