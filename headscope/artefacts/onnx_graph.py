@@ -62,8 +62,8 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
         )
         assert program is not None
         _name_outputs(program.model, loaded)
-        size = sum(parameter.numel() * 4 for parameter in loaded.network.parameters())
-        program.save(path, external_data=size > _ONE_FILE)
+        n_bytes = sum(4 * parameter.numel() for parameter in loaded.network.parameters())
+        program.save(path, external_data=n_bytes > _ONE_FILE)
 
 
 class _WithOutputs(nn.Module):
@@ -109,7 +109,7 @@ def _name_outputs(model: Any, loaded: LoadedModel) -> None:
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
-            if value.name in names:
+            if value.name in names:  # the outputs are to have these names
                 value.name = f"{value.name}.inner"
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name

@@ -31,17 +31,15 @@ from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of
 
 #: Attribute of a base model that has lost layers: its settings before.
 _SETTINGS = "headscope_settings_before"
-#: Settings and attributes that count layers, settings that list something for each, and numbers
-#: that each layer has of its own.
-_COUNT = "num_hidden_layers"
-_COUNTS = (_COUNT, "n_layers", "num_layers")
+_COUNT = "num_hidden_layers"  # The setting that counts layers
 #: Settings of an encoder-decoder as a whole that count the layers of one stack.
 _COUNTS_OF_STACK = {
     "encoder": (_COUNT, "num_layers", "encoder_layers"),
     "decoder": ("num_decoder_layers", "decoder_layers"),
 }
-_LISTS = ("layer_types",)
-_INDICES = ("layer_idx", "layer_id")
+_LISTS = ("layer_types",)  # Settings that list something for each layer
+_COUNTERS = (_COUNT, "n_layers", "num_layers")  # Attributes of modules that count layers
+_INDICES = ("layer_idx", "layer_id")  # Attributes of a layer that hold its own number
 _TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
 
 
@@ -77,8 +75,8 @@ def remove_layers(
     stacks = _checked(all_stacks)
     removed = _numbers_to_remove(all_stacks, stacks, list(layers))
     network = copied_network(loaded, share=share)
+    remaining = [number for number in kept_layers(all_stacks) if number not in removed]
     try:
-        remaining = [number for number in kept_layers(all_stacks) if number not in removed]
         drop_layers(network, remaining)
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
         same = not removed or _as_bypassed(all_stacks, stacks, removed, shorter)
@@ -218,7 +216,11 @@ def drop_layers(network: Any, remaining: Collection[int]) -> None:
 
 
 def _drop(stack: Stack, stays: Sequence[bool]) -> None:
-    """Leave only some layers of one stack; those that stay remember their original numbers."""
+    """Leave only some layers of one stack.
+
+    All that speaks of layers in the modules themselves follows: those that stay remember their
+    original numbers, and have the index of their new position.
+    """
     for number, items in zip(stack.numbers, stack.attentions, strict=True):
         for item in items:
             vars(item.module)[LAYER] = number - stack.start
@@ -232,7 +234,7 @@ def _drop(stack: Stack, stays: Sequence[bool]) -> None:
                 del layers[index]
         for index, layer in enumerate(layers):
             _set_numbers(layer, _INDICES, None, index)
-    _set_numbers(stack.owner, _COUNTS, stack.n_layers, sum(stays))
+    _set_numbers(stack.owner, _COUNTERS, stack.n_layers, sum(stays))
 
 
 def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
@@ -242,11 +244,16 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
     """
     base: Any = getattr(network, "base_model", network)
     settings_before = vars(base)[_SETTINGS]
+
+    # every configuration that speaks of these layers, once
     modules = network.modules()
-    if stack.one_of_two:  # the configurations of the other stack speak of other layers
+    if stack.one_of_two:
         modules = (network, base, *stack.owner.modules())
     configs = [vars(module).get("config") for module in modules]
-    for config in {id(config): config for config in configs if config}.values():
+    distinct = {id(config): config for config in configs if config}
+
+    for config in distinct.values():
+        # what it states of them
         of_both = stack.one_of_two and config.is_encoder_decoder
         counts = _COUNTS_OF_STACK[stack.name] if of_both else (_COUNT,)
         changed: dict[str, Any] = {}
@@ -264,14 +271,16 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
             setattr(config, name, new)
 
 
-def _move_table(first: Any, new: Any) -> None:
+def _move_table(first: Any, new_first: Any) -> None:
     """Give the new first layer the table of positions that only the first one has (T5)."""
     table = getattr(first, _TABLE, None)
-    if first is not new and table is not None and getattr(new, _TABLE, None) is None:
-        delattr(first, _TABLE)
-        setattr(new, _TABLE, table)
-        first.has_relative_attention_bias = False
-        new.has_relative_attention_bias = True
+    has_own = getattr(new_first, _TABLE, None) is not None
+    if first is new_first or table is None or has_own:
+        return
+    delattr(first, _TABLE)
+    setattr(new_first, _TABLE, table)
+    first.has_relative_attention_bias = False
+    new_first.has_relative_attention_bias = True
 
 
 def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
