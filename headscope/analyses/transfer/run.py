@@ -13,14 +13,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.analyses.transfer import TransferOptions
+from headscope.analyses.transfer.embeddings import FrozenEmbeddings
 from headscope.analyses.transfer.fine_tuning import (
     CLASSIFIER_RATE,
-    Frozen,
     Outcome,
     OutOfTime,
     fine_tune,
 )
-from headscope.analyses.transfer.labelled import Labelled, Source, label, read, subset
+from headscope.analyses.transfer.labelled import Labelled, Source, read, subset, tokenised_splits
 from headscope.analyses.transfer.plan import Cell, Plan, Step, beyond, make_plan, rate_grid
 from headscope.analyses.transfer.result import (
     TransferMissed,
@@ -29,12 +29,12 @@ from headscope.analyses.transfer.result import (
     TransferTry,
 )
 from headscope.analyses.transfer.summary import (
-    Done,
+    MeasuredRun,
     baselines,
     cell_row,
     differences,
     divergence,
-    run_of,
+    measured_run,
     spreads,
 )
 from headscope.core.errors import UnsupportedModelError
@@ -66,14 +66,14 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     validation = require_valid(loaded, options.validate)
 
     # measure
-    data = label(source, loaded, options.seed)
+    data = tokenised_splits(source, loaded, options.seed)
     plan = make_plan(len(data.train), options)
     deadline = time.monotonic() + options.budget
     # Half precision has too few digits for small steps.
     half = loaded.dtype in ("float16", "bfloat16")
     trained = cast(loaded, "float32") if half else loaded
     counts = _count_parameters(trained, plan, options.seed)
-    runs = _Runs(trained, data, grid, options, deadline)
+    runs = _Runner(trained, data, grid, options, deadline)
     runs.run([step for step in plan.steps() if step.cell.variant in counts.parameters])
     return _result(loaded, options, source, validation, plan=plan, counts=counts, runs=runs)
 
@@ -107,12 +107,13 @@ def _result(
     *,
     plan: Plan,
     counts: _Counts,
-    runs: _Runs,
+    runs: _Runner,
 ) -> TransferResult:
     """Sum up all runs, cell by cell in the order of the plan."""
     data = runs.data
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
-    every_run = (*(run.row for run in chain.from_iterable(done.values())), *runs.stress)
+    rows = [run.row for run in chain.from_iterable(done.values())]
+    every_run = (*rows, *runs.stress)
     n_diverged = tuple(divergence(every_run, plan.sizes[0]))
     seeds = range(options.seed, options.seed + options.seeds)
     known = tuple(baselines(data, plan.sizes, seeds))
@@ -161,15 +162,38 @@ class BestRate(NamedTuple):
 
 
 @dataclass
-class _Runs:
+class _RateSearch:
+    """The learning rates of one cell that were tried."""
+
+    losses: dict[float, float] = field(default_factory=dict)  # Lowest validation loss, by rate
+    best_rate: float = math.nan  # That of the lowest loss; of equal ones the lowest
+    _best: Outcome | None = None
+
+    @property
+    def best(self) -> Outcome:
+        """The run at the best rate."""
+        assert self._best is not None
+        return self._best
+
+    def add(self, rate: float, outcome: Outcome) -> None:
+        """Add the run at another rate."""
+        self.losses[rate] = outcome.validation_loss
+        self.best_rate = min(self.losses, key=lambda rate: (self.losses[rate], rate))
+        if self.best_rate == rate:
+            self._best = outcome
+
+
+@dataclass
+class _Runner:
     """All runs of a plan, done one after the other."""
 
     loaded: LoadedModel
     data: Labelled
     grid: Mapping[str, Sequence[float]]
     options: TransferOptions
-    deadline: float  # on the monotonic clock, in seconds
-    done: dict[Cell, list[Done]] = field(default_factory=dict)
+    deadline: float  # On the monotonic clock, in seconds
+    #: Runs of each cell at its best rate
+    done: dict[Cell, list[MeasuredRun]] = field(default_factory=dict)
     rates: dict[Cell, BestRate] = field(default_factory=dict)  # Of each cell
     stress: list[TransferRun] = field(default_factory=list)  # At multiples of the best rates.
     searched: list[TransferTry] = field(default_factory=list)
@@ -206,7 +230,7 @@ class _Runs:
             outcome = self._outcome(cell, seed, self.rates[cell].rate * step.factor)
         else:
             raise OutOfTime  # its rate was never searched
-        done = run_of(
+        measured = measured_run(
             cell,
             seed=seed,
             factor=step.factor,
@@ -215,9 +239,9 @@ class _Runs:
             data=self.data,
         )
         if step.factor == 1:
-            self.done.setdefault(cell, []).append(done)
+            self.done.setdefault(cell, []).append(measured)
         else:
-            self.stress.append(done.row)
+            self.stress.append(measured.row)
 
     def _check_time(self) -> None:
         if time.monotonic() >= self.deadline:
@@ -226,44 +250,41 @@ class _Runs:
     def _search(self, cell: Cell, seed: int) -> Outcome:
         """Find the rate with the lowest validation loss; return its run.
 
-        The grid grows while the best rate lies at its edge, :data:`GROWTH` times at most.
+        The grid grows while the best rate lies at its edge, by :data:`GROWTH` rates at most.
         """
-        losses: dict[float, float] = {}
-        waiting = list(self.grid[cell.variant])
-        most = len(waiting) + GROWTH
-        while waiting:
-            # one rate more
-            rate = waiting.pop(0)
-            outcome = self._outcome(cell, seed, rate)
-            losses[rate] = outcome.validation_loss
-            chosen = min(losses, key=lambda rate: (losses[rate], rate))
-            if chosen == rate:
-                best = outcome
-            if waiting:
-                continue
-            # where the best one lies, and whether there is a further one to try
-            optimum = "not searched" if len(losses) < 2 else "inside"
-            further = beyond(losses, chosen)
-            if further is not None:
-                is_lowest = chosen == min(losses)
-                if is_lowest and self._is_as_good_as_nothing(cell, seed, best):
-                    optimum = "lowest"
-                else:
-                    optimum = "edge"
-                    if len(losses) < most:
-                        waiting.append(further)
-        self.rates[cell] = BestRate(chosen, optimum)
-        for rate, loss in sorted(losses.items()):
+        search = _RateSearch()
+        for rate in self.grid[cell.variant]:
+            search.add(rate, self._outcome(cell, seed, rate))
+        optimum = self._optimum(cell, seed, search)
+        for _ in range(GROWTH):
+            further = beyond(search.losses, search.best_rate)
+            if optimum != "edge" or further is None:
+                break
+            search.add(further, self._outcome(cell, seed, further))
+            optimum = self._optimum(cell, seed, search)
+        self.rates[cell] = BestRate(search.best_rate, optimum)
+        for rate, loss in sorted(search.losses.items()):
             tried = TransferTry(
                 variant=cell.variant,
                 weights=cell.weights,
                 size=cell.size,
                 rate=rate,
                 validation_loss=finite(loss),
-                chosen=rate == chosen,
+                chosen=rate == search.best_rate,
             )
             self.searched.append(tried)
-        return best
+        return search.best
+
+    def _optimum(self, cell: Cell, seed: int, search: _RateSearch) -> str:
+        """Say where the best rate lies among those that were tried; ``edge`` asks for more."""
+        if len(search.losses) < 2:
+            return "not searched"
+        if beyond(search.losses, search.best_rate) is None:
+            return "inside"
+        is_lowest = search.best_rate == min(search.losses)
+        if is_lowest and self._is_as_good_as_nothing(cell, seed, search.best):
+            return "lowest"
+        return "edge"
 
     def _is_as_good_as_nothing(self, cell: Cell, seed: int, best: Outcome) -> bool:
         """Whether a run trains as a rate of 0 would, at every step.
@@ -296,7 +317,7 @@ class _Runs:
         return fine_tune(
             model,
             cell.variant,
-            Frozen(model, train, self.embedded.setdefault(weights, {})),
+            FrozenEmbeddings(model, train, self.embedded.setdefault(weights, {})),
             self.options,
             train=train,
             validation=self.data.validation,

@@ -30,7 +30,7 @@ _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 
 
 @dataclass(frozen=True)
-class Done:
+class MeasuredRun:
     """A run, and which test examples it classified rightly."""
 
     row: TransferRun
@@ -42,12 +42,12 @@ class Done:
         return float(100 * self.hits.mean())
 
 
-Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell at its best rate, seed by seed.
+Runs = Mapping[Cell, Sequence[MeasuredRun]]  # Runs of each cell at its best rate, seed by seed.
 
 
-def run_of(
+def measured_run(
     cell: Cell, *, seed: int, factor: float, rate: float, outcome: Outcome, data: Labelled
-) -> Done:
+) -> MeasuredRun:
     """Classify the test part, and describe the run."""
     labels = data.test.labels.numpy()
     predicted = outcome.predict(data.test)
@@ -67,23 +67,25 @@ def run_of(
         failed=float(measured) <= majority,
         curve=outcome.curve,
     )
-    return Done(row, (predicted == labels).astype(float))
+    return MeasuredRun(row, (predicted == labels).astype(float))
 
 
-def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
+def cell_row(
+    cell: Cell, runs: Sequence[MeasuredRun], parameters: int, optimum: str
+) -> TransferCell:
     """Sum up the runs of a cell."""
-    accuracies = [run.accuracy for run in done]
+    accuracies = [run.accuracy for run in runs]
     return TransferCell(
         variant=cell.variant,
         weights=cell.weights,
         size=cell.size,
         parameters=parameters,
-        rate=done[0].row.rate,
-        seeds=len(done),
-        accuracy=_accuracy([run.hits for run in done]),
-        spread=float(np.std(accuracies, ddof=1)) if len(done) > 1 else None,
-        diverged=sum(run.row.diverged for run in done),
-        failed=sum(run.row.failed for run in done),
+        rate=runs[0].row.rate,
+        seeds=len(runs),
+        accuracy=_accuracy([run.hits for run in runs]),
+        spread=float(np.std(accuracies, ddof=1)) if len(runs) > 1 else None,
+        diverged=sum(run.row.diverged for run in runs),
+        failed=sum(run.row.failed for run in runs),
         optimum=optimum,
     )
 
