@@ -1,7 +1,8 @@
 """``headscope transfer``: a classifier, and some of a model's parameters, are fine-tuned.
 
 :mod:`~headscope.analyses.transfer.plan` says which runs there are,
-:mod:`~headscope.analyses.transfer.fine_tuning` does one of them, and
+:mod:`~headscope.analyses.transfer.runner` does them one after the other,
+:mod:`~headscope.analyses.transfer.fine_tuning` is one of them, and
 :mod:`~headscope.analyses.transfer.summary` sums up those that differ in their seed.
 """
 

@@ -67,9 +67,9 @@ class Labelled:
     """Examples for training, validation and test, which share none."""
 
     classes: tuple[str, ...]  # In the order of their numbers.
-    train: Split  # What is trained on, what chooses step and rate, what accuracy is of.
-    validation: Split
-    test: Split
+    train: Split
+    validation: Split  # What chooses step and rate.
+    test: Split  # What accuracy is of.
     dropped: int  # Training examples that are in none of the three.
 
 
@@ -112,8 +112,9 @@ def _read_files(options: TransferOptions) -> tuple[Examples, Examples, str]:
     test = options.test
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
-    for name in ("train_limit", "test_limit"):
-        if (limit := getattr(options, name)) and limit < FEWEST:
+    limits = {"train_limit": options.train_limit, "test_limit": options.test_limit}
+    for name, limit in limits.items():
+        if limit and limit < FEWEST:
             raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
     if train is None or test is None:
         training, testing = reversed_phrases()

@@ -174,7 +174,9 @@ def spreads(
     n_diverged = sum(count.diverged for count in counts if count.variant == variant)
     n_other_diverged = sum(count.diverged for count in counts if count.variant == other)
     tries = sum(count.runs for count in counts if count.variant == variant)
-    several_of_each_factor = tries > len(counts) // 2
+    more_diverged = UNKNOWN
+    if tries > len(counts) // 2:  # several runs of each factor
+        more_diverged = share_difference(n_diverged, tries, n_other_diverged, tries)
     yield TransferSpread(
         variant=variant,
         other=other,
@@ -186,17 +188,19 @@ def spreads(
         ),
         bad=n_diverged,
         other_bad=n_other_diverged,
-        more_bad=(
-            share_difference(n_diverged, tries, n_other_diverged, tries)
-            if several_of_each_factor
-            else UNKNOWN
-        ),
+        more_bad=more_diverged,
         tries=tries,
-        # Twice the interval, since the best of several runs at chance may exceed it once.
-        learned=any(
-            2 * (run.row.accuracy.low or 0.0) - run.accuracy > majority for run in runs_of_variant
-        ),
+        learned=any(_is_above(majority, run) for run in runs_of_variant),
     )
+
+
+def _is_above(majority: float, run: MeasuredRun) -> bool:
+    """Whether a run's accuracy lies above that of the majority class by twice its interval.
+
+    Twice, since the best of several runs at chance may exceed it once.
+    """
+    low = run.row.accuracy.low or 0.0
+    return 2 * low - run.accuracy > majority  # low, minus the interval's half width once more
 
 
 def baselines(
