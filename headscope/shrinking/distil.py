@@ -139,14 +139,12 @@ def distil(
             stack.enter_context(fast_products(network, training=True))
 
         # steps, and now and then a look at the held-out text
-        nearest = copy.deepcopy(network.state_dict())
-        shortest = before
+        nearest = _Nearest(network, before)
         steps = 0
         share = 0.0  # Of the minutes that is over
-        waited = 0  # Evaluations without progress
         begun = clock()
         evaluated = clock()
-        while share < 1 and waited <= PATIENCE:
+        while share < 1 and nearest.n_waited <= PATIENCE:
             for group in optimiser.param_groups:
                 group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
@@ -158,21 +156,16 @@ def distil(
             share = min(1.0, (clock() - begun) / max(60 * minutes, 1e-9))
             tell(share)
             if share >= 1 or clock() - evaluated > SECONDS:
-                waited += 1
-                distance = lesson.distance(held_out)
-                if distance < shortest:
-                    shortest = distance
-                    nearest = copy.deepcopy(network.state_dict())
-                    waited = 0
+                nearest.compare(lesson.distance(held_out))
                 evaluated = clock()
 
-        network.load_state_dict(nearest)
+        nearest.restore()
     return student, Training(
         minutes=share * minutes,
         steps=steps,
         texts=len(train),
         before=before,
-        after=shortest,
+        after=nearest.distance,
         ended="time" if share >= 1 else "no nearer",
         arithmetic="bfloat16" if in_bfloat16 else "float32",
     )
@@ -187,6 +180,28 @@ def _split(rows: Sequence[Row], rng: random.Random) -> tuple[list[int], list[int
     held_out = sorted(rng.sample(range(len(rows)), n_held_out))
     train = sorted(set(range(len(rows))).difference(held_out)) or held_out
     return held_out, sorted(train, key=lambda i: len(rows[i]))
+
+
+class _Nearest:
+    """The weights of a network that came nearest on the held-out text so far."""
+
+    def __init__(self, network: nn.Module, distance: float) -> None:
+        self._network = network
+        self._weights = copy.deepcopy(network.state_dict())
+        self.distance = distance
+        self.n_waited = 0  # Evaluations since then
+
+    def compare(self, distance: float) -> None:
+        """Keep the present weights if they are nearer."""
+        self.n_waited += 1
+        if distance < self.distance:
+            self.distance = distance
+            self._weights = copy.deepcopy(self._network.state_dict())
+            self.n_waited = 0
+
+    def restore(self) -> None:
+        """Give the network those weights."""
+        self._network.load_state_dict(self._weights)
 
 
 class Lesson:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Elsewhere:
     """How near a model stays to the whole one on text of one kind."""
 
-    text: str
+    text: str  # Its name
     texts: int
-    of: str  # ``cosine``, ``classes``, ``labels`` or ``scores``
+    of: str  # What is compared: ``cosine``, ``classes``, ``labels`` or ``scores``
     #: Mean cosine of embeddings, the share of texts with an equal class or an equal set of labels,
     #: or Spearman's correlation of scores.
     nearness: Estimate
@@ -154,7 +154,7 @@ class Saved:
     """A folder that was written and opened again."""
 
     folder: str
-    file: str  # That of the headline
+    file: str  # The file of the model that the headline speaks of
     measured: float  # The metric of that file, opened from the folder
     opens: str  # What opens ``model.safetensors``
     code: str = ""  # Python that opens that file
@@ -171,13 +171,13 @@ class ShrinkResult:
     metric: str
     higher_is_better: bool
     examples: int
-    data: str
-    batch_size: int
+    data: str  # What was measured on
+    batch_size: int  # Texts that were timed together
     threads: int
     target: Target | None
     max_drop: float | None
-    text: tuple[str, ...]  # That trains and calibrates
-    sentences: int
+    text: tuple[str, ...]  # Names of the text that trains and calibrates
+    sentences: int  # How many it has
     dropped: int  # Sentences of that text that are in the data too, and were left out
     models: tuple[MeasuredModel, ...]
     refused: tuple[str, ...] = ()  # Sentences about forms that a runtime refused

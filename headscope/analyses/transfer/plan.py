@@ -51,16 +51,16 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    seed: int  # how far it lies from the first one; every factor has different seeds
-    factor: float = 1.0  # times the cell's best rate
+    seed: int  # Added to the first seed; every factor has different ones
+    factor: float = 1.0  # Its rate, in units of the cell's best one
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells."""
+    """All cells, and in :meth:`steps` the order of their runs."""
 
-    cells: tuple[Cell, ...]  # by start, size and variant
-    sizes: tuple[int, ...]  # ascending
+    cells: tuple[Cell, ...]  # By start, size and variant
+    sizes: tuple[int, ...]  # Ascending
 
     def steps(self) -> Iterator[Step]:
         """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
@@ -76,7 +76,9 @@ class Plan:
         ]
         needed = list(dict.fromkeys([*compared, *spread]))
         # Cells that also run at multiples of their best rate, only if both variants are there.
-        stressed = [cell for cell in needed if cell in spread] if len(spread) == len(SPREAD) else []
+        stressed: list[Cell] = []
+        if len(spread) == len(SPREAD):
+            stressed = [cell for cell in needed if cell in spread]
         yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])
 
@@ -145,7 +147,7 @@ def _check_names(variants: Iterable[str]) -> None:
             raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
 
 
-def beyond(rates: Iterable[float], best: float) -> float | None:
+def rate_beyond(rates: Iterable[float], best: float) -> float | None:
     """Return the rate that a grid grows by where its best one lies at an edge; else None."""
     ordered = sorted(rates)
     if len(ordered) < 2 or best not in (ordered[0], ordered[-1]):

@@ -19,7 +19,7 @@ from headscope.analyses.transfer import TransferOptions
 from headscope.analyses.transfer.embeddings import FrozenEmbeddings
 from headscope.analyses.transfer.fine_tuning import CLASSIFIER_RATE, Outcome, OutOfTime, fine_tune
 from headscope.analyses.transfer.labelled import Labelled, subset
-from headscope.analyses.transfer.plan import Cell, Step, beyond
+from headscope.analyses.transfer.plan import Cell, Step, rate_beyond
 from headscope.analyses.transfer.result import TransferMissed, TransferRun, TransferTry
 from headscope.analyses.transfer.summary import MeasuredRun, measured_run
 from headscope.models.run.loaded import LoadedModel
@@ -134,7 +134,7 @@ class Runner:
             search.add(rate, self._outcome(cell, seed, rate))
         optimum = self._optimum(cell, seed, search)
         for _ in range(GROWTH):
-            further = beyond(search.losses, search.best_rate)
+            further = rate_beyond(search.losses, search.best_rate)
             if optimum != "edge" or further is None:
                 break
             search.add(further, self._outcome(cell, seed, further))
@@ -156,7 +156,7 @@ class Runner:
         """Say where the best rate lies among those that were tried; ``edge`` asks for more."""
         if len(search.losses) < 2:
             return "not searched"
-        if beyond(search.losses, search.best_rate) is None:
+        if rate_beyond(search.losses, search.best_rate) is None:
             return "inside"
         is_lowest = search.best_rate == min(search.losses)
         if is_lowest and self._is_as_good_as_nothing(cell, seed, search.best):

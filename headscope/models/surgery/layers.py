@@ -72,21 +72,21 @@ def remove_layers(
         If the model shares layers, computes something else without them, or cannot generate.
     """
     all_stacks = loaded.whole or loaded
-    stacks = _checked(all_stacks)
+    stacks = _checked_stacks(all_stacks)
     removed = _numbers_to_remove(all_stacks, stacks, list(layers))
     network = copied_network(loaded, share=share)
     remaining = [number for number in kept_layers(all_stacks) if number not in removed]
     try:
         drop_layers(network, remaining)
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-        same = not removed or _as_bypassed(all_stacks, stacks, removed, shorter)
+        same = not removed or _equals_bypassed(all_stacks, stacks, removed, shorter)
     except InputError:
         raise
     except Exception as error:  # whatever a family raises that cannot do without them
         raise _unsupported(all_stacks, removed, f"it does not run without them: {error}") from error
     if not same:
         raise _unsupported(all_stacks, removed, "other layers would compute something else")
-    if _writes(loaded) and not _writes(shorter):
+    if _generates(loaded) and not _generates(shorter):
         raise _unsupported(
             all_stacks,
             removed,
@@ -95,12 +95,15 @@ def remove_layers(
     return shorter
 
 
+# --- what is asked for, checked -------------------------------------------------------------------
+
+
 def layer_words(layer: Any) -> str:
     """Name a layer as :func:`remove_layers` takes it: ``L3``, ``decoder:L3``."""
     return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
 
 
-def _checked(loaded: LoadedModel) -> list[Stack]:
+def _checked_stacks(loaded: LoadedModel) -> list[Stack]:
     """Find the stacks of a model; refuse one whose layers cannot be removed one by one."""
     modules = [site.module for site in loaded.sites]
     stacks = stacks_of(loaded.model)
@@ -165,13 +168,16 @@ def numbered_layers(sites: Sequence[AttentionSite]) -> str:
     return f"{noun} {', '.join(map(str, numbers))}"
 
 
+# --- what a model has, and has lost ---------------------------------------------------------------
+
+
 def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     """List the layers that a model has lost, as :func:`remove_layers` names them."""
-    base = (loaded.whole or loaded).model
-    if not (before := layers_before(loaded)):
+    before = layers_before(loaded)
+    if not before:
         return ()
     remaining = set(kept_layers(loaded))
-    stacks = stacks_of(base)
+    stacks = stacks_of((loaded.whole or loaded).model)
     return tuple(layer_of(stacks, number) for number in range(before) if number not in remaining)
 
 
@@ -200,6 +206,9 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
     """Set settings of a configuration to what they were, by their names in config.json."""
     for name, value in settings.items():
         setattr(config, name, value)
+
+
+# --- in place -------------------------------------------------------------------------------------
 
 
 def drop_layers(network: Any, remaining: Collection[int]) -> None:
@@ -264,6 +273,7 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
             listed = getattr(config, name, None)
             if isinstance(listed, list | tuple) and len(listed) == stack.n_layers:
                 changed[name] = [value for value, stay in zip(listed, stays, strict=True) if stay]
+        # changed, and remembered where it speaks of the model as a whole
         for name, new in changed.items():
             if of_both or not stack.one_of_two:
                 stated_name = config.attribute_map.get(name, name)
@@ -295,10 +305,14 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
 # --- the proof ------------------------------------------------------------------------------------
 
 
-def _as_bypassed(
+def _equals_bypassed(
     loaded: LoadedModel, stacks: Sequence[Stack], removed: Collection[int], shorter: LoadedModel
 ) -> bool:
-    """Whether a shorter model puts out what the full model does with these layers bypassed."""
+    """Whether a shorter model puts out what the full model does with these layers bypassed.
+
+    A layer is bypassed by returning its input. Where lists of modules stand side by side, norms
+    return their input, and other modules add 0.
+    """
 
     def bypass(module: Any, returns_input: bool) -> Callable[..., Any]:
         original = module.forward
@@ -315,7 +329,6 @@ def _as_bypassed(
         for layers in stack.lists:
             for number, layer in zip(stack.numbers, layers, strict=True):
                 if number in removed:
-                    # where lists stand side by side, norms return their input, other modules add 0
                     returns_input = len(stack.lists) == 1 or isinstance(layer, nn.LayerNorm)
                     forwards[layer] = bypass(layer, returns_input)
     with replaced_forwards(forwards):
@@ -323,7 +336,7 @@ def _as_bypassed(
     return agree(expected, outputs(shorter), 1e-5)  # the same products, whatever their dtype
 
 
-def _writes(loaded: LoadedModel) -> bool:
+def _generates(loaded: LoadedModel) -> bool:
     """Whether transformers can generate with a model, whose cache counts layers its own way."""
     if not loaded.encoder_decoder or loaded.task_head != "seq2seq":
         return False
