@@ -198,7 +198,7 @@ def _is_plain(loaded: LoadedModel, stated: dict[str, Any]) -> bool:
     plain = model_class.from_config(
         config,
         dtype=getattr(torch, loaded.dtype),
-        # the same rounding
+        # the same attention, so that both round alike
         attn_implementation=loaded.network.config._attn_implementation,
     )
     plain.load_state_dict(state)

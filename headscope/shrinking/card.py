@@ -31,27 +31,23 @@ _BACKENDS = {
     "onnxruntime": ', backend="onnx"',
     "openvino": ', backend="openvino"',
 }
-_TOKENS = (
-    'inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")'
-    '(["A sentence."], return_tensors="np")'
-)
 #: Code that opens a file without sentence-transformers; OUTPUT and SETTING are filled in.
 _ALONE = {
-    "onnxruntime": f"""import onnxruntime
+    "onnxruntime": """import onnxruntime
 import transformers
 
 session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")
-{_TOKENS}
-asked = {{item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}}
+inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
+asked = {item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}
 OUTPUT = session.run(None, asked)[0]
 print(OUTPUT)""",
-    "openvino": f"""import openvino
+    "openvino": """import openvino
 import transformers
 
 model = openvino.Core().compile_model("FOLDER/openvino/openvino_model.xml", "CPU"SETTING)
-{_TOKENS}
+inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
 names = [port.get_any_name() for port in model.inputs]
-OUTPUT = model({{name: inputs[name].astype("int64") for name in names}})[0]
+OUTPUT = model({name: inputs[name].astype("int64") for name in names})[0]
 print(OUTPUT)""",
 }
 #: Unasked openvino computes in bfloat16 where the processor can.

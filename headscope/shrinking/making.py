@@ -80,7 +80,7 @@ class Maker:
         return nearest, len(candidates) * briefly
 
     def _candidates(self, count: int) -> list[tuple[Any, ...]]:
-        """List sets of layers to remove: the nearest first, and the evenly spread one."""
+        """List sets of layers to remove: the nearest ones first, then the evenly spread one."""
         bench = self._bench
         evenly = spread_evenly(bench.full_model, count)
         if not evenly:
