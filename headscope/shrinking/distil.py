@@ -145,7 +145,7 @@ def distil(
         begun = clock()
         evaluated = clock()
         while share < 1 and nearest.n_waited <= PATIENCE:
-            for group in optimiser.param_groups:
+            for group in optimiser.param_groups:  # rises over the first steps, ends at 0
                 group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()

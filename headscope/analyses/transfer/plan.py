@@ -64,16 +64,11 @@ class Plan:
 
     def steps(self) -> Iterator[Step]:
         """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
-        largest = {
+        at_largest_size = {
             (cell.variant, cell.weights): cell for cell in self.cells if cell.size == self.sizes[-1]
         }
-        compared = [largest[pair] for pair in _COMPARED if pair in largest]
-        smallest = ("pretrained", self.sizes[0])
-        spread = [
-            cell
-            for cell in self.cells
-            if cell.variant in SPREAD and (cell.weights, cell.size) == smallest
-        ]
+        compared = [at_largest_size[pair] for pair in _COMPARED if pair in at_largest_size]
+        spread = [cell for cell in self.cells if self._shows_spread(cell)]
         needed = list(dict.fromkeys([*compared, *spread]))
         # Cells that also run at multiples of their best rate, only if both variants are there.
         stressed: list[Cell] = []
@@ -82,9 +77,17 @@ class Plan:
         yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])
 
+    def _shows_spread(self, cell: Cell) -> bool:
+        """Whether a cell is one of those whose spread over seeds is compared."""
+        smallest = cell.weights == "pretrained" and cell.size == self.sizes[0]
+        return smallest and cell.variant in SPREAD
+
 
 def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
-    """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
+    """Yield each cell's first run, then each one's second, and so on.
+
+    After each round come the same runs of the ``stressed`` cells at higher rates.
+    """
     most_seeds = max((cell.seeds for cell in cells), default=0)
     for number in range(most_seeds):
         for cell in cells:

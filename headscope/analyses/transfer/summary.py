@@ -33,8 +33,8 @@ _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 class MeasuredRun:
     """A run, and which test examples it classified rightly."""
 
-    row: TransferRun
-    hits: Array  # (test,): 1 where it did
+    row: TransferRun  # As the result has it
+    hits: Array  # (test,): 1 where it did, else 0
 
     @property
     def accuracy(self) -> float:
@@ -91,9 +91,10 @@ def cell_row(
 
 
 def differences(runs: Runs) -> Iterator[TransferDifference]:
-    """Yield LayerNorm minus every other variant, at each size, and minus itself on random weights.
+    """Yield the differences of cells of one size, the first from pretrained weights.
 
-    Also everything minus the head alone, and each variant minus itself on random weights.
+    LayerNorm minus every other variant, every variant minus the head alone, and each one minus
+    itself on random weights.
     """
     for cell, other in itertools.product(runs, runs):
         if not _are_compared(cell, other):
@@ -118,7 +119,7 @@ def _are_compared(cell: Cell, other: Cell) -> bool:
         return cell.variant == other.variant
     if cell.variant == "layernorm":
         return other.variant in _COMPARED
-    return other.variant == "head" != cell.variant
+    return other.variant == "head" and cell.variant != "head"
 
 
 def _points(values: Array) -> Estimate:
