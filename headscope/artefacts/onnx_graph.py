@@ -113,8 +113,11 @@ def _name_outputs(model: Any, loaded: LoadedModel) -> None:
                 value.name = f"{value.name}.inner"
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])
+    for value in model.graph.inputs:
+        value.shape = onnx_ir.Shape(["batch", "length"])
+    for value in model.graph.outputs:  # an embedding has no length
+        *dynamic, width = value.shape
+        value.shape = onnx_ir.Shape([*("batch", "length")[: len(dynamic)], width])
 
 
 @contextmanager
