@@ -1,9 +1,9 @@
 """The classes by which transformers opens a compact folder where headscope is registered.
 
-For each family two kinds are made when its first folder is opened: a configuration that knows which
-heads, neurons and layers are there, and for each task head a model that is built whole and cut
-before it gets weights. transformers looks the ``model_type`` of a folder up in a table, to which
-:func:`register` adds headscope's.
+transformers looks the ``model_type`` of a folder up in a table, to which :func:`register` adds
+headscope's. When the first folder of a family is opened, classes are made for the family: a
+configuration that knows which heads, neurons and layers are there, and for each task head a model
+that is built whole and cut before it gets weights.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
         or is_ours({"model_type": family})
     ):
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
-    parts_in_config(config_dict, path)
-    parts = {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
+    parts_in_config(config_dict, path)  # refuses what does not fit together
+    settings = family_config(config_dict)
     # config.json states the number of layers left; the model is built with the original number
-    stated = {key: config_dict.get(key) for key in _settings_before(config_dict)}
-    settings = {**family_config(config_dict), **stated, **parts}
-    return _classes(family).from_dict(settings, **kwargs)
+    settings |= {key: config_dict.get(key) for key in _settings_before(config_dict)}
+    settings |= {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
+    return _compact_config_class(family).from_dict(settings, **kwargs)
 
 
 def _settings_before(settings: dict[str, Any]) -> dict[str, Any]:
@@ -112,33 +112,37 @@ class _CompactModel:
 
     def __reduce__(self) -> Any:
         """Copy and pickle by naming the family: the class itself has no importable name."""
-        return _blank, self.headscope_class, self.__dict__.copy()
+        return _blank_model, self.headscope_class, self.__dict__.copy()
 
 
 def _blank_config(family: str) -> Any:
     """Make a configuration without settings, which unpickling then sets."""
-    cls = _classes(family)
+    cls = _compact_config_class(family)
     return cls.__new__(cls)
 
 
-def _blank(family: str, auto_class: str) -> Any:
+def _blank_model(family: str, auto_class: str) -> Any:
     """Make a model without weights, which unpickling then sets."""
-    cls = getattr(transformers, auto_class)._model_mapping[_classes(family)]
+    cls = getattr(transformers, auto_class)._model_mapping[_compact_config_class(family)]
     return cls.__new__(cls)
 
 
 @functools.cache
-def _classes(family: str) -> Any:
+def _compact_config_class(family: str) -> Any:
     """Make a family's configuration class, and enter its models into transformers' tables."""
     original: Any = CONFIG_MAPPING[family]
     config_class = _derived(_CompactConfig, original, {})
-    for auto in (*map(class_for, (None, *TASK_HEADS)), transformers.AutoModelForTextEncoding):
-        models = auto._model_mapping
+    auto_classes = [class_for(head) for head in (None, *TASK_HEADS)]
+    for auto_class in (*auto_classes, transformers.AutoModelForTextEncoding):
+        models = auto_class._model_mapping
         if original not in models:
             continue
-        model = first_class(models[original])
-        attributes = {"config_class": config_class, "headscope_class": (family, auto.__name__)}
-        auto.register(config_class, _derived(_CompactModel, model, attributes), exist_ok=True)
+        attributes = {
+            "config_class": config_class,
+            "headscope_class": (family, auto_class.__name__),
+        }
+        compact_model = _derived(_CompactModel, first_class(models[original]), attributes)
+        auto_class.register(config_class, compact_model, exist_ok=True)
     return config_class
 
 

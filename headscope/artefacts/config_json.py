@@ -71,30 +71,32 @@ def write_config(loaded: LoadedModel, folder: Path, *, standalone: bool) -> Writ
     UnsupportedModelError
         If ``standalone`` is asked for and the family cannot have a modelling file of its own.
     """
+    # the settings of the whole model, and those that state how many layers are left
     path = folder / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
     all_stacks = loaded.with_all_stacks
-    before = settings_before(all_stacks.model)
-    family = {**family_config(written), **before}
-    family.pop("pruned_heads", None)
-    # transformers' file states what is left, where layers are gone.
+    before = settings_before(all_stacks.model)  # empty where no layer was removed
+    source_settings = {**family_config(written), **before}
+    source_settings.pop("pruned_heads", None)
     now = all_stacks.model.config.to_dict()
-    stated = family | {name: now[name] for name in before}
+    stated = source_settings | {name: now[name] for name in before}
 
-    neurons_or_layers = what_is_left(all_stacks)
+    # what else says which heads, neurons and layers are left
+    remaining = what_is_left(all_stacks)
     opens = TRANSFORMERS
     replaced = before
-    if removed_heads(all_stacks) or neurons_or_layers:
+    if removed_heads(all_stacks) or remaining:
         with quiet_transformers():
             plain = _plain_settings(all_stacks, stated)
         if plain is not None:
             stated |= plain
-            replaced = {name: family.get(name) for name in (*before, *plain)}
+            replaced = {name: source_settings.get(name) for name in (*before, *plain)}
         else:
-            opens, named = _named_code(loaded, folder, stated, standalone=standalone)
-            heads = {site.name: list(site.head_ids) for site in all_stacks.sites}
-            stated |= named
-            stated |= {BEFORE: original_heads(all_stacks), KEPT: heads, **neurons_or_layers}
+            opens, code_settings = _named_code(loaded, folder, stated, standalone=standalone)
+            stated |= code_settings
+            stated[BEFORE] = original_heads(all_stacks)
+            stated[KEPT] = {site.name: list(site.head_ids) for site in all_stacks.sites}
+            stated |= remaining
             if before:
                 stated[SETTINGS_BEFORE] = before
     text = json.dumps(stated, indent=2, sort_keys=True, ensure_ascii=False)
@@ -196,7 +198,7 @@ def _is_plain(loaded: LoadedModel, stated: dict[str, Any]) -> bool:
     plain = model_class.from_config(
         config,
         dtype=getattr(torch, loaded.dtype),
-        # the same rounding
+        # the same attention, so that both round alike
         attn_implementation=loaded.network.config._attn_implementation,
     )
     plain.load_state_dict(state)

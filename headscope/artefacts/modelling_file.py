@@ -85,10 +85,12 @@ def class_name(task_head: str | None) -> str:
     return "CompactModel" + ("" if task_head is None else TASK_HEADS[task_head])
 
 
-def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Write the modelling file of a pruned model, and what config.json must say for it.
+def standalone_files(
+    loaded: LoadedModel, family_settings: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return the text of a pruned model's modelling file, and what config.json must say for it.
 
-    ``family``: config.json as the family's own class would have it.
+    ``family_settings``: config.json as the family's own class would have it.
 
     Raises
     ------
@@ -97,32 +99,38 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
     """
     # what the pruned model has otherwise than a whole one
     all_stacks = loaded.with_all_stacks
-    config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
+    family = family_settings["model_type"]
+    config = CONFIG_MAPPING[family].from_dict(dict(family_settings))
     with torch.device("meta"):
         full = all_stacks.auto_class.from_config(config)
     base = getattr(full, "base_model", full)
     shapes, settings = _differences(base, all_stacks)
 
     # the classes of the file: by transformers' auto class, and what each derives from
-    code = {"AutoConfig": _CONFIG}
+    name_by_auto_class = {"AutoConfig": _CONFIG}
     originals: dict[str, str] = {}
     for head in dict.fromkeys((None, all_stacks.task_head)):
-        auto = all_stacks.auto_class if head == all_stacks.task_head else class_for(head)
+        auto_class = all_stacks.auto_class if head == all_stacks.task_head else class_for(head)
         name = class_name(head)
-        code[auto.__name__] = name
-        originals[name] = first_class(auto._model_mapping[type(config)]).__name__
-    code.setdefault("AutoModel", class_name(None))  # which sentence-transformers asks for
+        name_by_auto_class[auto_class.__name__] = name
+        originals[name] = first_class(auto_class._model_mapping[type(config)]).__name__
+    # sentence-transformers asks for this one
+    name_by_auto_class.setdefault("AutoModel", class_name(None))
 
-    keys = {
+    # what config.json says
+    module = FILE.removesuffix(".py")
+    config_settings = {
         "model_type": STANDALONE_TYPE,
-        FAMILY: family["model_type"],
+        FAMILY: family,
         SHAPES: shapes,
         SETTINGS: settings,
-        CODE: {auto: f"{FILE.removesuffix('.py')}.{name}" for auto, name in code.items()},
+        CODE: {auto: f"{module}.{name}" for auto, name in name_by_auto_class.items()},
     }
+
+    # the text
     family_config = type(config).__name__
-    words = {
-        "family": family["model_type"],
+    fields = {
+        "family": family,
         "family_config": family_config,
         "config": _CONFIG,
         "imports": ", ".join([family_config, *originals.values()]),
@@ -132,12 +140,12 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
         "kept": _KEPT,
         "version": importlib.metadata.version("headscope"),
     }
-    text = _HEADER.format(**words)
+    text = _HEADER.format(**fields)
     if any(_KEPT in changed for changed in settings.values()):
-        text += _BIAS.format(**words)
+        text += _BIAS.format(**fields)
     for name, original in originals.items():
-        text += _MODEL.format(name=name, original=original, **words)
-    return text, keys
+        text += _MODEL.format(name=name, original=original, **fields)
+    return text, config_settings
 
 
 def _differences(
@@ -154,7 +162,7 @@ def _differences(
             "by place, and those that are left moved up; leave it out, and let users call "
             "headscope.register()."
         )
-    decoding = {site.module for site in loaded.sites if site.stack != "encoder"}
+    decoders = {site.module for site in loaded.sites if site.stack != "encoder"}
     pruned_modules = dict(loaded.model.named_modules())
     shapes: dict[str, list[int]] = {}
     settings: dict[str, dict[str, Any]] = {}
@@ -165,10 +173,10 @@ def _differences(
             if shape != tensor.shape:
                 shapes[f"{name}.{tensor_name}"] = list(shape)
         changed = _changed_attributes(module, pruned)
-        for extension in _extensions(pruned):
+        for extension in _extensions(pruned):  # the file can do what two of them do
             if extension is GivenBias:
                 changed[_KEPT] = list(vars(pruned)["headscope_kept"])
-            elif extension is not WithoutHeads or pruned in decoding:
+            elif extension is not WithoutHeads or pruned in decoders:
                 raise UnsupportedModelError(
                     f"standalone is not possible for {loaded.name}: the modules of "
                     f"{loaded.family} cannot run with fewer heads by themselves; leave it out, and "

@@ -1,15 +1,15 @@
-"""From a model in memory to one ONNX graph, for any number of texts of any length, and run again.
+"""From a model in memory to one ONNX graph, for any number of texts of any length.
 
 The model runs its eager attention while it is written down: plain products and a softmax, which
 every onnxruntime knows and fuses on its own. The standard's own ``Attention`` node, which SDPA
-becomes, needs opset 23 and was no faster on a CPU.
+becomes, needs opset 23 and was no faster on a CPU. :mod:`~headscope.artefacts.runtime_files` opens
+such a file again.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.models.run.implementation import quiet_transformers, use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.task_heads import Joined, Select
 
 #: What the graph takes, in this order; the last only where texts are pairs.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -63,11 +62,11 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
         )
         assert program is not None
         _name_outputs(program.model, loaded)
-        size = sum(parameter.numel() * 4 for parameter in loaded.network.parameters())
-        program.save(path, external_data=size > _ONE_FILE)
+        n_bytes = sum(4 * parameter.numel() for parameter in loaded.network.parameters())
+        program.save(path, external_data=n_bytes > _ONE_FILE)
 
 
-class _Whole(nn.Module):
+class _WithOutputs(nn.Module):
     """A model with its pooling or its task head, as tensors in and tensors out."""
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -92,7 +91,7 @@ def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
     shapes = dict.fromkeys(INPUTS[: len(inputs)], dynamic)
     with use_implementation(loaded.network, "eager"), torch.no_grad():
         return torch.export.export(
-            _Whole(loaded).eval(), inputs, dynamic_shapes=shapes, strict=False
+            _WithOutputs(loaded).eval(), inputs, dynamic_shapes=shapes, strict=False
         )
 
 
@@ -110,12 +109,15 @@ def _name_outputs(model: Any, loaded: LoadedModel) -> None:
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
-            if value.name in names:
+            if value.name in names:  # the outputs are to have these names
                 value.name = f"{value.name}.inner"
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])
+    for value in model.graph.inputs:
+        value.shape = onnx_ir.Shape(["batch", "length"])
+    for value in model.graph.outputs:  # an embedding has no length
+        *dynamic, width = value.shape
+        value.shape = onnx_ir.Shape([*("batch", "length")[: len(dynamic)], width])
 
 
 @contextmanager
@@ -171,73 +173,3 @@ def quantize(path: Path, target: Path) -> None:
             per_channel=True,
             extra_options={"MatMulConstBOnly": True},
         )
-
-
-# --- run by onnxruntime ---
-
-
-class RuntimeFile(ABC):
-    """A model in a file that a runtime has opened from disk, called as a loaded model is."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    #: What its arithmetic may leave of a difference of equal states, as a share of the largest.
-    rounding: float = 1e-4
-
-    @abstractmethod
-    def run(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Return every output by name, on the device of the inputs."""
-
-    def __call__(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        *,
-        select: Select | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the file as :meth:`LoadedModel.run` runs a model: hidden state and logits.
-
-        ``select`` picks from the logits, since the file's task head has read everything.
-        """
-        outputs = self.run(input_ids, attention_mask, token_type_ids)
-        logits = outputs.get(LOGITS)
-        if logits is not None and select is not None and logits.dim() == 3:
-            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
-        return outputs[HIDDEN], logits
-
-    def feed(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Any]:
-        """Return the inputs that the file asks for, as arrays."""
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
-        return {name: named[name].cpu().numpy() for name in self.inputs}
-
-
-class Graph(RuntimeFile):
-    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has."""
-
-    def __init__(self, path: Path) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors; warnings speak of its own choices
-        options.intra_op_num_threads = torch.get_num_threads()
-        # Threads that wait by spinning take the cores from whoever else runs, torch for one.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-        self.inputs = tuple(node.name for node in self._session.get_inputs())
-        self.outputs = tuple(node.name for node in self._session.get_outputs())
-
-    def run(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Return every output by name, on the device of the inputs."""
-        arrays = self._session.run(None, self.feed(input_ids, attention_mask, token_type_ids))
-        tensors = (torch.from_numpy(array).to(input_ids.device) for array in arrays)
-        return dict(zip(self.outputs, tensors, strict=True))

@@ -38,7 +38,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
     options: dict[str, Any] = {
         "dtype": getattr(torch, all_stacks.dtype),
         "local_files_only": True,
-        # the same rounding
+        # the same attention, so that both round alike
         "attn_implementation": all_stacks.network.config._attn_implementation,
     }
     with quiet_transformers(), ExitStack() as stack:

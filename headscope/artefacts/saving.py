@@ -108,6 +108,7 @@ def write_model(
     # weights and tokenizer
     network = loaded.network
     with quiet_transformers():
+        # what float16 holds exactly is stored in it
         half = all(map(_is_half, network.parameters()))
         state = _half_state(network) if half else None
         # Some families store q, k and v fused and have them apart in memory. The parts that are
@@ -148,7 +149,7 @@ def write_model(
 
 def _heads_of_modules(loaded: LoadedModel) -> list[dict[str, Any]]:
     """List which heads every attention module has and has lost, for the manifest."""
-    modules = []
+    modules: list[dict[str, Any]] = []
     for rows in shared_layers(loaded.sites):
         site = loaded.sites[rows[0]]
         module = {

@@ -1,5 +1,8 @@
 """Take the files of a sentence-transformers model along into a saved folder, and check the folder.
 
+In three parts: which files are copied; whether the real package embeds texts with a written folder
+as headscope does; and the same comparison of any model, for its certificate.
+
 ``modules.json`` lists modules; each has a folder of its own, such as ``1_Pooling``, except for the
 transformer itself, which lies in the root. Nothing of the source is trusted: only settings and
 weights are taken, from inside its folder. A module with code of its own keeps its entry without the
@@ -41,6 +44,11 @@ from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
 
 #: What is taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
+#: What a certificate compares besides the texts that every written folder is asked for.
+_MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
+#: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
+_TOLERANCE = 1e-5
+_LONGEST = 8192  # Tokens; a limit beyond is not tried.
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,9 @@ def _reading_files(files: SentenceFiles) -> dict[str, Path]:
     return {name: file for name, file in candidates.items() if file.is_file()}
 
 
+# --- a written folder, opened again ---------------------------------------------------------------
+
+
 def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     """Open a written folder by sentence-transformers, and compare its embeddings with ours.
 
@@ -173,11 +184,7 @@ def embedded(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> Tensor:
         return loaded.pooling.embed(loaded.forward(padded, mask), mask)
 
 
-#: Embedded for the comparison, besides those that every written folder is asked for.
-_MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
-#: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
-_TOLERANCE = 1e-5
-_LONGEST = 8192  # Tokens; a limit beyond is not tried.
+# --- for the certificate of a model ---------------------------------------------------------------
 
 
 def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:

@@ -11,8 +11,13 @@ from headscope.cli.flags import Choice, Debug, Quiet
 from headscope.cli.output import print_human
 from headscope.cli.settings import ConfigFile
 
-_RUNTIMES = Choice(("onnx", "openvino"))
-_PRECISIONS = Choice(("float32", "int8", "int8-dynamic"))
+#: The precisions that each kind of file has.
+_PRECISIONS = {
+    "onnx": ("float32", "int8-dynamic"),
+    "openvino": ("float32", "int8"),
+}
+#: The runtime that opens each kind.
+_RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def export(
@@ -24,7 +29,7 @@ def export(
         str,
         typer.Argument(
             help="Which runtime is to open it.",
-            parser=_RUNTIMES,
+            parser=Choice(tuple(_PRECISIONS)),
             metavar="[onnx|openvino]",
             show_default=False,
         ),
@@ -32,9 +37,9 @@ def export(
     precision: Annotated[
         str,
         typer.Option(
-            help="int8 takes ranges of activations from text; int8-dynamic is for onnx only. One "
-            "of float32, int8, int8-dynamic.",
-            parser=_PRECISIONS,
+            help="int8, of openvino only, takes ranges of activations from text; int8-dynamic is "
+            "for onnx only. One of float32, int8, int8-dynamic.",
+            parser=Choice(("float32", "int8", "int8-dynamic")),
             metavar="NAME",
         ),
     ] = "float32",
@@ -52,14 +57,14 @@ def export(
 
     The file is opened again and compared with the model in torch before it gets its name.
     """
-    if kind == "openvino" and precision == "int8-dynamic":
-        raise typer.BadParameter("openvino has float32 and int8", param_hint="'--precision'")
+    if precision not in _PRECISIONS[kind]:
+        choices = " and ".join(_PRECISIONS[kind])
+        raise typer.BadParameter(f"{kind} has {choices}", param_hint="'--precision'")
     if not folder.is_dir():
         raise typer.BadParameter(f"there is no folder {folder}", param_hint="'FOLDER'")
 
     from headscope.shrinking.saving import write_beside
 
-    runtime = "openvino" if kind == "openvino" else "onnxruntime"
-    sentence = write_beside(folder, runtime, precision.replace("-", " "), text)
+    sentence = write_beside(folder, _RUNTIMES[kind], precision.replace("-", " "), text)
     if not quiet:
         print_human(sentence)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from headscope.artefacts.onnx_graph import RuntimeFile
+from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded

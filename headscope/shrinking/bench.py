@@ -1,4 +1,7 @@
-"""Every model of a run, measured alike: the metric, the speed, and text of another kind."""
+"""Every model of a run, measured alike: the metric, the speed, and text of another kind.
+
+A model is measured as it is served: itself where torch runs it, else a file of another runtime.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from headscope.artefacts.onnx_graph import RuntimeFile
+from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
@@ -67,16 +70,16 @@ class Bench:
         self._folder = folder
         self._n_folders = 0
         self._batch_size = batch_size
-        self._outputs = task.outputs(full_model, all_metrics=True)
-        self._drawn = task.resampled(self._outputs, seed=seed)
+        self._full_outputs = task.outputs(full_model, all_metrics=True)
+        self._full_resampled = task.resampled(self._full_outputs, seed=seed)
         #: What gives the whole model's outputs on other text than the examples: the model itself,
-        #: or a file that has the same ones sooner; and its outputs of training texts, by text.
+        #: or a file that has the same ones sooner
         self.teacher = full_model
-        self.known = dict[int, Tensor]()
+        self.known: dict[int, Tensor] = {}  # The teacher's outputs, by training text
         self._other_text = OtherText(full_model, texts, seed=seed)
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
         # lost by them is judged on others.
-        n_rows = len(texts.rows(full_model))
+        n_rows = len(texts.training_rows(full_model))
         drawn = random.Random(seed).sample(range(n_rows), min(n_rows, CALIBRATION + CHOOSING))
         self._calibration = drawn[:CALIBRATION]
         self._choosing = drawn[CALIBRATION:] or drawn
@@ -85,7 +88,7 @@ class Bench:
     def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
         """Return where a model's files lie, in a new folder; ``texts`` calibrate 8 bits."""
         self._n_folders += 1
-        rows = self.texts.rows(model)
+        rows = self.texts.training_rows(model)
         calibration = [
             padded([rows[i]], model.pad_id, model.device) for i in self._calibration[:texts]
         ]
@@ -96,59 +99,61 @@ class Bench:
     @property
     def degenerate(self) -> str | None:
         """Say why the whole model's values mean nothing, if they do not."""
-        return self.task.degenerate(self._outputs)
+        return self.task.degenerate(self._full_outputs)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Say what makes the whole model's values doubtful."""
-        return self.task.doubts(self._outputs)
+        return self.task.doubts(self._full_outputs)
 
-    def value(self, model: LoadedModel, served: Served) -> Measurement:
-        """Measure a model as it is served, on the batches that its speed is measured on.
+    def measurement(self, model: LoadedModel, served: Served) -> Measurement:
+        """Measure a model's outputs as it is served, on the batches that its speed is measured on.
 
         Where its outputs depend on the batch, in :data:`ORDERS` orders of the texts: the means, and
         intervals that hold those of every order.
         """
         if served is self.full_model:
-            return self._compared(self._outputs)
+            return self._compared(self._full_outputs)
         if isinstance(served, LoadedModel):
             return self._compared(self.task.outputs(served, all_metrics=True))
         difference = self._batch_difference(model, served)
         first = self._in_order(model, served, None)
         if difference <= served.rounding:
             return first
-        drawn_orders = range(self.seed + 1, self.seed + ORDERS)
-        measured = [first, *(self._in_order(model, served, order) for order in drawn_orders)]
-        values = [each.value for each in measured]
+        seeds = range(self.seed + 1, self.seed + ORDERS)
+        orders = [first, *(self._in_order(model, served, seed) for seed in seeds)]
+        values = [order.value for order in orders]
         return Measurement(
             value=estimate_over_orders(values),
-            change=over_orders([each.change for each in measured]),
+            change=over_orders([order.change for order in orders]),
             metrics={
-                name: fmean(each.metrics[name] for each in measured) for name in first.metrics
+                name: fmean(order.metrics[name] for order in orders) for name in first.metrics
             },
             batch_effect=BatchEffect(difference, tuple(float(value) for value in values)),
         )
 
-    def _in_order(self, model: LoadedModel, served: RuntimeFile, order: int | None) -> Measurement:
-        """Run a file over the evaluation data in one order: that of the data, or a drawn one."""
+    def _in_order(
+        self, model: LoadedModel, served: RuntimeFile, order_seed: int | None
+    ) -> Measurement:
+        """Run a file over the evaluation data in their own order, or in one drawn by a seed."""
         rows = self.task.rows
         batches = (
             padded([rows[i] for i in indices], model.pad_id, model.device)
-            for indices in length_batches(rows, self._batch_size, order)
+            for indices in length_batches(rows, self._batch_size, order_seed)
         )
         return self._compared(self.task.outputs_of(served, batches))
 
     def _compared(self, outputs: Outputs) -> Measurement:
         """Hold a model's outputs against the whole model's."""
-        drawn = self.task.resampled(outputs, seed=self.seed)
+        resampled = self.task.resampled(outputs, seed=self.seed)
         return Measurement(
-            value=self.task.interval(outputs, seed=self.seed, values=drawn),
+            value=self.task.interval(outputs, seed=self.seed, values=resampled),
             change=self.task.change(
-                self._outputs,
+                self._full_outputs,
                 outputs,
                 seed=self.seed,
-                drawn=self._drawn,
-                values=drawn,
+                drawn=self._full_resampled,
+                values=resampled,
             ),
             metrics=self.task.metrics(outputs),
         )
@@ -172,8 +177,11 @@ class Bench:
         return difference / largest if largest else 0.0
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
-        """Return the mean loss on calibration text, by which forms and layers are chosen."""
-        rows = self.texts.rows(self.full_model)
+        """Return the mean loss on calibration text, by which forms and layers are chosen.
+
+        It is that of distillation, over ``most`` texts at most.
+        """
+        rows = self.texts.training_rows(self.full_model)
         lesson = Lesson(as_model(model, served), self.teacher, rows, self.known)
         with fast_products(self.full_model.network), fast_products(model.network):
             return lesson.distance(self._choosing[:most])
@@ -184,8 +192,8 @@ class Bench:
         """Time a model in turns with the whole one in torch, ``longer`` times as long as usual."""
         rows = self.task.rows
         full = (self.full_model, self.full_model, rows)
-        cut = None if served is self.full_model else (model, served, rows)
-        return times(full, cut, batch_size=self._batch_size, longer=longer)
+        smaller = None if served is self.full_model else (model, served, rows)
+        return times(full, smaller, batch_size=self._batch_size, longer=longer)
 
     # --- all of it ------------------------------------------------------------------------------
 
@@ -202,9 +210,9 @@ class Bench:
         """Measure one model in one form; ``exact`` says that its outputs are the whole model's."""
         model = files.model
         served = files.served(form)
-        measured = self.value(model, served)
-        change = measured.change.estimate()
-        most_lost = self._most_lost(measured.change, exact=exact)
+        measurement = self.measurement(model, served)
+        change = measurement.change.estimate()
+        most_lost = self._most_lost(measurement.change, exact=exact)
         if served is self.full_model:  # against itself
             most_lost = 0.0
             change = Estimate(0.0)
@@ -216,13 +224,13 @@ class Bench:
             megabytes=files.megabytes(form),
             ms=times.ms,
             speed=times.speed,
-            value=measured.value,
+            value=measurement.value,
             change=change,
             most_lost=most_lost,
-            metrics=measured.metrics,
+            metrics=measurement.metrics,
             elsewhere=self.elsewhere(model, served) if elsewhere else (),
             training=training,
-            batch_effect=measured.batch_effect,
+            batch_effect=measurement.batch_effect,
         )
 
     def _most_lost(self, change: Change, *, exact: bool) -> float | None:

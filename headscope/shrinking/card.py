@@ -31,30 +31,25 @@ _BACKENDS = {
     "onnxruntime": ', backend="onnx"',
     "openvino": ', backend="openvino"',
 }
-_TOKENS = """
-inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
-"""
 #: Code that opens a file without sentence-transformers; OUTPUT and SETTING are filled in.
 _ALONE = {
-    "onnxruntime": f"""import onnxruntime
+    "onnxruntime": """import onnxruntime
 import transformers
 
 session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")
-{_TOKENS.strip()}
-asked = {{item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}}
+inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
+asked = {item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}
 OUTPUT = session.run(None, asked)[0]
 print(OUTPUT)""",
-    "openvino": f"""import openvino
+    "openvino": """import openvino
 import transformers
 
 model = openvino.Core().compile_model("FOLDER/openvino/openvino_model.xml", "CPU"SETTING)
-{_TOKENS.strip()}
+inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
 names = [port.get_any_name() for port in model.inputs]
-OUTPUT = model({{name: inputs[name].astype("int64") for name in names}})[0]
+OUTPUT = model({name: inputs[name].astype("int64") for name in names})[0]
 print(OUTPUT)""",
 }
-
-
 #: Unasked openvino computes in bfloat16 where the processor can.
 _FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
 
@@ -135,8 +130,8 @@ def _remarks(result: ShrinkResult) -> list[str]:
 def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = "") -> list[str]:
     """Return code that opens the file of a form; FOLDER stands for the folder's path.
 
-    ``sentences``: whether sentence-transformers opens it, then by the first; ``opens`` is what
-    opens the weights.
+    ``sentences``: whether sentence-transformers opens it, which the first snippet then does;
+    ``opens`` is what opens the weights, as :class:`Saved` says.
     """
     codes: list[str] = []
     in_float32 = form == Form("openvino", "float32")

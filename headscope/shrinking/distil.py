@@ -90,7 +90,7 @@ def distil(
     *,
     seed: int = 0,
     known: dict[int, Tensor] | None = None,
-    low: bool | None = None,
+    in_bfloat16: bool | None = None,
     tell: Callable[[float], object] = lambda share: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[LoadedModel, Training]:
@@ -110,7 +110,7 @@ def distil(
         Of the held-out texts and the order of the others.
     known : dict, optional
         The whole model's outputs by text, kept from one call to the next.
-    low : bool, optional
+    in_bfloat16 : bool, optional
         Whether steps run in bfloat16; tried first by default.
     tell, clock : callable
         ``tell`` is called with the share of the time that is over; ``clock`` is for tests.
@@ -120,6 +120,7 @@ def distil(
     LoadedModel, Training
         The trained model, and how it came about.
     """
+    # what is trained, and on what
     rng = random.Random(seed)
     held_out, train = _split(rows, rng)
     network = copy.deepcopy(small.network)
@@ -133,61 +134,83 @@ def distil(
         before = lesson.distance(held_out)
         rate = RATE if before > NEAR else RATE / 4
         optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
-        if low is None:
-            low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
-        if not low:
+        if in_bfloat16 is None:
+            in_bfloat16 = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
+        if not in_bfloat16:
             stack.enter_context(fast_products(network, training=True))
 
         # steps, and now and then a look at the held-out text
-        nearest = copy.deepcopy(network.state_dict())
-        shortest = before
+        nearest = _Nearest(network, before)
         steps = 0
         share = 0.0  # Of the minutes that is over
-        waited = 0  # Evaluations without progress
         begun = clock()
         evaluated = clock()
-        while share < 1 and waited <= PATIENCE:
-            for group in optimiser.param_groups:
+        while share < 1 and nearest.n_waited <= PATIENCE:
+            for group in optimiser.param_groups:  # rises over the first steps, ends at 0
                 group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()
-            lesson.backward(train[first : first + BATCH], low)
+            lesson.backward(train[first : first + BATCH], in_bfloat16)
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
             steps += 1
             share = min(1.0, (clock() - begun) / max(60 * minutes, 1e-9))
             tell(share)
             if share >= 1 or clock() - evaluated > SECONDS:
-                waited += 1
-                distance = lesson.distance(held_out)
-                if distance < shortest:
-                    shortest = distance
-                    nearest = copy.deepcopy(network.state_dict())
-                    waited = 0
+                nearest.compare(lesson.distance(held_out))
                 evaluated = clock()
 
-        network.load_state_dict(nearest)
+        nearest.restore()
     return student, Training(
         minutes=share * minutes,
         steps=steps,
         texts=len(train),
         before=before,
-        after=shortest,
+        after=nearest.distance,
         ended="time" if share >= 1 else "no nearer",
-        arithmetic="bfloat16" if low else "float32",
+        arithmetic="bfloat16" if in_bfloat16 else "float32",
     )
 
 
 def _split(rows: Sequence[Row], rng: random.Random) -> tuple[list[int], list[int]]:
-    """Hold some texts out at random; the others are sorted by length, so that little is padded."""
+    """Hold some texts out at random; the others are sorted by length, so that little is padded.
+
+    Returns the indices of both. A single text is in both.
+    """
     n_held_out = max(1, min(MOST_HELD, len(rows) // HELD_OUT))
     held_out = sorted(rng.sample(range(len(rows)), n_held_out))
-    trained = sorted(set(range(len(rows))).difference(held_out)) or held_out
-    return held_out, sorted(trained, key=lambda i: len(rows[i]))
+    train = sorted(set(range(len(rows))).difference(held_out)) or held_out
+    return held_out, sorted(train, key=lambda i: len(rows[i]))
+
+
+class _Nearest:
+    """The weights of a network that came nearest on the held-out text so far."""
+
+    def __init__(self, network: nn.Module, distance: float) -> None:
+        self._network = network
+        self._weights = copy.deepcopy(network.state_dict())
+        self.distance = distance
+        self.n_waited = 0  # Evaluations since then
+
+    def compare(self, distance: float) -> None:
+        """Keep the present weights if they are nearer."""
+        self.n_waited += 1
+        if distance < self.distance:
+            self.distance = distance
+            self._weights = copy.deepcopy(self._network.state_dict())
+            self.n_waited = 0
+
+    def restore(self) -> None:
+        """Give the network those weights."""
+        self._network.load_state_dict(self._weights)
 
 
 class Lesson:
-    """What a smaller model learns: the whole model's outputs of the same texts."""
+    """What a smaller model learns: the whole model's outputs of the same texts.
+
+    ``known`` are those that were computed before, by text; new ones are added. Texts are named by
+    their index in ``rows``.
+    """
 
     def __init__(
         self,
@@ -202,11 +225,11 @@ class Lesson:
         self._known = known
         self._kind = None if full_model.task_head is None else head_outputs(full_model)
 
-    def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
-        """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
+    def loss(self, chosen: Sequence[int], in_bfloat16: bool = False) -> Tensor:
+        """Return the mean loss of some texts, the student run in bfloat16 if ``in_bfloat16``."""
         expected = self._expected(chosen)
         batch = self._batch(self.student, chosen)
-        with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
+        with torch.autocast("cpu", torch.bfloat16) if in_bfloat16 else nullcontext():
             outputs = output_of(self.student, batch)
         return loss_of(outputs, expected, self._kind, self._spread).mean()
 
@@ -224,12 +247,12 @@ class Lesson:
     def _length(self, index: int) -> int:
         return len(self._rows[index])
 
-    def backward(self, chosen: Sequence[int], low: bool) -> None:
+    def backward(self, chosen: Sequence[int], in_bfloat16: bool) -> None:
         """Add the gradient of the mean loss of some texts of rising length, a few at a time."""
         at_once = max(1, TOKENS // self._length(chosen[-1]))
         for first in range(0, len(chosen), at_once):
             few = chosen[first : first + at_once]
-            torch.autograd.backward(self.loss(few, low) * (len(few) / len(chosen)))
+            torch.autograd.backward(self.loss(few, in_bfloat16) * (len(few) / len(chosen)))
 
     def distance(self, chosen: Sequence[int]) -> float:
         """Return the mean loss of some texts, in float32."""
@@ -252,6 +275,7 @@ class Lesson:
         return torch.stack([self._known[i] for i in chosen])
 
     def _computed(self, chosen: Sequence[int]) -> Tensor:
+        """Run the whole model."""
         with torch.no_grad():
             return output_of(self._full_model, self._batch(self._full_model, chosen))
 
@@ -279,10 +303,10 @@ def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
     if lesson.student.device != "cpu":
         return False
     seconds: dict[bool, float] = {}
-    for low in (False, True):
-        with nullcontext() if low else fast_products(lesson.student.network, training=True):
+    for in_bfloat16 in (False, True):
+        with nullcontext() if in_bfloat16 else fast_products(lesson.student.network, training=True):
             for _ in range(2):  # the first one compiles products
                 start = time.perf_counter()
-                lesson.backward(chosen, low)
-                seconds[low] = time.perf_counter() - start
+                lesson.backward(chosen, in_bfloat16)
+                seconds[in_bfloat16] = time.perf_counter() - start
     return seconds[True] < _CLEARLY * seconds[False]

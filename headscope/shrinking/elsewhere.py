@@ -60,16 +60,24 @@ class OtherText:
         if self._expected is None:
             self._expected = _outputs(teacher, rows)
         outputs = _outputs(as_model(model, served), rows)
-        if head is not None:
-            compared, nearness = self._same_outputs(outputs, self._expected)
-            return (Elsewhere(text.name, len(rows), compared, nearness, UNKNOWN),)
-        cosine = self._mean((outputs * self._expected).sum(-1))
         neighbours = UNKNOWN
-        if len(rows) >= FEWEST_TEXTS:
-            neighbours = self._same_neighbours(outputs, self._expected)
-        return (Elsewhere(text.name, len(rows), "cosine", cosine, neighbours),)
+        if head is not None:
+            compared, nearness = self._agreement_of_head(outputs, self._expected)
+        else:
+            compared = "cosine"
+            nearness = self._mean((outputs * self._expected).sum(-1))
+            if len(rows) >= FEWEST_TEXTS:
+                neighbours = self._shared_neighbours(outputs, self._expected)
+        comparison = Elsewhere(
+            text=text.name,
+            texts=len(rows),
+            of=compared,
+            nearness=nearness,
+            neighbours=neighbours,
+        )
+        return (comparison,)
 
-    def _same_neighbours(self, embeddings: Tensor, expected: Tensor) -> Estimate:
+    def _shared_neighbours(self, embeddings: Tensor, expected: Tensor) -> Estimate:
         """Return the share of the whole model's nearest neighbours that a model finds too."""
         if self._expected_neighbours is None:
             self._expected_neighbours = nearest(expected)
@@ -77,24 +85,24 @@ class OtherText:
         found_again = (neighbours == self._expected_neighbours[:, None, :]).any(dim=2)
         return self._mean(found_again.double().mean(dim=1))
 
-    def _same_outputs(self, logits: Tensor, expected: Tensor) -> tuple[str, Estimate]:
+    def _agreement_of_head(self, logits: Tensor, expected: Tensor) -> tuple[str, Estimate]:
         """Say what is compared of a head's logits (texts, outputs), and how alike they are."""
-        outputs = head_outputs(self._full_model)
-        if outputs is HeadOutputs.CHOICE:
+        kind = head_outputs(self._full_model)
+        if kind is HeadOutputs.CHOICE:
             return "classes", self._mean(logits.argmax(-1) == expected.argmax(-1))
-        if outputs is HeadOutputs.LABELS:
+        if kind is HeadOutputs.LABELS:
             return "labels", self._mean(((logits > 0) == (expected > 0)).all(-1))
         return "scores", self._rank_correlation(logits, expected)
 
     def _rank_correlation(self, scores: Tensor, expected: Tensor) -> Estimate:
-        """Return Spearman's correlation; the mean over outputs, without interval, of several."""
-        correlations = [
-            interval_of(spearman, {"similarity": column, "gold": gold}, seed=self._seed)
-            for column, gold in zip(
-                numpy(scores.double()).T, numpy(expected.double()).T, strict=True
-            )
-        ]
-        if len(correlations) > 1:
+        """Return Spearman's correlation of each output; of several the mean, without interval."""
+        by_output = numpy(scores.double()).T
+        expected_by_output = numpy(expected.double()).T
+        correlations: list[Estimate] = []
+        for values, gold in zip(by_output, expected_by_output, strict=True):
+            outputs = {"similarity": values, "gold": gold}
+            correlations.append(interval_of(spearman, outputs, seed=self._seed))
+        if len(correlations) > 1:  # each times 100
             return Estimate(fmean(float(correlation) for correlation in correlations) / 100)
         (correlation,) = correlations
         bounds = [bound / 100 for bound in correlation.interval or ()]

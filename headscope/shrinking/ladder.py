@@ -19,14 +19,14 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.layers import longest_stack
 from headscope.shrinking.making import Maker
-from headscope.shrinking.neurons import multiple, width_of
+from headscope.shrinking.neurons import rounded_up, width_of
 from headscope.shrinking.result import MeasuredModel, Target, Training
 from headscope.shrinking.serving import TORCH, Files, Form
 from headscope.shrinking.sizes import Shape, largest_that_reaches
 from headscope.shrinking.whole_model import WholeModel
 
-#: Shares of the layers, and of the neurons of each, that models have which are tested for a largest
-#: drop, the easiest first.
+#: The smaller models that are tested for ``max_drop``, the easiest first: their share of the
+#: layers, and of the neurons of each layer.
 SHARES = ((1, 3 / 4), (1, 1 / 2), (2 / 3, 1 / 2), (1 / 2, 1 / 2), (1 / 3, 1 / 2), (0, 1 / 2))
 
 
@@ -52,8 +52,8 @@ class Ladder:
         self.whole = WholeModel(bench, compare_all=not searches, tell=tell)
         self._maker = Maker(bench, minutes, tell)
         self._smaller: list[MeasuredModel] = []
-        self.best: MeasuredModel | None = None  # The model that was chosen, and its files
-        self.files: Files | None = None
+        self.best: MeasuredModel | None = None  # The model that was chosen
+        self.files: Files | None = None  # Its files
         self.reached = False
         self.stopped = ""  # At which rung, and why
 
@@ -112,7 +112,7 @@ class Ladder:
     def _make_smaller(self, target: Target) -> None:
         """Find the largest model that reaches the target, train it, and measure it."""
         form = self.whole.smallest() if target.name == "mb" else self.whole.forms[0]
-        shape, nearest = largest_that_reaches(
+        shape, smallest_cost = largest_that_reaches(
             self._bench,
             form,
             target,
@@ -121,8 +121,8 @@ class Ladder:
         )
         if shape is None:
             self.stopped = (
-                f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
-                "ask for less, or allow another runtime."
+                f"Nothing reaches the target: the nearest, one layer in {form}, has "
+                f"{smallest_cost}; ask for less, or allow another runtime."
             )
             return
         files, training = self._maker.make(shape)
@@ -131,7 +131,7 @@ class Ladder:
         reaches = model.reaches(target)
         keeps = model.keeps(self._max_drop)
         self.reached = reaches and keeps
-        size = model.parts(self.models[0])
+        size = model.size(self.models[0])
         if self.reached:
             self.stopped = f"No form of the whole model reaches the target; {size} in {form} do."
         elif not keeps:
@@ -190,7 +190,7 @@ class Ladder:
             files, training = self._maker.make(shape)
             model = self._measured(files, form, training)
             if not model.keeps(self._max_drop):
-                size = model.parts(self.models[0])
+                size = model.size(self.models[0])
                 self.stopped = f"{size}: {self._excess(model)}, so less was not tried."
                 files.close()
                 return
@@ -207,6 +207,7 @@ class Ladder:
         return self.best
 
     def _take_smaller(self, model: MeasuredModel, files: Files) -> None:
+        """Choose a smaller model."""
         self.best = model
         self.files = files
 
@@ -221,7 +222,7 @@ def _smaller_shapes(full_model: LoadedModel) -> list[Shape]:
     shapes: list[Shape] = []
     for share_of_layers, share_of_neurons in SHARES:
         layers = max(1, round(share_of_layers * all_layers))
-        width = min(full_width, multiple(share_of_neurons * full_width))
+        width = min(full_width, rounded_up(share_of_neurons * full_width))
         shape = Shape(layers, width)
         if shape != Shape(all_layers, full_width) and shape not in shapes:
             shapes.append(shape)

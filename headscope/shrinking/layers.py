@@ -27,11 +27,12 @@ Tell = Callable[[int, int], object]  # Is told how many sets, of how many, are m
 def layers_of(loaded: LoadedModel) -> dict[str, list[Any]]:
     """List the layers of each stack, as :func:`remove_layers` takes them."""
     all_stacks = loaded.with_all_stacks
-    stacks: dict[str, list[Any]] = {s: [] for s in ("encoder", "decoder") if s in all_stacks.stacks}
-    for site in all_stacks.sites:
-        name = (site.stack, site.layer) if len(stacks) > 1 else site.layer
-        if site.stack in stacks and name not in stacks[site.stack]:
-            stacks[site.stack].append(name)
+    names = [name for name in ("encoder", "decoder") if name in all_stacks.stacks]
+    stacks: dict[str, list[Any]] = {name: [] for name in names}
+    for site in all_stacks.sites:  # of a decoder's layer there are two, one is cross-attention
+        layer = (site.stack, site.layer) if len(names) > 1 else site.layer
+        if site.stack in stacks and layer not in stacks[site.stack]:
+            stacks[site.stack].append(layer)
     return stacks
 
 
@@ -40,13 +41,13 @@ def longest_stack(loaded: LoadedModel) -> int:
     return max(map(len, layers_of(loaded).values()))
 
 
-def counts_of(loaded: LoadedModel) -> list[int]:
+def smaller_counts(loaded: LoadedModel) -> list[int]:
     """Return the numbers of layers of the longest stack that may be left, most first."""
     return list(range(longest_stack(loaded) - 1, 0, -1))
 
 
-def kept_of_each(loaded: LoadedModel, count: int) -> dict[str, int]:
-    """Return how many layers of each stack are left if ``count`` of the longest are."""
+def counts_by_stack(loaded: LoadedModel, count: int) -> dict[str, int]:
+    """Return how many layers of each stack are left if ``count`` of the longest stack are."""
     longest = longest_stack(loaded)
     return {
         name: max(1, round(count * len(layers) / longest))
@@ -56,7 +57,7 @@ def kept_of_each(loaded: LoadedModel, count: int) -> dict[str, int]:
 
 def first_layers(loaded: LoadedModel, count: int) -> LoadedModel:
     """Return a model of the right size, to be timed only: its first layers."""
-    counts = kept_of_each(loaded, count)
+    counts = counts_by_stack(loaded, count)
     removed: list[Any] = []
     for stack, layers in layers_of(loaded).items():
         removed += layers[counts[stack] :]
@@ -85,10 +86,10 @@ def nearest_subsets(
             refused.append(error)
             return math.inf
 
-    # which sets are tried
+    # what sets cost: all of them where they are few
     stacks = layers_of(loaded)
-    stays = kept_of_each(loaded, count)
-    n_removed = {name: len(layers) - stays[name] for name, layers in stacks.items()}
+    counts = counts_by_stack(loaded, count)
+    n_removed = {name: len(layers) - counts[name] for name, layers in stacks.items()}
     n_subsets = math.prod(math.comb(len(stacks[name]), n) for name, n in n_removed.items())
     if n_subsets <= MOST_SUBSETS:
         costs = _costs_of_all(stacks, n_removed, cost, tell)
@@ -142,7 +143,7 @@ def _costs_one_by_one(
 def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
     """Return what to remove so that the rest lies evenly from the first layer to the last."""
     removed: list[Any] = []
-    counts = kept_of_each(loaded, count)
+    counts = counts_by_stack(loaded, count)
     for name, layers in layers_of(loaded).items():
         last = len(layers) - 1
         n_stay = counts[name]

@@ -36,7 +36,8 @@ class Maker:
         self._bench = bench
         self._minutes = minutes
         self._tell = tell
-        self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
+        #: Whether training runs in bfloat16, where that is faster; None before it was tried
+        self._in_bfloat16: bool | None = None
 
     def make(self, shape: Shape) -> tuple[Files, Training | None]:
         """Choose which layers and neurons stay, and distil what is left.
@@ -79,7 +80,7 @@ class Maker:
         return nearest, len(candidates) * briefly
 
     def _candidates(self, count: int) -> list[tuple[Any, ...]]:
-        """List sets of layers to remove: the nearest first, and the evenly spread one."""
+        """List sets of layers to remove: the nearest ones first, then the evenly spread one."""
         bench = self._bench
         evenly = spread_evenly(bench.full_model, count)
         if not evenly:
@@ -98,7 +99,7 @@ class Maker:
     def _narrowed(self, model: LoadedModel, width: int) -> LoadedModel:
         """Leave ``width`` neurons in every layer, chosen on random calibration texts."""
         self._tell("choosing neurons", 0, 1)
-        rows = self._bench.texts.rows(model)
+        rows = self._bench.texts.training_rows(model)
         drawn = random.Random(self._bench.seed).sample(rows, min(TEXTS, len(rows)))
         return narrowed(model, width, drawn)
 
@@ -115,12 +116,12 @@ class Maker:
         trained, training = distil(
             model,
             bench.teacher,
-            bench.texts.rows(model),
+            bench.texts.training_rows(model),
             minutes,
             seed=bench.seed,
             known=bench.known,
-            low=self._low,
+            in_bfloat16=self._in_bfloat16,
             tell=tell,
         )
-        self._low = training.arithmetic == "bfloat16"
+        self._in_bfloat16 = training.arithmetic == "bfloat16"
         return trained, training

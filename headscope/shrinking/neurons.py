@@ -41,20 +41,20 @@ _RIDGE = 1e-4  # Added to the diagonal of A, relative to its mean
 def width_of(loaded: LoadedModel) -> int:
     """Return how many neurons each feed-forward network has; 0 where not all have as many."""
     try:
-        widths = {item.width for item in feed_forwards(loaded)}
+        widths = {network.width for network in feed_forwards(loaded)}
     except UnsupportedModelError:
         return 0
     return widths.pop() if len(widths) == 1 else 0
 
 
-def multiple(width: float) -> int:
+def rounded_up(width: float) -> int:
     """Return the next larger multiple of :data:`MULTIPLE`."""
     return math.ceil(width / MULTIPLE) * MULTIPLE
 
 
 def first_neurons(loaded: LoadedModel, width: int) -> LoadedModel:
     """Return a model of the right size, to be timed only: the first neurons of each network."""
-    removed = {item.name: item.neuron_ids[width:] for item in feed_forwards(loaded)}
+    removed = {network.name: network.neuron_ids[width:] for network in feed_forwards(loaded)}
     return remove_neurons(loaded, removed, share=True) if any(removed.values()) else loaded
 
 
@@ -69,24 +69,24 @@ def narrowed(loaded: LoadedModel, width: int, rows: Sequence[Row]) -> LoadedMode
         If a layer's network cannot be taken apart.
     """
     networks = feed_forwards(loaded)
-    products = _products(loaded, [item.second for item in networks], rows[:TEXTS])
+    products = _products(loaded, [network.second for network in networks], rows[:TEXTS])
     removed: dict[str, list[int]] = {}
     maps: dict[str, Tensor] = {}
-    for item, A in zip(networks, products, strict=True):
-        bias = item.second.bias
-        W = _as_rows(item.second)
+    for network, A in zip(networks, products, strict=True):
+        bias = network.second.bias
+        W = _as_rows(network.second)
         if bias is not None:
             W = torch.cat([W, bias.detach()[None]])
-        chosen, maps[item.name] = kept_neurons(A, W.to(A), width, bias=bias is not None)
-        stays = {item.neuron_ids[i] for i in chosen}
-        removed[item.name] = sorted(set(item.neuron_ids) - stays)
+        chosen, maps[network.name] = kept_neurons(A, W.to(A), width, bias=bias is not None)
+        stays = {network.neuron_ids[i] for i in chosen}
+        removed[network.name] = sorted(set(network.neuron_ids) - stays)
 
     smaller = remove_neurons(loaded, removed)
-    for item in feed_forwards(smaller):
-        W = maps[item.name]
-        _as_rows(item.second).copy_(W[:width])
-        if item.second.bias is not None:
-            item.second.bias.data.copy_(W[-1])
+    for network in feed_forwards(smaller):
+        W = maps[network.name]
+        _as_rows(network.second).copy_(W[:width])
+        if network.second.bias is not None:
+            network.second.bias.data.copy_(W[-1])
     return smaller
 
 
@@ -116,7 +116,7 @@ def kept_neurons(
     target = ridged @ W
     remaining = torch.arange(len(W))  # Neurons, and the bias behind them
     sizes = torch.linspace(len(W) - n_bias, width, ROUNDS + 1).round().long().tolist()
-    for size in sizes[1:]:
+    for size in sizes[1:]:  # the neurons that are left after each round
         n_neurons = len(remaining) - n_bias
         L = torch.linalg.cholesky(ridged[remaining][:, remaining])
         stays = _without_cheapest(

@@ -175,7 +175,7 @@ class ShrinkOptions(RunOptions):
             raise OptionError(f"{named} are two targets; give one of them.")
         if self.check_folder is not None and self.save is not None:
             raise OptionError(
-                "$check measures a folder that is there, and $save makes one; give one."
+                "$check_folder measures a folder that is there, and $save makes one; give one."
             )
         if self.check_folder is not None and not self.searches:
             raise OptionError(

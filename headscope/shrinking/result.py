@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Elsewhere:
     """How near a model stays to the whole one on text of one kind."""
 
-    text: str
+    text: str  # Its name
     texts: int
-    of: str  # ``cosine``, ``classes``, ``labels`` or ``scores``
+    of: str  # What is compared: ``cosine``, ``classes``, ``labels`` or ``scores``
     #: Mean cosine of embeddings, the share of texts with an equal class or an equal set of labels,
     #: or Spearman's correlation of scores.
     nearness: Estimate
@@ -112,11 +112,11 @@ class MeasuredModel:
     @property
     def is_whole(self) -> bool:
         """Whether it is the whole model in torch, which everything is compared with."""
-        return self.speed == Estimate(1.0)
+        return self.speed == Estimate(1.0)  # timed against itself: exactly 1, without interval
 
-    def parts(self, full_model: MeasuredModel) -> str:
+    def size(self, full_model: MeasuredModel) -> str:
         """Say what is left of the whole model: ``3 of 6 layers, 1,024 of 1,536 neurons each``."""
-        words = []
+        words: list[str] = []
         if len(self.layers) < len(full_model.layers):
             words.append(f"{len(self.layers)} of {len(full_model.layers)} layers")
         if self.neurons < full_model.neurons:
@@ -154,7 +154,7 @@ class Saved:
     """A folder that was written and opened again."""
 
     folder: str
-    file: str  # That of the headline
+    file: str  # The file of the model that the headline speaks of
     measured: float  # The metric of that file, opened from the folder
     opens: str  # What opens ``model.safetensors``
     code: str = ""  # Python that opens that file
@@ -171,13 +171,13 @@ class ShrinkResult:
     metric: str
     higher_is_better: bool
     examples: int
-    data: str
-    batch_size: int
+    data: str  # What was measured on
+    batch_size: int  # Texts that were timed together
     threads: int
     target: Target | None
     max_drop: float | None
-    text: tuple[str, ...]  # That trains and calibrates
-    sentences: int
+    text: tuple[str, ...]  # Names of the text that trains and calibrates
+    sentences: int  # How many it has
     dropped: int  # Sentences of that text that are in the data too, and were left out
     models: tuple[MeasuredModel, ...]
     refused: tuple[str, ...] = ()  # Sentences about forms that a runtime refused

@@ -43,7 +43,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
 
     # measure
     task = texts.evaluation_task(loaded)
-    texts.rows(loaded)  # refuses what does not fit before anything is measured
+    texts.training_rows(loaded)  # refuses what does not fit before anything is measured
     if options.max_drop is not None:
         need_examples(task.n_examples, task.data.name)
     with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +136,7 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
     InterruptedRunError
         On Ctrl-C, with what was measured before.
     """
-    runtimes = tuple(dict.fromkeys(options.runtimes or ()))
+    runtimes = tuple(dict.fromkeys(options.runtimes or ()))  # each once
     if not runtimes:  # no graph holds decoding
         runtimes = ("torch",) if bench.full_model.encoder_decoder else installed_runtimes()
     ladder = Ladder(

@@ -1,4 +1,8 @@
-"""Write a model, or another runtime's file of it, where its users look; open it again; check it."""
+"""Write a model, or another runtime's file of it, where its users look; open it again; check it.
+
+:func:`save` writes the folder of ``shrink --save``, :func:`measured_folder` measures one for
+``shrink --check``, and :func:`write_beside` is ``export``: one file more in a folder that is there.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +49,6 @@ _FILE_TOLERANCE = 1e-4
 _COMPARED = 32  # Texts
 #: Heads that may read two texts at once, which a graph tells apart by their token types.
 _PAIRS = ("classification", "question-answering")
-
-
 SERVED = "served"  # In ``headscope.json``: runtime and precision of the headline
 
 
@@ -133,7 +135,7 @@ def _opened(folder: Path, full_model: LoadedModel) -> LoadedModel:
 def _measured_again(model: LoadedModel, form: Form, folder: Path, bench: Bench) -> float:
     """Return the metric of the file of a form in a folder."""
     files = Files(model, folder, [], written={form: folder / form.default_file})
-    return bench.value(model, files.served(form)).value.value or 0.0
+    return bench.measurement(model, files.served(form)).value.value or 0.0
 
 
 def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, MeasuredModel]:

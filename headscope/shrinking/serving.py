@@ -16,12 +16,10 @@ openvino       int8            both in 8 bits by nncf, ranges of activations tak
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import io
 import logging
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from headscope.artefacts.onnx_graph import Graph, RuntimeFile, quantize, write_graph
+from headscope.artefacts.onnx_graph import quantize, write_graph
+from headscope.artefacts.runtime_files import (
+    OnnxFile,
+    OpenVinoFile,
+    RuntimeFile,
+    without_telemetry,
+)
 from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Padded
 from headscope.models.run.loaded import LoadedModel
@@ -44,8 +46,16 @@ _NEEDS = {
     "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "export"),
     "openvino": (("onnx", "onnxscript", "openvino", "nncf"), "export,openvino"),
 }
-BFLOAT16 = 2.0**-8  # Rounding of bfloat16
 CALIBRATION = 300  # Texts that ranges of activations are taken from
+#: The file of each form in a folder, where sentence-transformers' backends look for it.
+_FILES = {
+    ("torch", "float32"): "model.safetensors",
+    ("onnxruntime", "float32"): "onnx/model.onnx",
+    ("onnxruntime", "int8 dynamic"): "onnx/model_qint8_dynamic.onnx",
+    ("openvino", "float32"): "openvino/openvino_model.xml",
+    ("openvino", "bfloat16"): "openvino/openvino_model.xml",
+    ("openvino", "int8"): "openvino/openvino_model_qint8_quantized.xml",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +70,7 @@ class Form:
 
     @property
     def file(self) -> str:
-        """Its path in a folder, where sentence-transformers' backends look for it."""
+        """Its path in a folder."""
         return _FILES[self.runtime, self.precision]
 
     @property
@@ -69,18 +79,13 @@ class Form:
         return Form(self.runtime, "float32").file
 
 
-_FILES = {
-    ("torch", "float32"): "model.safetensors",
-    ("onnxruntime", "float32"): "onnx/model.onnx",
-    ("onnxruntime", "int8 dynamic"): "onnx/model_qint8_dynamic.onnx",
-    ("openvino", "float32"): "openvino/openvino_model.xml",
-    ("openvino", "bfloat16"): "openvino/openvino_model.xml",
-    ("openvino", "int8"): "openvino/openvino_model_qint8_quantized.xml",
-}
 #: Every form that a model may have, in the order in which they are measured.
 FORMS = tuple(Form(runtime, precision) for runtime, precision in _FILES)
 TORCH = Form("torch", "float32")
 GRAPH = Form("onnxruntime", "float32")  # Which every other file is made from
+
+
+# --- which runtimes there are ---------------------------------------------------------------------
 
 
 def _missing_packages(runtime: str) -> list[str]:
@@ -112,53 +117,16 @@ def installed_runtimes() -> tuple[str, ...]:
     return tuple(runtime for runtime in RUNTIMES if not _missing_packages(runtime))
 
 
-def without_telemetry(name: str) -> Any:
-    """Import openvino or nncf without their reports of each use to a server.
+# --- the files of a model -------------------------------------------------------------------------
 
-    They report from processes that they fork while other threads run, and such a process may wait
-    for ever. Both work without the package that reports.
-    """
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return importlib.import_module(name)
-
-
-class OpenVinoModel(RuntimeFile):
-    """One OpenVINO file, with as many threads as torch has.
-
-    Unasked openvino computes in bfloat16 on processors that multiply it, whatever the file holds.
-    """
-
-    def __init__(self, path: Path, precision: str) -> None:
-        openvino = without_telemetry("openvino")
-        config = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
-        if precision == "float32":
-            config["INFERENCE_PRECISION_HINT"] = "f32"
-        self._compiled = openvino.Core().compile_model(str(path), "CPU", config)
-        self.inputs = tuple(port.get_any_name() for port in self._compiled.inputs)
-        self.outputs = tuple(port.get_any_name() for port in self._compiled.outputs)
-        used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        if used == "bf16":
-            self.rounding = 4 * BFLOAT16
-        if precision == "bfloat16" and used != "bf16":
-            raise UnsupportedModelError(
-                "openvino computes in float32 on this processor, which does not multiply bfloat16."
-            )
-
-    def run(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Return every output by name."""
-        outputs = self._compiled(self.feed(input_ids, attention_mask, token_type_ids))
-        return {name: torch.from_numpy(np.array(outputs[name])) for name in self.outputs}
-
-
-Served = LoadedModel | RuntimeFile
+Served = LoadedModel | RuntimeFile  # A model as it is run in one form
 
 
 class Files:
     """The files of one model, each written into ``folder`` when it is first asked for.
 
-    ``texts`` are batches of one text, from which ranges of activations are taken.
+    ``texts`` are batches of one text, from which ranges of activations are taken. ``written`` names
+    files that are there already, in a saved folder.
     """
 
     def __init__(
@@ -198,9 +166,9 @@ class Files:
             path = self.path(form)
             with _refusals(self.model, form):
                 if form.runtime == "onnxruntime":
-                    self._open[form] = Graph(path)
+                    self._open[form] = OnnxFile(path)
                 else:
-                    self._open[form] = OpenVinoModel(path, form.precision)
+                    self._open[form] = OpenVinoFile(path, form.precision)
         return self._open[form]
 
     def megabytes(self, form: Form) -> float:
@@ -244,7 +212,7 @@ def _write_openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> No
     """Quantise by nncf, with ranges of activations from ``texts``."""
     openvino = without_telemetry("openvino")
     nncf = without_telemetry("nncf")
-    session = Graph(graph)  # which knows the inputs that the file asks for
+    session = OnnxFile(graph)  # which knows the inputs that the file asks for
     inputs = [session.feed(*batch.inputs) for batch in texts]
     small = nncf.quantize(
         openvino.convert_model(str(graph)),

@@ -7,15 +7,14 @@ first neurons of each, costs what the trained one will cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.bench import Bench
-from headscope.shrinking.layers import counts_of, first_layers, longest_stack
-from headscope.shrinking.neurons import MULTIPLE, first_neurons, multiple, width_of
+from headscope.shrinking.layers import first_layers, longest_stack, smaller_counts
+from headscope.shrinking.neurons import MULTIPLE, first_neurons, rounded_up, width_of
 from headscope.shrinking.result import Target
 from headscope.shrinking.serving import Form
 
@@ -54,32 +53,15 @@ def largest_that_reaches(
     Returns the size, None where nothing reaches the target; and what the last size that was tried
     costs, in words.
     """
-    limit = _limit(target)
     counts = _possible_counts(bench.full_model, target, speed)
     words = ""
     for i, count in enumerate(counts):
         tell("choosing a size", i, len(counts))
-        model = first_layers(bench.full_model, count)
-        width = width_of(model)
-        narrowest = multiple(NARROWEST * width)
-        can_be_narrower = 0 < narrowest < width
-        smallest = first_neurons(model, narrowest) if can_be_narrower else model
-        cost, words = _cost(bench, smallest, form, target)
-        if cost > limit:
-            continue
-        if can_be_narrower:
-
-            def cost_of_width(width: int, model: LoadedModel = model) -> float:
-                return _cost(bench, first_neurons(model, width), form, target).value
-
-            width = _widest_that_reaches(
-                cost_of_width,
-                limit=limit,
-                narrowest=narrowest,
-                cost_of_narrowest=cost,
-                full_width=width,
-            )
-        return Shape(count, width), words
+        width, words = _widest_that_reaches(
+            bench, first_layers(bench.full_model, count), form, target
+        )
+        if width is not None:
+            return Shape(count, width), words
     return None, words
 
 
@@ -95,7 +77,7 @@ def _limit(target: Target) -> float:
 def _possible_counts(full_model: LoadedModel, target: Target, speed: float) -> list[int]:
     """List the numbers of layers to try, most first, without those that are surely too slow."""
     all_layers = longest_stack(full_model)
-    counts = [all_layers, *counts_of(full_model)]
+    counts = [all_layers, *smaller_counts(full_model)]
     if target.name != "speed":
         return counts
     fast_enough = [
@@ -105,27 +87,37 @@ def _possible_counts(full_model: LoadedModel, target: Target, speed: float) -> l
 
 
 def _widest_that_reaches(
-    cost_of_width: Callable[[int], float],
-    *,
-    limit: float,
-    narrowest: int,
-    cost_of_narrowest: float,
-    full_width: int,
-) -> int:
-    """Find how many neurons a layer can have within a limit, of which ``narrowest`` are known to.
+    bench: Bench, model: LoadedModel, form: Form, target: Target
+) -> tuple[int | None, str]:
+    """Find how many neurons each layer of a model can have so that it reaches a target.
 
-    The cost is nearly linear between the two widths. The model of the width that this line gives is
-    measured before it is taken.
+    The cost is nearly linear between the narrowest width and the full one. The model of the width
+    that this line gives is measured before it is taken.
+
+    Returns the width, None where even the narrowest misses; and what the narrowest costs, in words.
     """
-    cost_of_full = cost_of_width(full_width)
+    limit = _limit(target)
+    full_width = width_of(model)
+    narrowest = rounded_up(NARROWEST * full_width)
+    if not 0 < narrowest < full_width:
+        cost, words = _cost(bench, model, form, target)
+        return (full_width, words) if cost <= limit else (None, words)
+
+    def cost_of_width(width: int) -> Cost:
+        return _cost(bench, first_neurons(model, width), form, target)
+
+    cost_of_narrowest, words = cost_of_width(narrowest)
+    if cost_of_narrowest > limit:
+        return None, words
+    cost_of_full = cost_of_width(full_width).value
     if cost_of_full <= limit:
-        return full_width
+        return full_width, words
     share = (limit - cost_of_narrowest) / (cost_of_full - cost_of_narrowest)
     steps = int(share * (full_width - narrowest)) // MULTIPLE
     width = narrowest + steps * MULTIPLE
-    while width > narrowest and cost_of_width(width) > limit:
+    while width > narrowest and cost_of_width(width).value > limit:
         width = max(narrowest, width - 2 * MULTIPLE)
-    return width
+    return width, words
 
 
 def _cost(bench: Bench, model: LoadedModel, form: Form, target: Target) -> Cost:

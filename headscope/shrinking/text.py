@@ -39,7 +39,7 @@ class Texts:
     evaluation: Examples
     training: Examples  # Without any sentence of the evaluation data
     other: Examples | None  # Text of another kind, without a sentence of either
-    names: tuple[str, ...]  # Of the files that train
+    names: tuple[str, ...]  # Names of the files that train
     plain: bool  # Whether plain sentences train, not pairs or tagged words
     dropped: int  # Training sentences that were left out, since they are in the data
     warnings: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Texts:
     def other_rows(self, model: LoadedModel) -> list[Row]:
         """Return text of another kind as the models read it, in random order.
 
-        Random texts of it, MOST at most; what is too long for the model is left out.
+        Of many texts :data:`MOST` are drawn; what is too long for the model is left out.
         """
         if self._other_rows is None:
             texts = self.other.texts if self.other else ()
@@ -62,7 +62,7 @@ class Texts:
             self._other_rows, _ = tokenised(model, [prompt + text for text in drawn])
         return self._other_rows
 
-    def rows(self, model: LoadedModel) -> list[Row]:
+    def training_rows(self, model: LoadedModel) -> list[Row]:
         """Return the training text as the models read it; empty where nothing trains or calibrates.
 
         Raises
@@ -75,7 +75,7 @@ class Texts:
         return self._rows
 
     def _tokenised(self, model: LoadedModel) -> list[Row]:
-        """Tokenise the training text; what is too long is left out, with a warning."""
+        """Tokenise the training text; what is too long is left out of it, with a warning."""
         if not self.plain:
             task = make_task(self.task, self.training, model, seed=self.seed + 1)
             return list(task.rows)
@@ -127,7 +127,6 @@ def read_all(
     ``calibrates`` that anything is made at all: a folder that is only checked needs no such text;
     ``reads_pairs`` that the model is a cross-encoder, which reads no sentence alone.
     """
-    warnings: list[str] = []
     first_half, second_half = _sample_halves(seed)
 
     # what judges
@@ -151,31 +150,15 @@ def read_all(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
         )
-    training = apart.examples
-    if plain and len(training) > MOST_TRAINING:
-        warnings.append(
-            f"Only {MOST_TRAINING:,} of the {len(training):,} texts of {training.name} are read "
-            "for training, chosen at random."
-        )
-        training = training.draw(MOST_TRAINING, seed)
-    if distils and len(training) < FEW:
-        warnings.append(
-            f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
-            "the model will read (--text), without labels."
-        )
+    training, warnings = _drawn_training(apart.examples, plain=plain, distils=distils, seed=seed)
 
-    # text of another kind than both
-    other = read_texts(other_text) if other_text else second_half
-    untrained = without_shared(other, training).examples
-    unseen = without_shared(untrained, evaluation)
-    too_few = unseen.same or len(unseen.examples) < 2
     return Texts(
         task=task,
         limit=limit,
         seed=seed,
         evaluation=evaluation,
         training=training,
-        other=None if too_few else unseen.examples,
+        other=_other_text(other_text, second_half, training, evaluation),
         names=tuple(file.name for file in files),
         plain=plain,
         dropped=apart.dropped,
@@ -220,6 +203,39 @@ def _training(
     if len(files) > 1:
         raise InputError("Several files of pairs cannot be joined; give one text.")
     return files[0] if files else evaluation
+
+
+def _drawn_training(
+    training: Examples, *, plain: bool, distils: bool, seed: int
+) -> tuple[Examples, list[str]]:
+    """Draw from a training text that is too long; returns it with warnings about its length."""
+    warnings: list[str] = []
+    if plain and len(training) > MOST_TRAINING:
+        warnings.append(
+            f"Only {MOST_TRAINING:,} of the {len(training):,} texts of {training.name} are read "
+            "for training, chosen at random."
+        )
+        training = training.draw(MOST_TRAINING, seed)
+    if distils and len(training) < FEW:
+        warnings.append(
+            f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
+            "the model will read (--text), without labels."
+        )
+    return training, warnings
+
+
+def _other_text(
+    path: str | Path | None, half: Examples, training: Examples, evaluation: Examples
+) -> Examples | None:
+    """Read text of another kind, by default one half of the sample, without what both others have.
+
+    None where fewer than two texts are left.
+    """
+    text = read_texts(path) if path else half
+    untrained = without_shared(text, training).examples
+    unseen = without_shared(untrained, evaluation)
+    too_few = unseen.same or len(unseen.examples) < 2
+    return None if too_few else unseen.examples
 
 
 def _sample_halves(seed: int) -> tuple[Examples, Examples]:

@@ -24,7 +24,7 @@ def answer(result: ShrinkResult) -> str:
     return (
         f"{description(result, best)}: {best.speed.value:.2f} times as fast, "
         f"{best.megabytes:.1f} MB in place of {result.whole.megabytes:.1f}, "
-        f"{_change(result, best)}{_also(best)}."
+        f"{_change(result, best)}{_words_elsewhere(best)}."
     )
 
 
@@ -46,13 +46,13 @@ def _answer_about_whole(result: ShrinkResult) -> str:
     fastest = max(lossless, key=lambda model: model.speed.value or 0.0)
     return (
         f"Without removing anything, {fastest.form} is {fastest.speed.value:.2f} times as fast as "
-        f"torch: {_change(result, fastest)}{_also(fastest)}."
+        f"torch: {_change(result, fastest)}{_words_elsewhere(fastest)}."
     )
 
 
 def description(result: ShrinkResult, model: MeasuredModel) -> str:
     """Name a model: ``3 of 6 layers (L0, L1, L5) in openvino int8``."""
-    size = model.parts(result.whole).capitalize()
+    size = model.size(result.whole).capitalize()
     if len(model.layers) < len(result.whole.layers):
         names = ", ".join(_layer_words(layer) for layer in model.layers)
         size = size.replace(" layers", f" layers ({names})", 1)
@@ -68,6 +68,7 @@ def _layer_words(layer: Any) -> str:
 
 
 def _change(result: ShrinkResult, model: MeasuredModel) -> str:
+    """Say what the metric was and is, and what is lost of it."""
     return (
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
         f"{number(result.whole.value.value, result.metric)} -> "
@@ -98,16 +99,18 @@ def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
     return change_words(result.metric, model.change)
 
 
-def _also(model: MeasuredModel) -> str:
-    """Say in the same sentence what it does to text of another kind."""
+def _words_elsewhere(model: MeasuredModel) -> str:
+    """Say, to go on with a sentence, what a model does to text of another kind."""
     sentences: list[str] = []
-    for item in model.elsewhere:
-        if item.nearness.value is None:
+    for compared in model.elsewhere:
+        if compared.nearness.value is None:
             continue
-        text = _NEARNESS[item.of].format(item.nearness.value)
-        if item.neighbours.value is not None:
-            text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
-        sentences.append(f"on {item.text} {text}")
+        text = _NEARNESS[compared.of].format(compared.nearness.value)
+        if compared.neighbours.value is not None:
+            text += (
+                f", and {compared.neighbours.value:.0%} of the ten nearest neighbours are the same"
+            )
+        sentences.append(f"on {compared.text} {text}")
     elsewhere = "; " + joined(sentences) if sentences else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
@@ -124,7 +127,8 @@ def loses_nothing(result: ShrinkResult, model: MeasuredModel) -> bool:
 
 def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     """Show the answer, the table, the picture, and what everything rests on."""
-    yield b.Text(answer(result), "lead" if result.best is None or result.reached else "failed")
+    failed = result.best is not None and not result.reached
+    yield b.Text(answer(result), "failed" if failed else "lead")
     yield b.Text(result.stopped)
     yield _table(result)
     yield picture(result)
@@ -166,6 +170,7 @@ def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect
 
 
 def _table(result: ShrinkResult) -> b.Table:
+    """Show every model's size, speed and metric."""
     digits = {"cosine": 4, "loss": 3}.get(result.metric, 2)
     metric = SHORT_NAMES.get(result.metric, result.metric).removeprefix("the ")
     columns: list[b.Column] = [
@@ -273,7 +278,7 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         if training is not None:
             ended = " (it came no nearer)" if training.ended == "no nearer" else ""
             yield (
-                f"{model.parts(result.whole).capitalize()}: {training.steps:,} steps in "
+                f"{model.size(result.whole).capitalize()}: {training.steps:,} steps in "
                 f"{training.minutes:.3g} minutes{ended}, {training.arithmetic}; distance on "
                 f"held-out text {training.before:.4f} before, {training.after:.4f} after."
             )

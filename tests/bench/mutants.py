@@ -116,7 +116,7 @@ permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, indices] => gates[site.row, : len(indices)]
 half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
-onnx-segments | artefacts/onnx_graph.py | a pair is run as one text
+onnx-segments | artefacts/runtime_files.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/times.py | times are multiplied
     whole_seconds / cut_seconds => whole_seconds * cut_seconds

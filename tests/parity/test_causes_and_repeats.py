@@ -30,7 +30,7 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
-from headscope.models.surgery.output_maps import less_random_write, output_map
+from headscope.models.surgery.output_maps import minus_random_write, output_map
 from headscope.stats.statistics import joint_mean
 
 LINES = [
@@ -185,7 +185,7 @@ def test_noise_has_the_size_of_the_head(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     site = loaded.sites[1]
     full_map = output_map(site)
-    other = less_random_write(site, 2, torch.Generator().manual_seed(0))
+    other = minus_random_write(site, 2, torch.Generator().manual_seed(0))
     taken = (full_map.W - other.W)[16:24].double()
     W = full_map.W[16:24].double()
     torch.testing.assert_close(taken @ taken.t(), W @ W.t(), rtol=1e-4, atol=1e-6)

@@ -16,7 +16,8 @@ from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import Syntactic
 from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
-from headscope.artefacts.onnx_graph import INPUTS, Graph
+from headscope.artefacts.onnx_graph import INPUTS
+from headscope.artefacts.runtime_files import OnnxFile
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
 from headscope.core.roles import Thresholds
@@ -189,7 +190,7 @@ def test_sentences_of_the_fit_are_not_measured():
 
 
 def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():
-    graph = object.__new__(Graph)  # without a file: what it is fed needs none
+    graph = object.__new__(OnnxFile)  # without a file: what it is fed needs none
     graph.inputs = INPUTS
     ids = torch.arange(12).view(2, 6)
     mask = torch.ones_like(ids)

@@ -1,4 +1,10 @@
-"""Fine-tuning parts of a model."""
+"""``headscope transfer``: a classifier, and some of a model's parameters, are fine-tuned.
+
+:mod:`~headscope.analyses.transfer.plan` says which runs there are,
+:mod:`~headscope.analyses.transfer.runner` does them one after the other,
+:mod:`~headscope.analyses.transfer.fine_tuning` is one of them, and
+:mod:`~headscope.analyses.transfer.summary` sums up those that differ in their seed.
+"""
 
 from __future__ import annotations
 

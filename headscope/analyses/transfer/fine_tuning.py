@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.parametrize import register_parametrization
 
 from headscope.analyses.transfer import TransferOptions
+from headscope.analyses.transfer.embeddings import Embed, FrozenEmbeddings, length_buckets
 from headscope.analyses.transfer.labelled import Split
 from headscope.analyses.transfer.result import CurvePoint
+from headscope.analyses.transfer.trainable_copy import trainable_copy
 from headscope.core.accumulator import Array, numpy
-from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
-from headscope.data.batches import buckets
-from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.trainable import Chosen, choose
+from headscope.models.surgery.trainable import choose
 from headscope.stats.statistics import finite
 
 CLASSIFIER_RATE = 3e-3  # Learning rate of the classifier where more than the classifier is trained.
@@ -43,75 +39,21 @@ class OutOfTime(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run."""
+    """What one fine-tuning came to."""
 
-    curve: tuple[CurvePoint, ...]  # by step
-    kept_step: int  # the one with the lowest validation loss
-    validation_loss: float  # there; infinite where no loss was finite
+    curve: tuple[CurvePoint, ...]  # By step
+    kept_step: int  # The one with the lowest validation loss
+    validation_loss: float  # At that step; infinite where no loss was finite
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
-    #: From examples to their classes (n,), as the model of that step has them.
+    #: Classifies examples, (n,), by the model of that step
     predict: Callable[[Split], Array] = field(repr=False)
-
-
-#: Turns some examples, by index, into what the classifier reads: (indices, d).
-Embed = Callable[[Split, Sequence[int]], Tensor]
-
-
-class Frozen:
-    """Embeddings by a model as it is, each text once; in units of the training examples."""
-
-    def __init__(self, loaded: LoadedModel, train: Split, cache: dict[object, Tensor]) -> None:
-        self._loaded = loaded
-        self._cache = cache
-        embedded = self._embedded(train, range(len(train)))
-        self.centre = embedded.mean(dim=0)
-        spread = embedded.std(dim=0, correction=0)
-        # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
-        rounding = ROUNDING * embedded.abs().max().clamp(min=1e-12)
-        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
-        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
-
-    def __call__(self, examples: Split, indices: Sequence[int]) -> Tensor:
-        """Look up some examples."""
-        return (self._embedded(examples, indices) - self.centre) / self.scale
-
-    def in_units(self, tuned: LoadedModel) -> Embed:
-        """Embed by a model whose parameters may change, in the same units."""
-
-        def embed(examples: Split, indices: Sequence[int]) -> Tensor:
-            return (_embed(tuned, examples, indices) - self.centre) / self.scale
-
-        return embed
-
-    def _embedded(self, examples: Split, indices: Sequence[int]) -> Tensor:
-        """Look up embeddings as the model makes them; compute those that are new."""
-        keys = {i: (examples.rows[i].ids, examples.rows[i].types) for i in indices}
-        new = [i for i, key in keys.items() if key not in self._cache]
-        with torch.no_grad():
-            for batch in _buckets(examples, new):
-                for i, embedding in zip(batch, _embed(self._loaded, examples, batch), strict=True):
-                    self._cache[keys[i]] = embedding
-        return torch.stack([self._cache[keys[i]] for i in indices])
-
-
-def _embed(loaded: LoadedModel, examples: Split, indices: Sequence[int]) -> Tensor:
-    """Run the model over some examples."""
-    batch = padded([examples.rows[i] for i in indices], loaded.pad_id, loaded.device)
-    hidden, _ = loaded.run(*batch.inputs)
-    return loaded.pooling.embed(hidden, batch.hidden_mask)
-
-
-def _buckets(examples: Split, indices: Sequence[int]) -> Iterator[list[int]]:
-    """Yield batches of similar lengths."""
-    for batch in buckets([dataclasses.replace(examples.rows[i], index=i) for i in indices]):
-        yield [row.index for row in batch]
 
 
 def fine_tune(
     loaded: LoadedModel,
     variant: str,
-    frozen: Frozen,
+    frozen: FrozenEmbeddings,
     options: TransferOptions,
     *,
     train: Split,
@@ -184,7 +126,7 @@ def fine_tune(
     )
 
 
-def _classifier(frozen: Frozen, n_classes: int, generator: torch.Generator) -> nn.Linear:
+def _classifier(frozen: FrozenEmbeddings, n_classes: int, generator: torch.Generator) -> nn.Linear:
     """Make a linear classifier with random weights, on the frozen model's device."""
     width = len(frozen.centre)
     weight = torch.randn(n_classes, width, generator=generator) * START
@@ -257,6 +199,8 @@ class _Progress:
 
 
 class _Evaluation(NamedTuple):
+    """How good a classifier is on some examples."""
+
     loss: float  # Mean cross-entropy in nats
     accuracy: float  # Times 100
 
@@ -285,72 +229,6 @@ def _logits(embed: Embed, classifier: nn.Linear, examples: Split) -> Tensor:
     """Return the classifier's outputs, (n, n_classes), in the order of the examples."""
     logits: dict[int, Tensor] = {}
     with torch.no_grad():
-        for indices in _buckets(examples, range(len(examples))):
+        for indices in length_buckets(examples, range(len(examples))):
             logits.update(zip(indices, classifier(embed(examples, indices)), strict=True))
     return torch.stack([logits[i] for i in range(len(examples))])
-
-
-def trainable_copy(
-    loaded: LoadedModel, chosen: Sequence[Chosen], seed: int
-) -> tuple[LoadedModel, list[nn.Parameter]]:
-    """Copy a model, and return what an optimiser steps of the copy; the rest of it is frozen.
-
-    Whole parameters are stepped themselves. For some entries of a parameter, or a rank-one change,
-    the optimiser steps a vector, and the parameter is computed from it whenever it is used.
-    """
-    copied = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
-    copied.network = copied.model
-    pairs = zip(loaded.model.parameters(), copied.model.parameters(), strict=True)
-    copies = {id(original): parameter for original, parameter in pairs}
-    modules_with: dict[int, list[tuple[nn.Module, str]]] = {}  # By the id of a parameter
-    for module in copied.model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            modules_with.setdefault(id(parameter), []).append((module, name))
-            parameter.requires_grad_(False)
-
-    rng = np.random.default_rng((abs(seed), 11))
-    parameters: list[nn.Parameter] = []
-    vectors: list[nn.Parameter] = []
-    for choice in chosen:
-        parameter = copies[id(choice.parameter)]
-        change: _RankOne | _Entries
-        if choice.rank_one is not None:
-            change = _RankOne(parameter, choice.rank_one, rng)
-        elif choice.entries is not None:
-            change = _Entries(parameter, choice.entries)
-        else:
-            parameters.append(parameter.requires_grad_())
-            continue
-        vectors.append(change.vector)
-        for module, name in modules_with[id(parameter)]:
-            register_parametrization(module, name, change)
-    return copied, [*parameters, *vectors]
-
-
-class _Entries(nn.Module):
-    """Some entries of a parameter, in a vector."""
-
-    def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
-        super().__init__()
-        self._entries = entries
-        self.vector = nn.Parameter(parameter.detach().take(entries))
-
-    def forward(self, parameter: Tensor) -> Tensor:
-        return parameter.put(self._entries, self.vector)
-
-
-class _RankOne(nn.Module):
-    """``W + b a^T``: b starts at 0, a as a random direction; the first ``n`` numbers are free."""
-
-    def __init__(self, parameter: nn.Parameter, n: int, rng: np.random.Generator) -> None:
-        super().__init__()
-        rows, columns = parameter.shape
-        a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(parameter)
-        start = torch.cat([a.new_zeros(rows), a])
-        self.vector = nn.Parameter(start[:n])
-        self._rest = start[n:]
-        self._rows = rows
-
-    def forward(self, parameter: Tensor) -> Tensor:
-        b_and_a = torch.cat([self.vector, self._rest])
-        return parameter + torch.outer(b_and_a[: self._rows], b_and_a[self._rows :])

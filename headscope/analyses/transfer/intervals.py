@@ -67,12 +67,14 @@ _DEALS = 2000  # Ways of dealing runs to two variants that are tried, at most.
 def spread_ratio(values: ArrayLike, other_values: ArrayLike, floor: float = 0.0) -> Estimate:
     """Return the ratio of two standard deviations over seeds, with a permutation interval.
 
-    What is dealt are the runs' squared distances from their variant's median (Brown & Forsythe
-    1974), the first variant's divided by the square of a ratio. That ratio lies inside where more
-    than 2.5% of the deals have as much for that variant, and more than 2.5% as little. Unlike the F
-    interval it asks for no normal values, which accuracies of diverged runs are not. Unknown where
-    either has fewer than two values or no spread; the interval is unknown where there are too few
-    deals for it (three seeds of each). It is looked for between a thousandth and a thousand.
+    The runs of both variants are dealt to them anew: their squared distances from their variant's
+    median (Brown & Forsythe 1974), the first variant's divided by the square of a ratio that is
+    tried. Ratios that make the observed deal a usual one (:func:`_is_usual`) lie inside the
+    interval; a thousandth to a thousand are tried. Unlike the F interval it asks for no normal
+    values, which accuracies of diverged runs are not.
+
+    Unknown where either has fewer than two values or no spread; the interval is unknown where there
+    are too few deals for it (three seeds of each).
 
     No deviation is taken to be below ``floor``, what one example more would add: runs that agree on
     all examples that were seen may differ on others.
@@ -107,7 +109,10 @@ def _deviation(values: Array) -> float:
 
 
 def _is_usual(squares: Array, other_squares: Array, deals: Array, floor: float) -> bool:
-    """Whether more than 2.5% of the deals give the first variant as much, and as many as little.
+    """Whether the observed deal, the first, is a usual one for the first variant.
+
+    It is where more than 2.5% of all deals give that variant at least as large a variance relative
+    to the other's, and more than 2.5% at most as large a one.
 
     ``deals`` (deals, runs) says which of the squared distances of all runs the first one gets.
     """

@@ -67,35 +67,17 @@ class Labelled:
     """Examples for training, validation and test, which share none."""
 
     classes: tuple[str, ...]  # In the order of their numbers.
-    train: Split  # What is trained on, what chooses step and rate, what accuracy is of.
-    validation: Split
-    test: Split
+    train: Split
+    validation: Split  # What chooses step and rate.
+    test: Split  # What accuracy is of.
     dropped: int  # Training examples that are in none of the three.
 
 
 def read(options: TransferOptions) -> Source:
     """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
-    train = options.train
-    test = options.test
-    if (train is None) != (test is None):
-        raise InputError("Give both train and test, or neither for the built-in task.")
-    for name in ("train_limit", "test_limit"):
-        if (limit := getattr(options, name)) and limit < FEWEST:
-            raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
-    if train is None or test is None:
-        training, testing = reversed_phrases()
-        task = TASK
-    else:
-        training = with_labels(read_labelled(train), None)
-        testing = with_labels(read_labelled(test), None)
-        task = f"{Path(train).name} -> {Path(test).name}"
-    unknown = sorted(set(testing.labels or ()) - set(training.labels or ()))
-    if unknown:
-        raise CorpusError(
-            f"{testing.name} has the label {unknown[0]!r}, which {training.name} lacks: a "
-            "classifier cannot learn it. Use the same labels in both files."
-        )
-    # Training examples with the texts of a test example are left out.
+    training, testing, task = _read_files(options)
+
+    # without training examples whose texts a test example has
     tested = set(_texts(testing))
     unshared = [i for i, text in enumerate(_texts(training)) if text not in tested]
     if len(unshared) < FEWEST:
@@ -116,6 +98,40 @@ def read(options: TransferOptions) -> Source:
     )
 
 
+def _read_files(options: TransferOptions) -> tuple[Examples, Examples, str]:
+    """Read the training and test examples, and say what is classified; by default a built-in task.
+
+    Raises
+    ------
+    InputError
+        If one file is given alone, or a limit is too small.
+    CorpusError
+        If the test has a label that the training examples lack.
+    """
+    train = options.train
+    test = options.test
+    if (train is None) != (test is None):
+        raise InputError("Give both train and test, or neither for the built-in task.")
+    limits = {"train_limit": options.train_limit, "test_limit": options.test_limit}
+    for name, limit in limits.items():
+        if limit and limit < FEWEST:
+            raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
+    if train is None or test is None:
+        training, testing = reversed_phrases()
+        task = TASK
+    else:
+        training = with_labels(read_labelled(train), None)
+        testing = with_labels(read_labelled(test), None)
+        task = f"{Path(train).name} -> {Path(test).name}"
+    unknown = sorted(set(testing.labels or ()) - set(training.labels or ()))
+    if unknown:
+        raise CorpusError(
+            f"{testing.name} has the label {unknown[0]!r}, which {training.name} lacks: a "
+            "classifier cannot learn it. Use the same labels in both files."
+        )
+    return training, testing, task
+
+
 def _texts(examples: Examples) -> list[tuple[str, str]]:
     """Return both texts of every example, the second empty where there is one; spaces aside."""
     second = examples.second or ("",) * len(examples)
@@ -133,7 +149,7 @@ def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
     return examples.pick(np.sort(drawn).tolist())
 
 
-def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
+def tokenised_splits(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
     """Tokenise all examples, and split the validation part off the training examples."""
     classes = tuple(sorted(set(source.train.labels or ()) | set(source.test.labels or ())))
     encoded = _encoded(source.train, loaded, classes)

@@ -51,38 +51,43 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    seed: int  # how far it lies from the first one; every factor has different seeds
-    factor: float = 1.0  # times the cell's best rate
+    seed: int  # Added to the first seed; every factor has different ones
+    factor: float = 1.0  # Its rate, in units of the cell's best one
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells."""
+    """All cells, and in :meth:`steps` the order of their runs."""
 
-    cells: tuple[Cell, ...]  # by start, size and variant
-    sizes: tuple[int, ...]  # ascending
+    cells: tuple[Cell, ...]  # By start, size and variant
+    sizes: tuple[int, ...]  # Ascending
 
     def steps(self) -> Iterator[Step]:
         """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
-        largest = {
+        at_largest_size = {
             (cell.variant, cell.weights): cell for cell in self.cells if cell.size == self.sizes[-1]
         }
-        compared = [largest[pair] for pair in _COMPARED if pair in largest]
-        smallest = ("pretrained", self.sizes[0])
-        spread = [
-            cell
-            for cell in self.cells
-            if cell.variant in SPREAD and (cell.weights, cell.size) == smallest
-        ]
+        compared = [at_largest_size[pair] for pair in _COMPARED if pair in at_largest_size]
+        spread = [cell for cell in self.cells if self._shows_spread(cell)]
         needed = list(dict.fromkeys([*compared, *spread]))
         # Cells that also run at multiples of their best rate, only if both variants are there.
-        stressed = [cell for cell in needed if cell in spread] if len(spread) == len(SPREAD) else []
+        stressed: list[Cell] = []
+        if len(spread) == len(SPREAD):
+            stressed = [cell for cell in needed if cell in spread]
         yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])
 
+    def _shows_spread(self, cell: Cell) -> bool:
+        """Whether a cell is one of those whose spread over seeds is compared."""
+        smallest = cell.weights == "pretrained" and cell.size == self.sizes[0]
+        return smallest and cell.variant in SPREAD
+
 
 def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
-    """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
+    """Yield each cell's first run, then each one's second, and so on.
+
+    After each round come the same runs of the ``stressed`` cells at higher rates.
+    """
     most_seeds = max((cell.seeds for cell in cells), default=0)
     for number in range(most_seeds):
         for cell in cells:
@@ -145,7 +150,7 @@ def _check_names(variants: Iterable[str]) -> None:
             raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
 
 
-def beyond(rates: Iterable[float], best: float) -> float | None:
+def rate_beyond(rates: Iterable[float], best: float) -> float | None:
     """Return the rate that a grid grows by where its best one lies at an edge; else None."""
     ordered = sorted(rates)
     if len(ordered) < 2 or best not in (ordered[0], ordered[-1]):

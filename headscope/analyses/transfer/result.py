@@ -57,8 +57,8 @@ class TransferRun(TransferCase):
     #: On the test part, times 100, at the step with the lowest validation loss; the interval is
     #: over the test examples.
     accuracy: Estimate
-    kept_step: int  # Where that was, and the last step that was trained.
-    steps: int
+    kept_step: int  # The step that the accuracy is of
+    steps: int  # The last step that was trained
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
     failed: bool  # The accuracy is no higher than that of the most frequent training class
@@ -70,7 +70,8 @@ class TransferDivergence(TransferCase):
     """How many runs diverged at a multiple of a variant's best rate, of as many of each."""
 
     factor: float  # 1, 3 or 10
-    runs: int  # That were counted, and of them those that diverged.
+    runs: int  # That were counted
+    #: Those of the runs that diverged
     diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
 
     @property
@@ -83,7 +84,7 @@ class TransferDivergence(TransferCase):
 class TransferTry(TransferCase):
     """One learning rate of the grid."""
 
-    rate: float  # The rate
+    rate: float
     #: Lowest of the first seed's run with it; None where no loss was finite.
     validation_loss: float | None
     chosen: bool  # Whether all seeds use it
@@ -99,7 +100,7 @@ class TransferCell(TransferCase):
     #: Mean over seeds, times 100; interval over seeds and test examples, unknown for one seed.
     accuracy: ComparedEstimate
     spread: float | None  # Standard deviation of the accuracy over seeds
-    #: Runs that did; see :class:`TransferRun`.
+    #: Runs that diverged, and that failed, as :class:`TransferRun` says
     diverged: Annotated[
         int, Compare("diverged or failed", words="{0.diverged}, {0.failed} of {0.seeds}")
     ]
@@ -138,16 +139,16 @@ class TransferDifference:
 class TransferSpread:
     """How much more one variant varies over seeds than another, from pretrained weights."""
 
-    variant: str  # The two.
-    other: str
+    variant: str
+    other: str  # The one that it is compared with
     size: int  # Training examples
-    seeds: int  # Runs of each.
-    other_seeds: int
+    seeds: int  # Runs of the first
+    other_seeds: int  # Runs of the other
     #: Standard deviation of the accuracy over seeds, divided by the other's, with its permutation
     #: interval, no deviation taken to be below one test example; unknown for a single run.
     ratio: Estimate
-    bad: int  # Runs that diverged, at 1, 3 and 10 times each one's best rate.
-    other_bad: int
+    bad: int  # Runs of the first that diverged, at 1, 3 and 10 times its best rate
+    other_bad: int  # Runs of the other that diverged, at the same multiples
     #: Difference of their shares, with Newcombe's interval; unknown from a single run of each
     #: factor.
     more_bad: Estimate
@@ -172,15 +173,14 @@ class TransferResult(Measured):
     task: Annotated[str, Setting()]  # What is classified.
     classes: tuple[str, ...]  # In the order of their numbers.
     sizes: Annotated[tuple[int, ...], Setting()]  # Training examples of the runs, ascending.
-    #: Of the part that chooses step and rate, and of the one that accuracy is of.
-    validation_examples: int
-    test_examples: Annotated[int, Setting()]
+    validation_examples: int  # Examples that choose step and rate
+    test_examples: Annotated[int, Setting()]  # Examples that accuracy is of
     #: Training examples left out: in the test part too, or longer than the model's limit.
     dropped: int
-    seeds: int  # Wanted runs of a cell; at the smallest size of ``attention`` and ``layernorm``.
-    spread_seeds: int
-    steps: Annotated[int, Setting()]  # Most steps of a run, and examples of a step.
-    batch: Annotated[int, Setting()]
+    seeds: int  # Runs of a cell that were asked for
+    spread_seeds: int  # The same, of ``attention`` and ``layernorm`` at the smallest size
+    steps: Annotated[int, Setting()]  # Most steps of a run
+    batch: Annotated[int, Setting()]  # Examples of a step
     budget: float  # Seconds that all runs together may take.
     #: By size, start and variant.
     cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]

@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from torch import Tensor
-
 from headscope.analyses.transfer import TransferOptions
-from headscope.analyses.transfer.fine_tuning import (
-    CLASSIFIER_RATE,
-    Frozen,
-    Outcome,
-    OutOfTime,
-    fine_tune,
-)
-from headscope.analyses.transfer.labelled import Labelled, Source, label, read, subset
-from headscope.analyses.transfer.plan import Cell, Plan, Step, beyond, make_plan, rate_grid
-from headscope.analyses.transfer.result import (
-    TransferMissed,
-    TransferResult,
-    TransferRun,
-    TransferTry,
-)
+from headscope.analyses.transfer.labelled import Source, read, tokenised_splits
+from headscope.analyses.transfer.plan import Plan, make_plan, rate_grid
+from headscope.analyses.transfer.result import TransferResult
+from headscope.analyses.transfer.runner import Runner
 from headscope.analyses.transfer.summary import (
-    Done,
     baselines,
     cell_row,
     differences,
     divergence,
-    run_of,
     spreads,
 )
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.serialise import SCHEMA
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.copies import cast, random_twin
+from headscope.models.surgery.copies import cast
 from headscope.models.surgery.trainable import choose, count
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.stats.statistics import finite
-
-GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
-#: Share of the first validation loss by which two runs may differ and still train the same.
-SAME = 0.01
 
 
 def run(model: Model, options: TransferOptions) -> TransferResult:
@@ -66,14 +42,14 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     validation = require_valid(loaded, options.validate)
 
     # measure
-    data = label(source, loaded, options.seed)
+    data = tokenised_splits(source, loaded, options.seed)
     plan = make_plan(len(data.train), options)
     deadline = time.monotonic() + options.budget
     # Half precision has too few digits for small steps.
     half = loaded.dtype in ("float16", "bfloat16")
     trained = cast(loaded, "float32") if half else loaded
     counts = _count_parameters(trained, plan, options.seed)
-    runs = _Runs(trained, data, grid, options, deadline)
+    runs = Runner(trained, data, grid, options, deadline)
     runs.run([step for step in plan.steps() if step.cell.variant in counts.parameters])
     return _result(loaded, options, source, validation, plan=plan, counts=counts, runs=runs)
 
@@ -107,12 +83,13 @@ def _result(
     *,
     plan: Plan,
     counts: _Counts,
-    runs: _Runs,
+    runs: Runner,
 ) -> TransferResult:
     """Sum up all runs, cell by cell in the order of the plan."""
     data = runs.data
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
-    every_run = (*(run.row for run in chain.from_iterable(done.values())), *runs.stress)
+    rows = [run.row for run in chain.from_iterable(done.values())]
+    every_run = (*rows, *runs.stress)
     n_diverged = tuple(divergence(every_run, plan.sizes[0]))
     seeds = range(options.seed, options.seed + options.seeds)
     known = tuple(baselines(data, plan.sizes, seeds))
@@ -151,163 +128,3 @@ def _result(
         not_possible=counts.not_possible,
         divergence=n_diverged,
     )
-
-
-class BestRate(NamedTuple):
-    """The learning rate of a cell."""
-
-    rate: float
-    optimum: str  # Where in the grid it lies, as :class:`TransferCell` says
-
-
-@dataclass
-class _Runs:
-    """All runs of a plan, done one after the other."""
-
-    loaded: LoadedModel
-    data: Labelled
-    grid: Mapping[str, Sequence[float]]
-    options: TransferOptions
-    deadline: float  # on the monotonic clock, in seconds
-    done: dict[Cell, list[Done]] = field(default_factory=dict)
-    rates: dict[Cell, BestRate] = field(default_factory=dict)  # Of each cell
-    stress: list[TransferRun] = field(default_factory=list)  # At multiples of the best rates.
-    searched: list[TransferTry] = field(default_factory=list)
-    missed: list[TransferMissed] = field(default_factory=list)
-    #: Embeddings by what is frozen: pretrained weights, or random ones of a seed.
-    embedded: dict[tuple[str, int], dict[object, Tensor]] = field(default_factory=dict)
-    twin: tuple[int, LoadedModel] | None = None  # The last random weights, and their seed.
-
-    def run(self, steps: Sequence[Step]) -> None:
-        """Do what the budget allows; list the rest."""
-        for n_done, step in enumerate(steps):
-            self.options.tell("runs", n_done, len(steps))
-            try:
-                self._run_step(step)
-            except OutOfTime:
-                missed = TransferMissed(
-                    variant=step.cell.variant,
-                    weights=step.cell.weights,
-                    size=step.cell.size,
-                    seed=self.options.seed + step.seed,
-                    factor=step.factor,
-                )
-                self.missed.append(missed)
-        self.options.tell("runs", len(steps), len(steps))
-
-    def _run_step(self, step: Step) -> None:
-        """Do one run, the search for its cell's rate if it is the first; may raise OutOfTime."""
-        self._check_time()
-        cell = step.cell
-        seed = self.options.seed + step.seed
-        if step.seed == 0:
-            outcome = self._search(cell, seed)
-        elif cell in self.rates:
-            outcome = self._outcome(cell, seed, self.rates[cell].rate * step.factor)
-        else:
-            raise OutOfTime  # its rate was never searched
-        done = run_of(
-            cell,
-            seed=seed,
-            factor=step.factor,
-            rate=self.rates[cell].rate * step.factor,
-            outcome=outcome,
-            data=self.data,
-        )
-        if step.factor == 1:
-            self.done.setdefault(cell, []).append(done)
-        else:
-            self.stress.append(done.row)
-
-    def _check_time(self) -> None:
-        if time.monotonic() >= self.deadline:
-            raise OutOfTime
-
-    def _search(self, cell: Cell, seed: int) -> Outcome:
-        """Find the rate with the lowest validation loss; return its run.
-
-        The grid grows while the best rate lies at its edge, :data:`GROWTH` times at most.
-        """
-        losses: dict[float, float] = {}
-        waiting = list(self.grid[cell.variant])
-        most = len(waiting) + GROWTH
-        while waiting:
-            # one rate more
-            rate = waiting.pop(0)
-            outcome = self._outcome(cell, seed, rate)
-            losses[rate] = outcome.validation_loss
-            chosen = min(losses, key=lambda rate: (losses[rate], rate))
-            if chosen == rate:
-                best = outcome
-            if waiting:
-                continue
-            # where the best one lies, and whether there is a further one to try
-            optimum = "not searched" if len(losses) < 2 else "inside"
-            further = beyond(losses, chosen)
-            if further is not None:
-                is_lowest = chosen == min(losses)
-                if is_lowest and self._is_as_good_as_nothing(cell, seed, best):
-                    optimum = "lowest"
-                else:
-                    optimum = "edge"
-                    if len(losses) < most:
-                        waiting.append(further)
-        self.rates[cell] = BestRate(chosen, optimum)
-        for rate, loss in sorted(losses.items()):
-            tried = TransferTry(
-                variant=cell.variant,
-                weights=cell.weights,
-                size=cell.size,
-                rate=rate,
-                validation_loss=finite(loss),
-                chosen=rate == chosen,
-            )
-            self.searched.append(tried)
-        return best
-
-    def _is_as_good_as_nothing(self, cell: Cell, seed: int, best: Outcome) -> bool:
-        """Whether a run trains as a rate of 0 would, at every step.
-
-        A rate of 0 trains only the classifier; where nothing else is trained, it trains nothing.
-        """
-        losses = [point.validation_loss for point in best.curve]
-        if cell.variant == "head":
-            losses_of_nothing = losses[:1] * len(losses)
-        else:
-            alone = dataclasses.replace(cell, variant="head")
-            outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
-            losses_of_nothing = [point.validation_loss for point in outcome.curve]
-        largest_gap = SAME * (losses[0] or math.inf)
-        gaps = [
-            abs(loss - loss_of_nothing)
-            for loss, loss_of_nothing in zip(losses, losses_of_nothing, strict=False)
-            if loss is not None and loss_of_nothing is not None
-        ]
-        return len(gaps) > 1 and max(gaps) <= largest_gap
-
-    def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
-        """Fine-tune once."""
-        model = self.loaded
-        weights = (cell.weights, 0)
-        if cell.weights == "random":  # each seed has different random weights
-            model = self._random_twin(seed)
-            weights = (cell.weights, seed)
-        train = subset(self.data.train, cell.size, seed)
-        return fine_tune(
-            model,
-            cell.variant,
-            Frozen(model, train, self.embedded.setdefault(weights, {})),
-            self.options,
-            train=train,
-            validation=self.data.validation,
-            rate=rate,
-            n_classes=len(self.data.classes),
-            seed=seed,
-            check_time=self._check_time,
-        )
-
-    def _random_twin(self, seed: int) -> LoadedModel:
-        """Return the model with the random weights of a seed; only the last one is kept."""
-        if self.twin is None or self.twin[0] != seed:
-            self.twin = (seed, random_twin(self.loaded, seed))
-        return self.twin[1]

@@ -30,11 +30,11 @@ _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 
 
 @dataclass(frozen=True)
-class Done:
+class MeasuredRun:
     """A run, and which test examples it classified rightly."""
 
-    row: TransferRun
-    hits: Array  # (test,): 1 where it did
+    row: TransferRun  # As the result has it
+    hits: Array  # (test,): 1 where it did, else 0
 
     @property
     def accuracy(self) -> float:
@@ -42,12 +42,12 @@ class Done:
         return float(100 * self.hits.mean())
 
 
-Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell at its best rate, seed by seed.
+Runs = Mapping[Cell, Sequence[MeasuredRun]]  # Runs of each cell at its best rate, seed by seed.
 
 
-def run_of(
+def measured_run(
     cell: Cell, *, seed: int, factor: float, rate: float, outcome: Outcome, data: Labelled
-) -> Done:
+) -> MeasuredRun:
     """Classify the test part, and describe the run."""
     labels = data.test.labels.numpy()
     predicted = outcome.predict(data.test)
@@ -67,31 +67,34 @@ def run_of(
         failed=float(measured) <= majority,
         curve=outcome.curve,
     )
-    return Done(row, (predicted == labels).astype(float))
+    return MeasuredRun(row, (predicted == labels).astype(float))
 
 
-def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
+def cell_row(
+    cell: Cell, runs: Sequence[MeasuredRun], parameters: int, optimum: str
+) -> TransferCell:
     """Sum up the runs of a cell."""
-    accuracies = [run.accuracy for run in done]
+    accuracies = [run.accuracy for run in runs]
     return TransferCell(
         variant=cell.variant,
         weights=cell.weights,
         size=cell.size,
         parameters=parameters,
-        rate=done[0].row.rate,
-        seeds=len(done),
-        accuracy=_accuracy([run.hits for run in done]),
-        spread=float(np.std(accuracies, ddof=1)) if len(done) > 1 else None,
-        diverged=sum(run.row.diverged for run in done),
-        failed=sum(run.row.failed for run in done),
+        rate=runs[0].row.rate,
+        seeds=len(runs),
+        accuracy=_accuracy([run.hits for run in runs]),
+        spread=float(np.std(accuracies, ddof=1)) if len(runs) > 1 else None,
+        diverged=sum(run.row.diverged for run in runs),
+        failed=sum(run.row.failed for run in runs),
         optimum=optimum,
     )
 
 
 def differences(runs: Runs) -> Iterator[TransferDifference]:
-    """Yield LayerNorm minus every other variant, at each size, and minus itself on random weights.
+    """Yield the differences of cells of one size, the first from pretrained weights.
 
-    Also everything minus the head alone, and each variant minus itself on random weights.
+    LayerNorm minus every other variant, every variant minus the head alone, and each one minus
+    itself on random weights.
     """
     for cell, other in itertools.product(runs, runs):
         if not _are_compared(cell, other):
@@ -116,7 +119,7 @@ def _are_compared(cell: Cell, other: Cell) -> bool:
         return cell.variant == other.variant
     if cell.variant == "layernorm":
         return other.variant in _COMPARED
-    return other.variant == "head" != cell.variant
+    return other.variant == "head" and cell.variant != "head"
 
 
 def _points(values: Array) -> Estimate:
@@ -172,7 +175,9 @@ def spreads(
     n_diverged = sum(count.diverged for count in counts if count.variant == variant)
     n_other_diverged = sum(count.diverged for count in counts if count.variant == other)
     tries = sum(count.runs for count in counts if count.variant == variant)
-    several_of_each_factor = tries > len(counts) // 2
+    more_diverged = UNKNOWN
+    if tries > len(counts) // 2:  # several runs of each factor
+        more_diverged = share_difference(n_diverged, tries, n_other_diverged, tries)
     yield TransferSpread(
         variant=variant,
         other=other,
@@ -184,17 +189,19 @@ def spreads(
         ),
         bad=n_diverged,
         other_bad=n_other_diverged,
-        more_bad=(
-            share_difference(n_diverged, tries, n_other_diverged, tries)
-            if several_of_each_factor
-            else UNKNOWN
-        ),
+        more_bad=more_diverged,
         tries=tries,
-        # Twice the interval, since the best of several runs at chance may exceed it once.
-        learned=any(
-            2 * (run.row.accuracy.low or 0.0) - run.accuracy > majority for run in runs_of_variant
-        ),
+        learned=any(_is_above(majority, run) for run in runs_of_variant),
     )
+
+
+def _is_above(majority: float, run: MeasuredRun) -> bool:
+    """Whether a run's accuracy lies above that of the majority class by twice its interval.
+
+    Twice, since the best of several runs at chance may exceed it once.
+    """
+    low = run.row.accuracy.low or 0.0
+    return 2 * low - run.accuracy > majority  # low, minus the interval's half width once more
 
 
 def baselines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.memory import release_memory
-from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.layout import AttentionModule, AttentionSite
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.implementation import quiet_transformers
@@ -75,7 +75,7 @@ def remove_heads(
     }
     # Cutting gives every attention map weights of its own in either case.
     network = copied_network(loaded, share=share)
-    cut_modules(network, lambda _, item: remaining.get(item.name))
+    _cut_to(network, remaining)
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
@@ -104,13 +104,22 @@ def _row_of(loaded: LoadedModel, address: Sequence[int | str]) -> Head:
     )
 
 
+def _cut_to(network: nn.Module, remaining: Mapping[str, Sequence[int]]) -> None:
+    """Leave only some heads of each attention module, by its name, in place."""
+
+    def heads_of(index: int, module: AttentionModule) -> Sequence[int] | None:
+        return remaining.get(module.name)
+
+    cut_modules(network, heads_of)
+
+
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the parts of ``loaded``."""
     all_stacks = loaded.with_all_stacks
     remaining = {site.name: site.head_ids for site in all_stacks.sites}
     if removed_layers(all_stacks):
         drop_layers(network, kept_layers(all_stacks))
-    cut_modules(network, lambda _, item: remaining.get(item.name))
+    _cut_to(network, remaining)
     cut_neurons(getattr(network, "base_model", network), record_of(all_stacks.model))
 
 
@@ -119,10 +128,11 @@ def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Head]) -> tuple[
     group_of_row: dict[int, Sequence[int]] = {}
     for group in shared_layers(sites):
         group_of_row |= dict.fromkeys(group, group)
-    shared: set[Head] = set()
+    all_heads: set[Head] = set()
     for row, head in heads:
-        shared |= {(sharing, head) for sharing in group_of_row.get(row, (row,))}
-    return tuple(sorted(shared))
+        rows_that_share = group_of_row.get(row, (row,))
+        all_heads |= {(sharing_row, head) for sharing_row in rows_that_share}
+    return tuple(sorted(all_heads))
 
 
 def removed_heads(loaded: LoadedModel) -> tuple[Head, ...]:

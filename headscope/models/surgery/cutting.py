@@ -32,9 +32,9 @@ _WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
 def cut_module(item: AttentionModule, heads: Collection[int]) -> None:
-    """Remove all heads of a module but ``heads``, in place; they keep their original indices.
+    """Remove all heads of a module but ``heads``, in place; these keep their original indices.
 
-    The module remembers these names. A layer may lose all its heads: b_O is what it then adds.
+    The module remembers the indices. A layer may lose all its heads: b_O is what it then adds.
     """
     remaining = [head for head in item.head_ids if head in heads]
     removed = [head for head in item.head_ids if head not in heads]
@@ -54,7 +54,11 @@ def cut_module(item: AttentionModule, heads: Collection[int]) -> None:
 def cut_modules(
     network: Any, heads_of: Callable[[int, AttentionModule], Collection[int] | None]
 ) -> None:
-    """Cut every attention module of a network for which ``heads_of`` names heads, in place."""
+    """Cut attention modules of a network down to some heads, in place.
+
+    ``heads_of`` takes a module's index and the module, and names the heads that stay; None leaves
+    the module as it is.
+    """
     base = getattr(network, "base_model", network)
     for index, item in enumerate(attention_modules(base)):
         heads = heads_of(index, item)

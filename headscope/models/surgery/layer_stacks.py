@@ -30,7 +30,7 @@ class Stack:
     """The layers of an encoder, or of a decoder."""
 
     name: str  # ``encoder`` or ``decoder``
-    start: int  # Number of its first layer in the one row of all
+    start: int  # Number of its first layer, counted across both stacks
     one_of_two: bool  # Whether the model has an encoder and a decoder
     owner: nn.Module  # The module that the layers lie in
     lists: list[nn.ModuleList]  # Of equal length
@@ -53,7 +53,11 @@ class Stack:
 
 
 def stacks_of(base: Any) -> list[Stack]:
-    """Find the layers of a base model by stack; an empty list where they cannot be told apart."""
+    """Find the layers of a base model by stack.
+
+    An empty list where attention lies outside a list of layers, or not every layer has equally many
+    attention modules.
+    """
     modules = attention_modules(base)
     by_list = layer_lists(base, modules)
     n_listed = sum(map(len, chain(*by_list.values())))
@@ -65,9 +69,10 @@ def stacks_of(base: Any) -> list[Stack]:
     stacks: list[Stack] = []
     start = 0
     for name, (path, attentions), owner in zip(STACKS, by_list.items(), owners, strict=False):
-        if len(set(map(len, attentions))) > 1:  # a layer without attention, or with more
+        if len(set(map(len, attentions))) > 1:
             return []
-        siblings = base.get_submodule(path.rpartition(".")[0]).children()
+        parent, _, _ = path.rpartition(".")
+        siblings = base.get_submodule(parent).children()
         stack = Stack(
             name=name,
             start=start,

@@ -32,17 +32,15 @@ from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of
 
 #: Attribute of a base model that has lost layers: its settings before.
 _SETTINGS = "headscope_settings_before"
-#: Settings and attributes that count layers, settings that list something for each, and numbers
-#: that each layer has of its own.
-_COUNT = "num_hidden_layers"
-_COUNTS = (_COUNT, "n_layers", "num_layers")
+_COUNT = "num_hidden_layers"  # The setting that counts layers
 #: Settings of an encoder-decoder as a whole that count the layers of one stack.
 _COUNTS_OF_STACK = {
     "encoder": (_COUNT, "num_layers", "encoder_layers"),
     "decoder": ("num_decoder_layers", "decoder_layers"),
 }
-_LISTS = ("layer_types",)
-_INDICES = ("layer_idx", "layer_id")
+_LISTS = ("layer_types",)  # Settings that list something for each layer
+_COUNTERS = (_COUNT, "n_layers", "num_layers")  # Attributes of modules that count layers
+_INDICES = ("layer_idx", "layer_id")  # Attributes of a layer that hold its own number
 _TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
 
 
@@ -75,21 +73,21 @@ def remove_layers(
         If the model shares layers, computes something else without them, or cannot generate.
     """
     all_stacks = loaded.with_all_stacks
-    stacks = _checked(all_stacks)
+    stacks = _checked_stacks(all_stacks)
     removed = _numbers_to_remove(all_stacks, stacks, list(layers))
     network = copied_network(loaded, share=share)
+    remaining = [number for number in kept_layers(all_stacks) if number not in removed]
     try:
-        remaining = [number for number in kept_layers(all_stacks) if number not in removed]
         drop_layers(network, remaining)
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-        same = not removed or _as_bypassed(all_stacks, stacks, removed, shorter)
+        same = not removed or _equals_bypassed(all_stacks, stacks, removed, shorter)
     except InputError:
         raise
     except Exception as error:  # whatever a family raises that cannot do without them
         raise _unsupported(all_stacks, removed, f"it does not run without them: {error}") from error
     if not same:
         raise _unsupported(all_stacks, removed, "other layers would compute something else")
-    if _writes(loaded) and not _writes(shorter):
+    if _generates(loaded) and not _generates(shorter):
         raise _unsupported(
             all_stacks,
             removed,
@@ -98,12 +96,15 @@ def remove_layers(
     return shorter
 
 
+# --- what is asked for, checked -------------------------------------------------------------------
+
+
 def layer_words(layer: Any) -> str:
     """Name a layer as :func:`remove_layers` takes it: ``L3``, ``decoder:L3``."""
     return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
 
 
-def _checked(loaded: LoadedModel) -> list[Stack]:
+def _checked_stacks(loaded: LoadedModel) -> list[Stack]:
     """Find the stacks of a model; refuse one whose layers cannot be removed one by one."""
     modules = [site.module for site in loaded.sites]
     stacks = stacks_of(loaded.model)
@@ -168,13 +169,16 @@ def numbered_layers(sites: Sequence[AttentionSite]) -> str:
     return f"{noun} {', '.join(map(str, numbers))}"
 
 
+# --- what a model has, and has lost ---------------------------------------------------------------
+
+
 def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     """List the layers that a model has lost, as :func:`remove_layers` names them."""
-    base = loaded.with_all_stacks.model
-    if not (before := layers_before(loaded)):
+    before = layers_before(loaded)
+    if not before:
         return ()
     remaining = set(kept_layers(loaded))
-    stacks = stacks_of(base)
+    stacks = stacks_of(loaded.with_all_stacks.model)
     return tuple(layer_of(stacks, number) for number in range(before) if number not in remaining)
 
 
@@ -205,6 +209,9 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
         setattr(config, name, value)
 
 
+# --- in place -------------------------------------------------------------------------------------
+
+
 def drop_layers(network: Any, remaining: Collection[int]) -> None:
     """Leave only the layers ``remaining``, by original number across both stacks, in place."""
     base: Any = getattr(network, "base_model", network)
@@ -219,7 +226,11 @@ def drop_layers(network: Any, remaining: Collection[int]) -> None:
 
 
 def _drop(stack: Stack, stays: Sequence[bool]) -> None:
-    """Leave only some layers of one stack; those that stay remember their original numbers."""
+    """Leave only some layers of one stack.
+
+    All that speaks of layers in the modules themselves follows: those that stay remember their
+    original numbers, and have the index of their new position.
+    """
     for number, items in zip(stack.numbers, stack.attentions, strict=True):
         for item in items:
             vars(item.module)[LAYER] = number - stack.start
@@ -233,7 +244,7 @@ def _drop(stack: Stack, stays: Sequence[bool]) -> None:
                 del layers[index]
         for index, layer in enumerate(layers):
             _set_numbers(layer, _INDICES, None, index)
-    _set_numbers(stack.owner, _COUNTS, stack.n_layers, sum(stays))
+    _set_numbers(stack.owner, _COUNTERS, stack.n_layers, sum(stays))
 
 
 def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
@@ -243,11 +254,16 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
     """
     base: Any = getattr(network, "base_model", network)
     settings_before = vars(base)[_SETTINGS]
+
+    # every configuration that speaks of these layers, once
     modules = network.modules()
-    if stack.one_of_two:  # the configurations of the other stack speak of other layers
+    if stack.one_of_two:
         modules = (network, base, *stack.owner.modules())
     configs = [vars(module).get("config") for module in modules]
-    for config in {id(config): config for config in configs if config}.values():
+    distinct = {id(config): config for config in configs if config}
+
+    for config in distinct.values():
+        # what it states of them
         of_both = stack.one_of_two and config.is_encoder_decoder
         counts = _COUNTS_OF_STACK[stack.name] if of_both else (_COUNT,)
         changed: dict[str, Any] = {}
@@ -258,6 +274,7 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
             listed = getattr(config, name, None)
             if isinstance(listed, list | tuple) and len(listed) == stack.n_layers:
                 changed[name] = [value for value, stay in zip(listed, stays, strict=True) if stay]
+        # changed, and remembered where it speaks of the model as a whole
         for name, new in changed.items():
             if of_both or not stack.one_of_two:
                 stated_name = config.attribute_map.get(name, name)
@@ -265,14 +282,16 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
             setattr(config, name, new)
 
 
-def _move_table(first: Any, new: Any) -> None:
+def _move_table(first: Any, new_first: Any) -> None:
     """Give the new first layer the table of positions that only the first one has (T5)."""
     table = getattr(first, _TABLE, None)
-    if first is not new and table is not None and getattr(new, _TABLE, None) is None:
-        delattr(first, _TABLE)
-        setattr(new, _TABLE, table)
-        first.has_relative_attention_bias = False
-        new.has_relative_attention_bias = True
+    has_own = getattr(new_first, _TABLE, None) is not None
+    if first is new_first or table is None or has_own:
+        return
+    delattr(first, _TABLE)
+    setattr(new_first, _TABLE, table)
+    first.has_relative_attention_bias = False
+    new_first.has_relative_attention_bias = True
 
 
 def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
@@ -287,10 +306,14 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
 # --- the proof ------------------------------------------------------------------------------------
 
 
-def _as_bypassed(
+def _equals_bypassed(
     loaded: LoadedModel, stacks: Sequence[Stack], removed: Collection[int], shorter: LoadedModel
 ) -> bool:
-    """Whether a shorter model puts out what the full model does with these layers bypassed."""
+    """Whether a shorter model puts out what the full model does with these layers bypassed.
+
+    A layer is bypassed by returning its input. Where lists of modules stand side by side, norms
+    return their input, and other modules add 0.
+    """
 
     def bypass(module: Any, returns_input: bool) -> Callable[..., Any]:
         original = module.forward
@@ -307,7 +330,6 @@ def _as_bypassed(
         for layers in stack.lists:
             for number, layer in zip(stack.numbers, layers, strict=True):
                 if number in removed:
-                    # where lists stand side by side, norms return their input, other modules add 0
                     returns_input = len(stack.lists) == 1 or isinstance(layer, nn.LayerNorm)
                     forwards[layer] = bypass(layer, returns_input)
     with replaced_forwards(forwards):
@@ -315,7 +337,7 @@ def _as_bypassed(
     return agree(expected, outputs(shorter), 1e-5)  # the same products, whatever their dtype
 
 
-def _writes(loaded: LoadedModel) -> bool:
+def _generates(loaded: LoadedModel) -> bool:
     """Whether transformers can generate with a model, whose cache counts layers its own way."""
     if not loaded.encoder_decoder or loaded.task_head != "seq2seq":
         return False

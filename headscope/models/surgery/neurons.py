@@ -38,47 +38,49 @@ class KeptNeurons:
     ids: tuple[int, ...]  # Original numbers of those that are left
 
 
-def keep_neurons(item: Neurons, numbers: Collection[int]) -> None:
+def keep_neurons(feed_forward: Neurons, numbers: Collection[int]) -> None:
     """Leave only the neurons with these original numbers, in place."""
     chosen = set(numbers)
-    removed = [index for index, number in enumerate(item.neuron_ids) if number not in chosen]
-    remove_rows(item.stored(), range(len(item.neuron_ids)), removed)
-    second = item.second
+    removed = [
+        index for index, number in enumerate(feed_forward.neuron_ids) if number not in chosen
+    ]
+    remove_rows(feed_forward.stored(), range(len(feed_forward.neuron_ids)), removed)
+    second = feed_forward.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
-    vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
-    vars(second)[WIDTH_BEFORE] = item.width_before
-    vars(second)[FIRST_MAPS] = item.first
+    vars(second)[NEURON_IDS] = tuple(n for n in feed_forward.neuron_ids if n in chosen)
+    vars(second)[WIDTH_BEFORE] = feed_forward.width_before
+    vars(second)[FIRST_MAPS] = feed_forward.first
 
 
 def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
     """Say which networks have lost neurons, and which are left, for a file."""
     names = {module: name for name, module in base.named_modules()}
     records: dict[str, KeptNeurons] = {}
-    for name, item in lost_neurons(base).items():
-        first = tuple(names[module] for module in item.first)
-        records[name] = KeptNeurons(first, item.width_before, item.neuron_ids)
+    for name, feed_forward in lost_neurons(base).items():
+        first = tuple(names[module] for module in feed_forward.first)
+        records[name] = KeptNeurons(first, feed_forward.width_before, feed_forward.neuron_ids)
     return records
 
 
 def whole_neurons(base: nn.Module, name: str, record: KeptNeurons) -> Neurons | None:
-    """Find a network that has all its neurons by its record in a file; None where there is none."""
+    """Find an uncut network by its record in a file; None where there is none that fits."""
     modules = dict(base.named_modules())
     candidates = [modules.get(each) for each in (*record.first, name)]
     maps = [module for module in candidates if isinstance(module, nn.Linear | Conv1D)]
     if len(maps) != len(candidates) or len(candidates) < 2:
         return None
     *first, second = maps
-    item = Neurons(tuple(first), second, tuple(range(record.before)), record.before)
-    return item if item.fits else None
+    feed_forward = Neurons(tuple(first), second, tuple(range(record.before)), record.before)
+    return feed_forward if feed_forward.fits else None
 
 
 def cut_neurons(base: nn.Module, records: Mapping[str, KeptNeurons]) -> None:
     """Cut the feed-forward networks of an uncut base model, in place; all of them exist."""
     for name, record in records.items():
-        item = whole_neurons(base, name, record)
-        assert item is not None
-        keep_neurons(item, record.ids)
+        feed_forward = whole_neurons(base, name, record)
+        assert feed_forward is not None
+        keep_neurons(feed_forward, record.ids)
 
 
 # --- copies of a model ----------------------------------------------------------------------------
@@ -108,47 +110,51 @@ def remove_neurons(
         If a layer's network cannot be taken apart.
     """
     all_stacks = loaded.with_all_stacks
-    items = {item.name: item for item in feed_forwards(all_stacks)}
+    by_name = {feed_forward.name: feed_forward for feed_forward in feed_forwards(all_stacks)}
     for name, numbers in neurons.items():
-        if name not in items:
+        if name not in by_name:
+            first_name = next(iter(by_name))
             raise InputError(
-                f"{loaded.name} has no feed-forward network {name}; its first is "
-                f"{next(iter(items))}."
+                f"{loaded.name} has no feed-forward network {name}; its first is {first_name}."
             )
-        _check_numbers(loaded, items[name], numbers)
+        _check_numbers(loaded, by_name[name], numbers)
     network = copied_network(loaded, share=share)
     base = getattr(network, "base_model", network)
     for name, numbers in neurons.items():
         if len(numbers):
-            copied = _same_of_copy(items[name], all_stacks.model, base)
+            copied = _same_of_copy(by_name[name], all_stacks.model, base)
             keep_neurons(copied, set(copied.neuron_ids).difference(numbers))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
-def _check_numbers(loaded: LoadedModel, item: FeedForward, numbers: Sequence[int]) -> None:
+def _check_numbers(loaded: LoadedModel, feed_forward: FeedForward, numbers: Sequence[int]) -> None:
     """Refuse to remove neurons that are not there, or all of them."""
     removed = set(numbers)
-    if missing := sorted(removed.difference(item.neuron_ids)):
-        raise InputError(f"{item.name} of {loaded.name} has no neuron {missing[0]} (any more).")
-    if len(removed) == len(item.neuron_ids):
+    if missing := sorted(removed.difference(feed_forward.neuron_ids)):
         raise InputError(
-            f"That would remove every neuron of {item.name} of {loaded.name}; keep at least one, "
-            "or remove the whole layer."
+            f"{feed_forward.name} of {loaded.name} has no neuron {missing[0]} (any more)."
+        )
+    if len(removed) == len(feed_forward.neuron_ids):
+        raise InputError(
+            f"That would remove every neuron of {feed_forward.name} of {loaded.name}; keep at "
+            "least one, or remove the whole layer."
         )
 
 
-def _same_of_copy(item: FeedForward, original: nn.Module, copied: nn.Module) -> FeedForward:
+def _same_of_copy(feed_forward: FeedForward, original: nn.Module, copied: nn.Module) -> FeedForward:
     """Return the same feed-forward network of a copy."""
     names = {module: name for name, module in original.named_modules()}
-    first = tuple(copied.get_submodule(names[module]) for module in item.first)
-    return dataclasses.replace(item, first=first, second=copied.get_submodule(item.name))
+    first = tuple(copied.get_submodule(names[module]) for module in feed_forward.first)
+    return dataclasses.replace(
+        feed_forward, first=first, second=copied.get_submodule(feed_forward.name)
+    )
 
 
 def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     """List the neurons that a model has lost, by the name of their feed-forward network."""
     base = loaded.with_all_stacks.model
-    lost = {}
-    for name, item in lost_neurons(base).items():
-        present = set(item.neuron_ids)
-        lost[name] = tuple(n for n in range(item.width_before) if n not in present)
-    return lost
+    removed: dict[str, tuple[int, ...]] = {}
+    for name, feed_forward in lost_neurons(base).items():
+        present = set(feed_forward.neuron_ids)
+        removed[name] = tuple(n for n in range(feed_forward.width_before) if n not in present)
+    return removed

@@ -97,7 +97,7 @@ def _fill(site: AttentionSite, new: OutputMap) -> None:
             out.bias.copy_(new.b)
 
 
-def less_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:
+def minus_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:
     """Return a site's output map that takes ``z W_O Q`` from what it writes, Q a random rotation.
 
     An intervention of the same size as removing the head, which takes ``z W_O`` away: the rotation

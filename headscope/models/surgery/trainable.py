@@ -38,12 +38,16 @@ class Chosen:
 def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     """Return the encoder's parameters that one way of fine-tuning trains.
 
-    ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``, ``weights``: as
-    many entries of the other biases, or of the layers' matrices, drawn at random. ``lora``: as many
-    numbers of changes of rank one, of W_Q and W_V first, then of the other matrices of the layers,
-    each in a random order. ``all_biases``: every bias, those of norms included. ``attention``: W_Q,
-    W_K, W_V, W_O with their biases and what else the attention modules hold. ``all``: everything
-    that the last states depend on; a pooler behind them, say, never gets a gradient.
+    - ``head``: nothing.
+    - ``layernorm``: gains and biases of every norm.
+    - ``biases``, ``weights``: as many entries of the other biases, or of the layers' matrices,
+      drawn at random.
+    - ``lora``: as many numbers of changes of rank one, of W_Q and W_V first, then of the other
+      matrices of the layers, each in a random order.
+    - ``all_biases``: every bias, those of norms included.
+    - ``attention``: W_Q, W_K, W_V, W_O with their biases and what else the attention modules hold.
+    - ``all``: everything that the last states depend on; a pooler behind them, say, never gets a
+      gradient.
     """
     if way == "head":
         return []
@@ -64,13 +68,12 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
         if not parameters.all_biases:
             raise UnsupportedModelError(f"{loaded.name} has no biases.")
         return [Chosen(p) for p in parameters.all_biases]
-    # as many numbers as the norms have
-    n = sum(p.numel() for p in norms)
+    n_of_norms = sum(p.numel() for p in norms)
     if way == "lora":
-        first = parameters.of_queries_and_values
-        return _rank_one(loaded, parameters.matrices, first, n, seed)
+        first = parameters.ids_of_queries_and_values
+        return _rank_one(loaded, parameters.matrices, first, n_of_norms, seed)
     source = parameters.biases if way == "biases" else parameters.matrices
-    return _drawn(loaded, source, n, way, seed)
+    return _drawn(loaded, source, n_of_norms, way, seed)
 
 
 class _Parameters:
@@ -138,7 +141,7 @@ class _Parameters:
         return self._used_among([*self.biases, *of_norms])
 
     @property
-    def of_queries_and_values(self) -> set[int]:
+    def ids_of_queries_and_values(self) -> set[int]:
         """The ids of matrices that hold W_Q and W_V; fused ones hold W_K too."""
         maps: list[Any] = []
         for site in self._sites:
@@ -191,15 +194,23 @@ def _drawn(
 def _rank_one(
     loaded: LoadedModel, matrices: Sequence[nn.Parameter], first: set[int], n: int, seed: int
 ) -> list[Chosen]:
-    """Choose matrices whose changes of rank one have ``n`` numbers; the last one is cut to fit."""
-    flat = [p for p in matrices if p.ndim == 2]
+    """Choose matrices whose changes of rank one have ``n`` numbers; the last one is cut to fit.
+
+    Those whose ids are in ``first`` come first.
+    """
+    two_dimensional = [p for p in matrices if p.ndim == 2]
     rng = np.random.default_rng((abs(seed), 10))
-    order = sorted(rng.permutation(len(flat)).tolist(), key=lambda i: id(flat[i]) not in first)
+    order = sorted(
+        rng.permutation(len(two_dimensional)).tolist(),
+        key=lambda i: id(two_dimensional[i]) not in first,
+    )
     chosen: list[Chosen] = []
     n_missing = n
     for i in order:
         if n_missing > 0:
-            change = Chosen(flat[i], rank_one=min(n_missing, sum(flat[i].shape)))
+            change = Chosen(
+                two_dimensional[i], rank_one=min(n_missing, sum(two_dimensional[i].shape))
+            )
             chosen.append(change)
             n_missing -= len(change)
     if n_missing > 0:

@@ -61,6 +61,9 @@ def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path)
     assert widths.count([32, 16]) >= 3, widths
     inputs = [value.type.tensor_type.shape.dim for value in model.graph.input]
     assert [[size.dim_param for size in shape] for shape in inputs] == [["batch", "length"]] * 2
+    outputs = [value.type.tensor_type.shape.dim for value in model.graph.output]
+    sizes = [[size.dim_param or size.dim_value for size in shape] for shape in outputs]
+    assert sizes == [["batch", 32], ["batch", "length", 32]]
     content = path.read_bytes()
     assert b".py" not in content
     assert str(Path(headscope.__file__).parent).encode() not in content

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.artefacts.onnx_graph import RuntimeFile
-from headscope.removal.times import length_batches, typical_batches
+from headscope.artefacts.runtime_files import RuntimeFile
+from headscope.removal.times import length_batches
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.text import read_all
 
@@ -40,14 +40,14 @@ def bench(bert, lines, tmp_path):
 
 
 def test_what_does_not_depend_on_the_batch_is_measured_once(bert, bench):
-    measurement = bench.value(bert, _Served(bert, shared=0.0))
+    measurement = bench.measurement(bert, _Served(bert, shared=0.0))
     assert measurement.batch_effect is None
     assert measurement.change.same
 
 
 def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, bench):
     served = _Served(bert, shared=0.2)
-    measurement = bench.value(bert, served)
+    measurement = bench.measurement(bert, served)
     effect = measurement.batch_effect
     lowest = min(effect.values)
     highest = max(effect.values)

@@ -82,7 +82,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole_step(bert, monkeypatch, t
     chosen = sorted(range(13), key=lambda i: len(rows[i]))
     lesson = d.Lesson(small, bert, rows, {})
     with d._trained(small.network) as parameters:
-        lesson.backward(chosen, low=False)
+        lesson.backward(chosen, in_bfloat16=False)
         gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:
             parameter.grad = None

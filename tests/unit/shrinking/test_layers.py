@@ -8,7 +8,7 @@ from tiny_models import write_translator
 
 import headscope
 from headscope.models.surgery.layers import remove_layers
-from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
+from headscope.shrinking.layers import counts_by_stack, nearest_subsets, spread_evenly
 
 
 def test_the_layer_that_does_nothing_goes_first(bert):
@@ -50,4 +50,4 @@ def test_layers_spread_evenly_have_the_first_and_the_last(bert, count, removed):
 
 def test_both_stacks_of_an_encoder_decoder_get_shorter(tmp_path):
     model = headscope.load(str(write_translator(tmp_path / "marian")), task_head="seq2seq")
-    assert kept_of_each(model, 1) == {"encoder": 1, "decoder": 1}
+    assert counts_by_stack(model, 1) == {"encoder": 1, "decoder": 1}

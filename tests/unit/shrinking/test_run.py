@@ -208,8 +208,8 @@ def test_sentences_that_judge_neither_train_nor_calibrate(bert, lines, tmp_path)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"check_folder": "there", "save": "here"}, "check measures a folder"),
-        ({"check_folder": "there"}, "check needs something to hold"),
+        ({"check_folder": "there", "save": "here"}, "check_folder measures a folder"),
+        ({"check_folder": "there"}, "check_folder needs something to hold"),
         ({"check_folder": "nowhere", "mb": 1.0}, "There is no folder nowhere"),
     ],
 )

@@ -8,6 +8,7 @@ from shrinking_models import sentences
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.artefacts.runtime_files import without_telemetry
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import encode_rows, padded
 from headscope.shrinking import serving
@@ -46,8 +47,8 @@ def test_every_form_puts_out_what_the_model_does(form, files):
 
 def test_nobody_is_told_that_a_runtime_is_used():
     """Neither finds the package that reports; nncf asks for it once, as it is imported."""
-    assert serving.without_telemetry("openvino").convert_model
-    assert serving.without_telemetry("nncf").quantize
+    assert without_telemetry("openvino").convert_model
+    assert without_telemetry("nncf").quantize
     assert sys.modules["openvino_telemetry"] is None
     assert not hasattr(sys.modules["nncf.telemetry.wrapper"], "Telemetry")
 

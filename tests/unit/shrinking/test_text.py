@@ -44,4 +44,4 @@ def test_neighbours_are_asked_by_random_texts_of_all_of_the_file(tmp_path, monke
 def test_a_folder_that_is_only_checked_needs_no_text_to_train_on():
     texts = read(None, [], None, limit=10, calibrates=False)
     assert (len(texts.training), texts.names, texts.warnings) == (0, (), [])
-    assert texts.rows(None) == []
+    assert texts.training_rows(None) == []

@@ -34,7 +34,7 @@ from headscope.data.examples import Examples
 from headscope.data.halves import halve
 from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
+from headscope.models.surgery.output_maps import minus_random_write, replaced_outputs
 from headscope.stats.estimate import Estimate, JointEstimate
 from headscope.stats.metrics import Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
@@ -199,8 +199,8 @@ def _remove_each(
             site, head = units.members[unit][0]
             with_noise = []
             for _ in range(ROTATIONS):
-                noisy_map = less_random_write(loaded.sites[site], head, generator)
-                with replaced_outputs(loaded, {site: noisy_map}):
+                other = minus_random_write(loaded.sites[site], head, generator)
+                with replaced_outputs(loaded, {site: other}):
                     with_noise.append(versions.outputs())
             yield {
                 "zero": loss((full, zero)),

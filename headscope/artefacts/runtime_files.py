@@ -1,0 +1,130 @@
+"""A model in a file that another runtime opens from disk: onnxruntime or openvino.
+
+A :class:`RuntimeFile` is called as a loaded model is run, so that both are measured by the same
+code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.artefacts.onnx_graph import HIDDEN, INPUTS, LOGITS
+from headscope.core.errors import UnsupportedModelError
+from headscope.models.run.task_heads import Joined, Select
+
+BFLOAT16 = 2.0**-8  # Rounding of bfloat16
+
+
+class RuntimeFile(ABC):
+    """A model in a file that a runtime has opened from disk, called as a loaded model is."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    #: What its arithmetic may leave of a difference of equal states, as a share of the largest.
+    rounding: float = 1e-4
+
+    @abstractmethod
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name, on the device of the inputs."""
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the file as :meth:`LoadedModel.run` runs a model: hidden state and logits.
+
+        ``select`` picks from the logits, since the file's task head has read everything.
+        """
+        outputs = self.run(input_ids, attention_mask, token_type_ids)
+        logits = outputs.get(LOGITS)
+        if logits is not None and select is not None and logits.dim() == 3:
+            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
+        return outputs[HIDDEN], logits
+
+    def feed(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Return the inputs that the file asks for, as arrays."""
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
+        return {name: named[name].cpu().numpy() for name in self.inputs}
+
+
+class OnnxFile(RuntimeFile):
+    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors; warnings speak of its own choices
+        options.intra_op_num_threads = torch.get_num_threads()
+        # Threads that wait by spinning take the cores from whoever else runs, torch for one.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self.inputs = tuple(node.name for node in self._session.get_inputs())
+        self.outputs = tuple(node.name for node in self._session.get_outputs())
+
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name, on the device of the inputs."""
+        arrays = self._session.run(None, self.feed(input_ids, attention_mask, token_type_ids))
+        tensors = (torch.from_numpy(array).to(input_ids.device) for array in arrays)
+        return dict(zip(self.outputs, tensors, strict=True))
+
+
+class OpenVinoFile(RuntimeFile):
+    """One OpenVINO file, with as many threads as torch has.
+
+    Unasked openvino computes in bfloat16 on processors that multiply it, whatever the file holds.
+    """
+
+    def __init__(self, path: Path, precision: str) -> None:
+        openvino = without_telemetry("openvino")
+        config = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
+        if precision == "float32":
+            config["INFERENCE_PRECISION_HINT"] = "f32"
+        self._compiled = openvino.Core().compile_model(str(path), "CPU", config)
+        self.inputs = tuple(port.get_any_name() for port in self._compiled.inputs)
+        self.outputs = tuple(port.get_any_name() for port in self._compiled.outputs)
+        used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if used == "bf16":
+            self.rounding = 4 * BFLOAT16
+        if precision == "bfloat16" and used != "bf16":
+            raise UnsupportedModelError(
+                "openvino computes in float32 on this processor, which does not multiply bfloat16."
+            )
+
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name."""
+        outputs = self._compiled(self.feed(input_ids, attention_mask, token_type_ids))
+        return {name: torch.from_numpy(np.array(outputs[name])) for name in self.outputs}
+
+
+def without_telemetry(name: str) -> Any:
+    """Import openvino or nncf without their reports of each use to a server.
+
+    They report from processes that they fork while other threads run, and such a process may wait
+    for ever. Both work without the package that reports.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return importlib.import_module(name)
