@@ -46,9 +46,8 @@ class View(Generic[R]):
 
     #: Tables and sentences for the terminal.
     human: Callable[[R], Iterable[RenderableType]]
-    #: Name and content of every file of a result folder but the JSON. Presentation options, such
-    #: as depth's ``log``, are keywords.
-    files: Callable[..., Mapping[str, bytes]]
+    #: Name and content of every file of a result folder but the JSON.
+    files: Callable[[R], Mapping[str, bytes]]
     csv: Callable[[R], str] = to_csv  # The main table as CSV: by default the result's ``to_frame``.
     brief: Callable[[R], R] = lambda result: result  # What stdout's JSON has without --verbose.
     #: Names of files that not every run writes: one that an earlier run left must not be taken for
