@@ -110,7 +110,7 @@ def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int
 
 
 def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> float:
-    """Return the share of random sets whose layers add up to as extreme a number, same side."""
+    """Return the share of random sets whose layers add up to a number as far out on its side."""
     if layer_sum * len(layers) >= n_remaining * int(layers.sum()):
         as_extreme = random_sums >= layer_sum
     else:
@@ -141,4 +141,4 @@ def needs_its_heads(pruned: PruneResult) -> bool:
     change = None if curve is None else curve.points[-1].difference
     if change is None or change.interval is None:
         return True
-    return max(pruned.sign * end for end in change.interval) < 0
+    return max(pruned.sign * limit for limit in change.interval) < 0
