@@ -68,8 +68,8 @@ def measure_kept_roles(
         examples, dropped = _unseen(examples, corpus or sample_corpus())
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
-    metric = make_task(task, examples, loaded, seed=seed, limit=limit)
-    full_outputs = metric.outputs(loaded)
+    scorer = make_task(task, examples, loaded, seed=seed, limit=limit)
+    full_outputs = scorer.outputs(loaded)
 
     # All heads, each a layer's row and an index in it, and those of them that have a role.
     heads = places(loaded)
@@ -87,12 +87,12 @@ def measure_kept_roles(
     units = 0
     random: list[float] = []
     if 0 < len(labelled) < len(heads):
-        outputs = outputs_with_only(metric, loaded, labelled)
-        change = metric.change(full_outputs, outputs, seed=seed)
+        outputs = outputs_with_only(scorer, loaded, labelled)
+        change = scorer.change(full_outputs, outputs, seed=seed)
         value = change.value
         units = change.units
         interval = (0.0, 0.0) if change.same else change.ci
-        random = _random_values(loaded, metric, random_sets, draws, seed, progress)
+        random = _random_values(loaded, scorer, random_sets, draws, seed, progress)
 
     # The result.
     drawn = f" ({examples.drawn})" if examples.drawn else ""
@@ -104,15 +104,15 @@ def measure_kept_roles(
         n_heads=len(heads),
         classified_on=classified.corpus.name,
         measured_on=f"{examples.name}{drawn}",
-        examples=metric.n_examples,
-        metric=metric.metric,
-        higher_is_better=metric.higher_is_better,
-        baseline=metric.value(full_outputs),
+        examples=scorer.n_examples,
+        metric=scorer.metric,
+        higher_is_better=scorer.higher_is_better,
+        baseline=scorer.value(full_outputs),
         value=value,
         difference_ci=interval,
         random=tuple(random),
         left_out=dropped,
-        sets=min(random_sets.count, 2**53),
+        sets=min(random_sets.count, 2**53),  # what JSON holds exactly
         units=units,
     )
 
@@ -210,7 +210,7 @@ class _RandomSets:
 
 def _random_values(
     loaded: LoadedModel,
-    metric: Task,
+    scorer: Task,
     random_sets: _RandomSets,
     draws: int,
     seed: int,
@@ -223,7 +223,7 @@ def _random_values(
         """Yield what measures one set on this copy of the model."""
 
         def value_with_only(heads: list[Head]) -> float:
-            return metric.value(outputs_with_only(metric, model, heads))
+            return scorer.value(outputs_with_only(scorer, model, heads))
 
         with prepared(model.network):
             yield value_with_only
@@ -237,7 +237,7 @@ def _random_values(
     return values
 
 
-def outputs_with_only(metric: Task, loaded: LoadedModel, heads: Sequence[Head]) -> dict[str, Array]:
+def outputs_with_only(scorer: Task, loaded: LoadedModel, heads: Sequence[Head]) -> dict[str, Array]:
     """Run a model in which only some heads, each a row and an index, have a gate of one.
 
     The others' gates are zero, which changes the outputs as removing their weights does; layers
@@ -247,4 +247,4 @@ def outputs_with_only(metric: Task, loaded: LoadedModel, heads: Sequence[Head]) 
     for row, head in heads:
         gates[row, head] = 1.0
     with gated(loaded, gates) as run:
-        return metric.outputs_of(run, share(metric.batches(loaded, SMALL)))
+        return scorer.outputs_of(run, share(scorer.batches(loaded, SMALL)))
