@@ -69,7 +69,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, options.share_projections)
 
-    # Measure the weights and the controls. Spectra need no run of the model, so that it is validated
+    # Measure the weights and the controls. Spectra need no run of the model, so it is validated
     # meanwhile; a fresh model takes memory, and comes after.
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
     factors_of = functools.partial(_factors, biases=options.biases, norms=norms)

@@ -100,11 +100,13 @@ def _cost_chart(
     loss_of: Callable[[CheapPoint], Estimate],
     levels: Mapping[str, float] | None = None,
 ) -> b.Chart:
-    """Draw what each form loses by its cost; ``levels`` are lines across beside uniform's."""
+    """Draw what each form loses by its cost; ``levels`` are lines across, beside uniform's."""
     series = []
     for form, (name, colour, marker) in _FORMS.items():
         control = form in efficient.controls
-        points = [point for point in efficient.points if point.form == form != "uniform"]
+        points = [point for point in efficient.points if point.form == form]
+        if form == "uniform":  # a line across, below
+            points = []
         # A logarithmic axis cannot show a loss of 0.
         shown = [point for point in points if value_of(loss_of(point)) > 0]
         label = ""

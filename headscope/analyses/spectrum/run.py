@@ -11,7 +11,8 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.spectrum import SpectrumOptions
 from headscope.analyses.spectrum.efficient import measure_efficient
-from headscope.analyses.spectrum.measure import MatrixPool, Spectrum, known_patterns
+from headscope.analyses.spectrum.matrix_pool import MatrixPool
+from headscope.analyses.spectrum.measure import Spectrum, known_patterns
 from headscope.analyses.spectrum.passes import BATCH_TOKENS, MINIMUM, Passes
 from headscope.analyses.spectrum.result import (
     Roles,
@@ -55,11 +56,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
                 "efficient covers the self-attention of an encoder; choose that stack."
             )
         loaded.pooling.check()
-    length = min(LENGTH, loaded.max_length) if options.length is None else options.length
-    check_length(length, loaded.max_length, loaded.name)
-    k = length // 4 if options.k is None else options.k
-    if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
+    length, k = _length_and_k(loaded, options)
     classified = classification_of(loaded, options.roles, options.folder)
 
     # Prove that our attention equals the model's.
@@ -105,7 +102,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         verdict=_verdict(heads, options.low_rank, controls["random-logits"].share_at_k),
         heads=heads,
         controls=controls,
-        roles=None if classified is None else _positional(classified),
+        roles=None if classified is None else _roles(classified),
         efficient=efficient,
         random_weights=random,
     )
@@ -127,6 +124,16 @@ def _choose_stack(
             "of them (.tsv, .csv, .jsonl) as text."
         )
     return loaded.only("encoder"), corpus.sources
+
+
+def _length_and_k(loaded: LoadedModel, options: SpectrumOptions) -> tuple[int, int]:
+    """Return the tokens of a sequence, and how many singular values are summed."""
+    length = min(LENGTH, loaded.max_length) if options.length is None else options.length
+    check_length(length, loaded.max_length, loaded.name)
+    k = length // 4 if options.k is None else options.k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
+    return length, k
 
 
 def _windows(loaded: LoadedModel, data: Corpus, length: int) -> Windows:
@@ -157,8 +164,8 @@ def _open_state(
         "minimum": MINIMUM,
         "batches": BATCH_TOKENS,
     }
-    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
-    return open_state(options.state, options.resume, settings, blank, loaded, options.seed)
+    new_sums = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+    return open_state(options.state, options.resume, settings, new_sums, loaded, options.seed)
 
 
 # --- what is said of heads ------------------------------------------------------------------------
@@ -224,7 +231,7 @@ def _verdict(heads: Sequence[SpectrumHead], threshold: float, random: float) -> 
     return Verdict(threshold, random, tuple(low_rank), tuple(not_low_rank), tuple(between))
 
 
-def _positional(classified: ClassifyResult) -> Roles:
+def _roles(classified: ClassifyResult) -> Roles:
     """Return the offset of every positional head, and what heads were classified on."""
     positional = {
         head.name: head.positional.offset
