@@ -113,6 +113,7 @@ class _HeadErrors:
         mask_without_padding = without_padding(mask)
 
         def note_errors(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            """Note the errors of some sequences of the batch, and of some heads."""
             chunk_mask = None
             if mask_without_padding is not None:
                 chunk_mask = mask_of_chunk(mask_without_padding, rows, heads)

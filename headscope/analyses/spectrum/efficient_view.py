@@ -26,26 +26,7 @@ _FORMS = {
 
 def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
-    rows = []
-    for point in efficient.points:
-        name = _FORMS[point.form][0]
-        rows.append(
-            [
-                f"control: {name}" if point.form in efficient.controls else name,
-                str(point.size),
-                decimal(point.cost),
-                share_text(point.error).replace("+-0.", "+-."),
-                decimal(point.mass),
-                share_text(point.fidelity).replace("+-0.", "+-."),
-            ]
-        )
-    yield b.text_table(
-        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
-        rows,
-        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
-        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)",
-    )
+    yield _table(efficient)
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
         yield b.Text(
@@ -85,6 +66,30 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         alt="Error of each head and loss of fidelity by the cost of cheap forms of attention; the "
         "numbers are in spectrum.json.",
         on=b.PAGE,
+    )
+
+
+def _table(efficient: EfficientResult) -> b.Table:
+    """Show each form at each size: its cost, its error head by head, and the model's fidelity."""
+    rows = []
+    for point in efficient.points:
+        name, _, _ = _FORMS[point.form]
+        rows.append(
+            [
+                f"control: {name}" if point.form in efficient.controls else name,
+                str(point.size),
+                decimal(point.cost),
+                share_text(point.error).replace("+-0.", "+-."),
+                decimal(point.mass),
+                share_text(point.fidelity).replace("+-0.", "+-."),
+            ]
+        )
+    return b.text_table(
+        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
+        rows,
+        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
+        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
+        "heads replaced (cosine of the pooled state)",
     )
 
 

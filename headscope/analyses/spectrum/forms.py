@@ -244,6 +244,9 @@ class CheapForms:
         return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
 
 
+# --- what a sparse form keeps, and means ----------------------------------------------------------
+
+
 def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
     """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
     place_in_row = order.masked_fill(~seen, 1.0).argsort(-1).argsort(-1)
@@ -253,6 +256,9 @@ def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
 def _means_of(chosen: Tensor) -> Tensor:
     """Return the weights, (..., n), of the mean over what is chosen in each row."""
     return chosen.double() / chosen.sum(-1, keepdim=True)
+
+
+# --- draws, masks and low rank --------------------------------------------------------------------
 
 
 def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generator:

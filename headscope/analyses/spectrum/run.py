@@ -1,4 +1,9 @@
-"""``headscope spectrum``: the singular values of every head's softmax matrix, in one pass."""
+"""``headscope spectrum``: the singular values of every head's softmax matrix, in one pass.
+
+Here the windows of a text are chosen and heads are sorted by what was measured; ``passes.py`` runs
+the model over the windows, ``measure.py`` decomposes its patterns, ``efficient.py`` measures what
+could replace them.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +56,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     loaded, data = _choose_stack(loaded, text, options.stack)
     data = data.first(options.limit)
     if options.efficient:
-        if loaded.stacks != ("encoder",):
-            raise InputError(
-                "efficient covers the self-attention of an encoder; choose that stack."
-            )
-        loaded.pooling.check()
+        _check_efficient(loaded)
     length, k = _length_and_k(loaded, options)
     classified = classification_of(loaded, options.roles, options.folder)
 
@@ -114,7 +115,10 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
 def _choose_stack(
     loaded: LoadedModel, corpus: Corpus, stack: str | None
 ) -> tuple[LoadedModel, Corpus]:
-    """Return the model seen in the stacks that a text can show, and what it reads."""
+    """Return the stacks of the model that can be measured on a text, and what they read.
+
+    Without pairs of source and target only the encoder of an encoder-decoder has something to read.
+    """
     corpus = corpus_for(loaded, corpus)
     if not loaded.encoder_decoder or (corpus.pairs is not None and stack != "encoder"):
         return loaded.only(stack or "all"), corpus
@@ -124,6 +128,13 @@ def _choose_stack(
             "of them (.tsv, .csv, .jsonl) as text."
         )
     return loaded.only("encoder"), corpus.sources
+
+
+def _check_efficient(loaded: LoadedModel) -> None:
+    """Refuse a stack, or a pooling, that cheap forms of attention cannot be measured in."""
+    if loaded.stacks != ("encoder",):
+        raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
+    loaded.pooling.check()
 
 
 def _length_and_k(loaded: LoadedModel, options: SpectrumOptions) -> tuple[int, int]:
@@ -141,8 +152,8 @@ def _windows(loaded: LoadedModel, data: Corpus, length: int) -> Windows:
     if data.pairs is None:
         return pack(data, loaded, length)
     ends = ends_of(loaded)
-    begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
-    return pack_pairs(data, loaded, length, begin)
+    decoder_begins = (ends.start,) if ends.first is None else (ends.start, ends.first)
+    return pack_pairs(data, loaded, length, decoder_begins)
 
 
 def _open_state(

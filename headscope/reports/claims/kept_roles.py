@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,12 +73,7 @@ def measure_kept_roles(
 
     # All heads, each a layer's row and an index in it, and those of them that have a role.
     heads = places(loaded)
-    labelled_names = {
-        (head.stack, head.layer, head.head)
-        for head in classified.heads
-        if not KINDS.keys().isdisjoint(head.roles)
-    }
-    labelled = [head for name, head in heads.items() if name in labelled_names]
+    labelled = _labelled_heads(classified, heads)
     random_sets = _RandomSets.like(labelled, heads.values())
 
     # The metric with only the labelled heads, and with random sets of as many.
@@ -115,6 +110,18 @@ def measure_kept_roles(
         sets=min(random_sets.count, 2**53),  # what JSON holds exactly
         units=units,
     )
+
+
+def _labelled_heads(
+    classified: ClassifyResult, heads: Mapping[tuple[str, int, int], Head]
+) -> list[Head]:
+    """Return those of the heads, given by stack, layer and number, that have one of the roles."""
+    names = {
+        (head.stack, head.layer, head.head)
+        for head in classified.heads
+        if not KINDS.keys().isdisjoint(head.roles)
+    }
+    return [head for name, head in heads.items() if name in names]
 
 
 # --- the texts ------------------------------------------------------------------------------------

@@ -1,4 +1,9 @@
-"""A run of ``insights``: measures what the claims need, and has each of them judged."""
+"""A run of ``insights``: measures what the claims need, and has each of them judged.
+
+What a claim needs are mostly the results of other commands, here called sections. Two things are
+measured for the claims alone: a translator's stacks pruned one by one, and the model with only its
+labelled heads.
+"""
 
 from __future__ import annotations
 
