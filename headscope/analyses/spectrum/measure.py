@@ -109,6 +109,7 @@ class PatternSpectra(SiteObserver):
         first = content.start or 0
         queries = site.pattern[..., content, :]
         n_queries, n_keys = queries.shape[-2:]
+        # The mean weight at each offset: query i of these stands at position first + i.
         means = []
         for offset in OFFSETS:
             diagonal = first + offset
@@ -126,9 +127,9 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
 
     ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
     """
-    uniform = np.zeros(length)
+    uniform = np.zeros(length)  # of rank one
     uniform[0] = 1.0
-    previous = np.ones(length)
+    previous = np.ones(length)  # the first two tokens both look at the first
     previous[0] = np.sqrt(2.0)
     previous[-1] = 0.0
     generator = np.random.default_rng(seed % 2**64)

@@ -55,6 +55,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     if reasons:
         return rule.insight(NOT_MEASURED, f"{reasons.strip()} {measured}")
 
+    # How far frozen layers lie below tuned ones, and above random ones.
     to_tuned = transfer.difference("layernorm", "all")
     gap = None if to_tuned is None else negative(to_tuned.points)
     to_random = transfer.difference("layernorm", "layernorm", other_weights="random")
