@@ -62,7 +62,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
 
-    # Measure the sections that are not given, fine-tuning last: it gets the seconds that remain.
+    # Measure the sections, unless they are given; all but fine-tuning.
     tell: Progress = options.tell
     sections = options.sections
     left_out: dict[str, str] = {}
@@ -89,10 +89,14 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         sections = measured.sections
         left_out |= measured.left_out
         tell = part_of("insights", tell)
+
+    # Prune a translator's stacks one by one, and measure the model with only its labelled heads.
     if pairs is not None and sections.prune is None:
         pruned = _prune_each_stack(loaded, pairs, options, tell)
         sections = dataclasses.replace(sections, prune=pruned)
     kept_roles = _kept_roles(loaded, sections, settings, options, tell)
+
+    # Fine-tune in the seconds that remain.
     if tuning is not None:
         remaining = options.budget - (time.monotonic() - started)
         tuned = run_sections(["transfer"], _within_budget(tuning, remaining))
