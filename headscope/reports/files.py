@@ -34,16 +34,15 @@ def state_name(command: str) -> str:
     return f".{command}.state.safetensors"
 
 
-def write_result(command: str, result: Any, folder: Path, **presentation: Any) -> list[str]:
+def write_result(command: str, result: Any, folder: Path) -> list[str]:
     """Write a result's tables, figures and JSON, then drop the state of the run that made it.
 
-    Returns the names of the files. ``presentation`` is what the command's view understands, such as
-    ``log`` for depth.
+    Returns the names of the files.
     """
     view = view_of(command)
     name = f"{command}.json"
     text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
-    files = {**view.files(result, **presentation), name: text}
+    files = {**view.files(result), name: text}
     write_files(folder, files, stale=view.stale, mark=name)
     (folder / state_name(command)).unlink(missing_ok=True)
     return [name, *(other for other in files if other != name)]

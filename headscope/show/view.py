@@ -45,9 +45,7 @@ class View(Generic[R]):
 
     # The command's own run
     human: Callable[[R], Iterable[RenderableType]]  # Tables and sentences for the terminal
-    #: Name and content of every file of a result folder except the JSON. Options that change only
-    #: how results look, such as depth's ``log``, are keywords.
-    files: Callable[..., Mapping[str, bytes]]
+    files: Callable[[R], Mapping[str, bytes]]  # Files of a result folder by name, but the JSON
     csv: Callable[[R], str] = to_csv  # The main table as CSV; by default the result's ``to_frame``
     brief: Callable[[R], R] = lambda result: result  # What --format json prints without --verbose
     #: Names of files that not every run writes. Those that an earlier run has left in the folder

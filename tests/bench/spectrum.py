@@ -23,13 +23,8 @@ from threadpoolctl import threadpool_limits
 from timing import medians, options, print_head, print_row
 
 import headscope
-from headscope.analyses.spectrum.measure import (
-    MatrixPool,
-    PatternSpectra,
-    Spectrum,
-    shares,
-    singular_values,
-)
+from headscope.analyses.spectrum.matrix_pool import MatrixPool, singular_values
+from headscope.analyses.spectrum.measure import PatternSpectra, Spectrum, shares
 from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
 from headscope.models.run.implementation import use_implementation

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import headscope
-from headscope.analyses.spectrum import efficient
+from headscope.analyses.spectrum import efficient, forms
 from headscope.analyses.spectrum.passes import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence
 from headscope.data.corpus import as_plain
@@ -20,7 +20,8 @@ from headscope.models.run.implementation import use_implementation
 def result(demo):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(efficient, "TOKENS", 256)
-        patch.setattr(efficient, "DRAWS", 2)
+        for module in (efficient, forms):
+            patch.setattr(module, "DRAWS", 2)
         return headscope.spectrum(demo, length=64, sequences=8, efficient=True)
 
 

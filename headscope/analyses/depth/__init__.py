@@ -18,13 +18,6 @@ WINDOWS = 16
 
 
 @dataclass(frozen=True)
-class DepthFlags:
-    """Options of the command line alone."""
-
-    log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False
-
-
-@dataclass(frozen=True)
 class DepthOptions(RunOptions):
     """Measure whether attention alone makes all tokens the same, and what prevents it.
 
@@ -39,10 +32,9 @@ class DepthOptions(RunOptions):
     """
 
     held: ClassVar[Held] = Held(0.6, 180.0)
-    flags: ClassVar[type | None] = DepthFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",
-        "headscope depth ./my-bert --text articles.txt --log -o out/",
+        "headscope depth ./my-bert --text articles.txt -o out/",
         "headscope depth demo --sequences 500 --no-control --format json",
     )
     widest_dtype: ClassVar[bool] = True  # Attention alone falls below what float32 can show.

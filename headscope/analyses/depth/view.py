@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +47,7 @@ PLACEMENTS = {
 }
 
 
-def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
+def blocks(result: DepthResult) -> Iterator[b.Block]:
     """Show whether attention alone collapses, the ratios, and what each part of a layer keeps."""
     yield b.Text(f"{collapse_sentence(result)} {protection_sentence(result)}", "lead")
     yield b.Text(control_sentence(result))
@@ -69,7 +68,7 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
         f"they give the model's own states to {tiny(result.decomposition.max_abs)}",
         on=b.TERMINAL,
     )
-    yield _ratios(result, log)
+    yield _ratios(result)
     for way in WAYS:
         yield _protected_table(result, way)
     yield _protected(result)
@@ -136,14 +135,14 @@ def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
     return plus_minus(f"{share.value:z.1%}", share.half_width, ".1%")
 
 
-def _ratios(result: DepthResult, log: bool) -> b.Chart:
+def _ratios(result: DepthResult) -> b.Chart:
     """Draw ratios by layer: a line and a band of one deviation per variant; control dashed."""
     series = []
     for name, (title, _, colour) in VARIANTS.items():
         mean = result.variants[name]
         x = range(len(result.variants[name]))
         spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
-        # A log axis has no values below zero: then only the upper half of the band is drawn.
+        # No ratio lies below zero: where the spread would, only its upper half is drawn.
         band = [(m - s if s < m else m, m + s) for m, s in spread]
         series.append(b.Series(title, x, mean, colour=colour, band=band))
         if result.control is not None:
@@ -158,9 +157,7 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
         "How different the tokens still are by layer, one line for each variant of the layers; "
         "the numbers are in depth.csv.",
         "depth",
-        levels={f"rounding of {result.provenance['dtype']}": result.floor} if log else None,
         x_names=_points(result),
-        y_scale="log10" if log else "linear",
         size=(7.0, 4.6),
     )
 
@@ -291,13 +288,9 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         yield KeyNumber(f"residual after the last layer, {VARIANTS[name][0]}", text, control, ratio)
 
 
-_FRAMES = {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame}
-_VIEW = view("Depth", blocks, _FRAMES, key_numbers=_key_numbers)
-
-
-def _files(result: DepthResult, *, log: bool = False) -> Mapping[str, bytes]:
-    """Return depth.csv, protected.csv and the figures; ``log``: ratios on a logarithmic axis."""
-    return view(_VIEW.title, functools.partial(blocks, log=log), _FRAMES).files(result)
-
-
-VIEW = dataclasses.replace(_VIEW, files=_files)
+VIEW = view(
+    "Depth",
+    blocks,
+    {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame},
+    key_numbers=_key_numbers,
+)

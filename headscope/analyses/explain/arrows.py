@@ -30,7 +30,7 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         "command": f"headscope explain {model} {shlex.quote(visible(result.sentence))} --head",
         "tokens": names,
         "special": result.special,
-        "patterns": {name: _percent(pattern) for name, pattern in result.patterns.items()},
+        "patterns": {name: _in_percent(pattern) for name, pattern in result.patterns.items()},
         "row": _ROW,
         "top": _TOP,
         "left": _LEFT,
@@ -52,7 +52,7 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         '</figcaption><p class="chosen-head" aria-live="polite"></p>'
         '<script type="application/json">{data}</script></figure>'
     ).format(
-        options=Markup("").join(_options(result)),
+        options=Markup("").join(_head_choices(result)),
         width=_WIDTH,
         height=height,
         label=f"Attention of {result.name} from each token to each other; the numbers are in the "
@@ -65,7 +65,7 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
     )
 
 
-def _percent(pattern: Sequence[Sequence[float]]) -> list[int]:
+def _in_percent(pattern: Sequence[Sequence[float]]) -> list[int]:
     """Return the weights of a pattern in percent, row by row."""
     weights: list[int] = []
     for row in pattern:
@@ -73,13 +73,15 @@ def _percent(pattern: Sequence[Sequence[float]]) -> list[int]:
     return weights
 
 
-def _options(result: ExplainResult) -> Iterator[Markup]:
+def _head_choices(result: ExplainResult) -> Iterator[Markup]:
+    """Yield a choice for each head; the explained one is selected."""
     for name in result.patterns:
         chosen = Markup(" selected") if name == result.name else ""
         yield Markup('<option value="{0}"{1}>{0}</option>').format(name, chosen)
 
 
 def _tokens(names: list[str]) -> Iterator[Markup]:
+    """Yield each token twice: on the left as a query, on the right as a key."""
     for i, name in enumerate(names):
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
         y = _TOP + _ROW * i + 5
@@ -87,7 +89,8 @@ def _tokens(names: list[str]) -> Iterator[Markup]:
         yield _text(_RIGHT + 8, y, "start", "key-token", short)
 
 
-def _text(x: int, y: int, anchor: str, kind: str, text: str, more: str = "") -> Markup:
+def _text(x: int, y: int, anchor: str, css_class: str, text: str, attributes: str = "") -> Markup:
+    """Write a line of text in the drawing; ``anchor`` is the end of it that stands at x."""
     return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}"{}>{}</text>').format(
-        kind, x, y, anchor, more, text
+        css_class, x, y, anchor, attributes, text
     )

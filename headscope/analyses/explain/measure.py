@@ -78,8 +78,8 @@ def compute(run: SentenceRun) -> Computed:
     bias = site.bias(placed, run.inputs)
     if bias is not None:
         bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
-    heads = _of_one_example(heads)
-    placed = _of_one_example(placed)
+    heads = _without_examples(heads)
+    placed = _without_examples(placed)
 
     # The pattern.
     products = placed.q @ placed.k.transpose(-1, -2)
@@ -113,8 +113,8 @@ def compute(run: SentenceRun) -> Computed:
     )
 
 
-def _of_one_example(heads: Heads) -> Heads:
-    """Drop the axis of examples."""
+def _without_examples(heads: Heads) -> Heads:
+    """Drop the axis of examples, of which there is one."""
     return Heads(heads.q[0], heads.k[0], heads.v[0])
 
 
@@ -139,14 +139,16 @@ def compute_after(after: AfterAttention, attention_out: Tensor) -> ComputedAfter
     normed = layer_norm(summed, after.norm)
     hidden = after.activation(normed @ W_1 + bias_of(after.up).detach())
     network = hidden @ W_2 + bias_of(after.down).detach()
-    pre_norm = after.norm_first
+    layer_out = summed + network
+    if not after.norm_first:
+        layer_out = layer_norm(normed + network, after.last)
     return ComputedAfter(
         skip=skip,
         summed=summed,
         normed=normed,
         hidden=hidden,
         parameters=W_1.numel() + W_2.numel(),
-        layer_out=summed + network if pre_norm else layer_norm(normed + network, after.last),
+        layer_out=layer_out,
     )
 
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 #: A row of a matrix; None where there is no number (a score that a mask hides).
 Values = tuple[float | None, ...]
 
-
-#: Matrices that tables, figures and comparisons read, by step.
+#: Matrices that a step must have, because tables, figures and comparisons read them.
 _NEEDED = {
     "scores": ("q k^T", "scores", "sequence scale"),
     "mask": ("other direction",),

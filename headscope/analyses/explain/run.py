@@ -1,4 +1,8 @@
-"""``headscope explain``: one sentence, followed through one head and its layer."""
+"""``headscope explain``: one sentence, followed through one head and its layer.
+
+The steps are in ``steps/``, in the order of ``steps/table.py``; here the sentence is read, the head
+chosen, and every step held against the model's own numbers.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,8 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     by_layer = {site.layer: site for site in loaded.sites if site.n_heads}
     _check_head(loaded, by_layer, layer, head)
 
-    # Run the sentence, choose a head if none is named, and measure the steps.
+    # Run the sentence, choose a head if none is named, and measure the steps. A run has the
+    # patterns of all layers, but the details of one: it is run again if another one is chosen.
     site = next(iter(by_layer.values())) if layer is None else by_layer[layer]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", MaskedRowWarning)  # rows of padding are never read
@@ -135,8 +140,8 @@ class ReadSentence:
 def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSentence:
     """Tokenise a sentence that is shown as a matrix.
 
-    Raises InputError for one without a token, with half of a character, or with more than
-    :data:`LONGEST` tokens; ``command`` is who reads no more.
+    Raises InputError for one without a token, with half of a character, or with more tokens than
+    the model, or ``command`` (:data:`LONGEST`), can take.
     """
     if not sentence.strip():
         raise InputError("The sentence is empty; give at least one word.")
@@ -152,10 +157,11 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
             f"The tokenizer of {loaded.name} makes no token of the sentence {visible(sentence)!r}; "
             "give another one."
         )
-    for most, whose in ((loaded.max_length, loaded.name), (LONGEST, command)):
-        if len(ids) > most:
+    for longest, reader in ((loaded.max_length, loaded.name), (LONGEST, command)):
+        if len(ids) > longest:
             raise InputError(
-                f"The sentence has {len(ids)} tokens, and {whose} reads at most {most}; shorten it."
+                f"The sentence has {len(ids)} tokens, and {reader} reads at most {longest}; "
+                "shorten it."
             )
     return ReadSentence(sentence, ids, readable_pieces(loaded.tokenizer, ids), special)
 
@@ -177,9 +183,9 @@ def _check_head(
         )
     if layer is None:
         return
-    heads_of_sites = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
+    head_ids = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
     name = f"L{layer}H*" if head is None else f"L{layer}H{head}"
-    if not parse_heads(name, heads_of_sites):
+    if not parse_heads(name, head_ids):  # which itself refuses a head that is not there
         raise InputError(
             f"Every head of layer {layer} was removed from {loaded.name}; take another."
         )
@@ -188,7 +194,7 @@ def _check_head(
 def _measure_heads(
     loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence
 ) -> Iterator[ExplainedHead]:
-    """Yield what every head of the model does with the sentence."""
+    """Yield how every head of the model spreads its attention, and how it links words."""
     words = ~torch.tensor(sentence.special)
     probe = Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
@@ -248,7 +254,7 @@ def _check_steps(loaded: LoadedModel, steps: Sequence[ExplainStep]) -> None:
     """Refuse to explain what differs from what the model computes itself."""
     for step in steps:
         for check in step.checks:
-            if not check.max_abs <= check.tolerance:
+            if not check.max_abs <= check.tolerance:  # NaN differs, too
                 raise ValidationFailedError(
                     f"Step {step.number} of explain ({check.what}) differs from what "
                     f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "

@@ -16,7 +16,7 @@ from headscope.show.page.parts import Card, Place
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: Matrices of which the terminal shows a corner, and those that are shown in another form.
+#: Matrices of which the terminal shows a corner; the page shows all that a result holds.
 _CORNERS = {
     "x",
     "W_Q",
@@ -30,6 +30,7 @@ _CORNERS = {
     "LayerNorm",
     "layer output",
 }
+#: Matrices that are shown in another form, or not at all.
 _ELSEWHERE = {"sequence scale", "cost", "heads", "z W_O", "x + attention", "mask"}
 #: What is counted of a layer, and what its column is called.
 _COST = {
@@ -112,39 +113,48 @@ def _details(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> b.D
     # What measures the steps needs torch, which comparing two results does without.
     from headscope.analyses.explain.steps.table import STEPS
 
-    known = STEPS[step.key]
-    shown: list[b.Block] = [b.Text(known.formula, "formula")]
-    shown += [b.Text(sentence) for sentence in known.words(result, step)]
-    shown += _tables(step)
+    step_kind = STEPS[step.key]
+    shown: list[b.Block] = [b.Text(step_kind.formula, "formula")]
+    shown += [b.Text(sentence) for sentence in step_kind.words(result, step)]
+    table = _TABLES.get(step.key)
+    if table is not None:
+        shown.append(table(step))
     shown += _matrices(result, step, tokens)
     shown += _checks(step)
-    return b.Details(f"{step.number}. {known.title}", shown, b.VERBOSE | b.PAGE)
+    return b.Details(f"{step.number}. {step_kind.title}", shown, b.VERBOSE | b.PAGE)
 
 
-def _tables(step: ExplainStep) -> Iterator[b.Block]:
-    """Show the numbers of a step that read better as a table than as a matrix."""
-    if step.key == "weights":
-        columns: list[b.Column] = [
-            ("matrix", "name", str),
-            ("shape", lambda matrix: " x ".join(map(str, matrix.shape)), str),
-            ("norm", lambda matrix: step.numbers[f"norm_{matrix.name}"], 3),
-        ]
-        yield b.Table(columns, step.matrices)
-    if step.key == "heads":
-        cost = step.matrix("cost")
-        columns = [("heads", 0, str)]
-        for name, title in _COST.items():
-            columns.append((title, 1 + cost.columns.index(name), counted))
-        rows = [(f"{name} wide", *values) for name, values in cost.named_rows()]
-        yield b.Table(columns, rows, "What this sentence costs")
-    if step.key == "mix":
-        columns = [
-            ("adds", lambda row: row[0], str),
-            ("share", lambda row: f"{row[1][0] or 0.0:z.1%}", str),
-            ("length", lambda row: row[1][1], 2),
-        ]
-        shares = step.matrix("heads").named_rows()
-        yield b.Table(columns, shares, "What is added up, as shares of the output")
+def _weights_table(step: ExplainStep) -> b.Table:
+    """Show the shape and the norm of every learned matrix."""
+    columns: list[b.Column] = [
+        ("matrix", "name", str),
+        ("shape", lambda matrix: " x ".join(map(str, matrix.shape)), str),
+        ("norm", lambda matrix: step.numbers[f"norm_{matrix.name}"], 3),
+    ]
+    return b.Table(columns, step.matrices)
+
+
+def _cost_table(step: ExplainStep) -> b.Table:
+    """Show what the sentence costs with other numbers of heads."""
+    cost = step.matrix("cost")
+    columns: list[b.Column] = [("heads", 0, str)]
+    for name, title in _COST.items():
+        columns.append((title, 1 + cost.columns.index(name), counted))
+    rows = [(f"{name} wide", *values) for name, values in cost.named_rows()]
+    return b.Table(columns, rows, "What this sentence costs")
+
+
+def _added_table(step: ExplainStep) -> b.Table:
+    """Show the share and the length of everything that makes up the layer's output."""
+    rows = []
+    for name, (share, length) in step.matrix("heads").named_rows():
+        rows.append((name, f"{share or 0.0:z.1%}", length))
+    columns: list[b.Column] = [("adds", 0, str), ("share", 1, str), ("length", 2, 2)]
+    return b.Table(columns, rows, "What is added up, as shares of the output")
+
+
+#: The steps that have numbers which read better as a table than as a matrix.
+_TABLES = {"weights": _weights_table, "heads": _cost_table, "mix": _added_table}
 
 
 def _matrices(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterator[b.Block]:

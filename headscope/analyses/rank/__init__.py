@@ -1,4 +1,4 @@
-"""Ranks of the weights of heads."""
+"""Ranks of the weights of heads: what ``headscope rank`` can be asked."""
 
 from __future__ import annotations
 

@@ -63,7 +63,10 @@ def _share_curves(
     singular_values: Sequence[Sequence[float]],
     random: Mapping[str, Sequence[float]],
 ) -> list[b.Series]:
-    """Draw one thin curve a matrix, their mean bold, and the controls dashed."""
+    """Draw one thin curve a matrix, their mean bold, and the controls dashed.
+
+    ``singular_values`` are those of each matrix, ``random`` those of each control.
+    """
     power = 2 if result.settings["share"] == "sigma2" else 1
     curves = [_shares(sigmas, power) for sigmas in singular_values if any(sigmas)]
     series = [
@@ -72,6 +75,7 @@ def _share_curves(
     ]
     if curves:
         longest = max(map(len, curves))
+        # A curve that ends earlier has reached 1.
         padded = [curve + [1.0] * (longest - len(curve)) for curve in curves]
         mean = [sum(column) / len(padded) for column in zip(*padded, strict=True)]
         series.append(b.Series("mean", range(longest), mean, marker="", width=2.2))
@@ -111,6 +115,7 @@ def shared_blocks(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         yield b.Text(f"The knee of the error is at width {shared.knee}.")
         knees["knee"] = float(shared.knee)
 
+    # The same lines in both figures.
     widths = [width.width for width in shared.widths]
     together = partial(b.Series, "shared projections", widths, colour=b.BLUE)
     each_cut = partial(

@@ -32,7 +32,8 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
-COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
+COPYING_DRAWS = 400  # Random heads, for each width, that copying scores are compared with
+_DRAWN_AT_ONCE = 20  # To bound the memory
 
 
 class PatternAsymmetry(Accumulator, SiteObserver):
@@ -82,7 +83,7 @@ def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
 
 
 def measure_copying(
-    loaded: LoadedModel, factors: Callable[[AttentionSite], Factors], seed: int
+    loaded: LoadedModel, factors_of: Callable[[AttentionSite], Factors], seed: int
 ) -> tuple[dict[int, list[float | None]], Copying]:
     """Score the heads of the stack that predicts tokens, and random heads.
 
@@ -101,7 +102,7 @@ def measure_copying(
     for site in loaded.sites:
         if site.stack != stack or not site.n_heads:
             continue
-        site_factors = factors(site)
+        site_factors = factors_of(site)
         W_V = site_factors.W_V[:, :d_model]  # without the row that biases add
         site_scores = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()
         widths.add(W_V.shape[-1])
@@ -129,9 +130,8 @@ def _random_scores(tokens: Tensor, d_model: int, widths: Sequence[int], seed: in
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for d_head in widths:
-        for _ in range(COPYING_DRAWS // 20):  # a few heads at a time
-            W_V, W_O_T = torch.randn(
-                2, 20, d_model, d_head, generator=generator, dtype=torch.float64
-            )
+        shape = (2, _DRAWN_AT_ONCE, d_model, d_head)
+        for _ in range(COPYING_DRAWS // _DRAWN_AT_ONCE):
+            W_V, W_O_T = torch.randn(shape, generator=generator, dtype=torch.float64)
             drawn.append(copying_scores(W_V, W_O_T, tokens))
     return torch.cat(drawn) if drawn else torch.zeros(1, dtype=torch.float64)

@@ -103,7 +103,10 @@ class ControlRank:
 
     def of(self, n_heads: int) -> LayerControl | None:
         """Return the control of layers with ``n_heads`` heads."""
-        return next((g for g in self.geometries if g.n_heads == n_heads), None)
+        for geometry in self.geometries:
+            if geometry.n_heads == n_heads:
+                return geometry
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,12 @@ class SharedWidth:
     """All layers' projections shared by their heads, at one width."""
 
     width: int  # Columns of the shared W_Q and W_K of each layer
-    #: ``score_error``, ``truncated_score_error``, ``control_score_error``: sqrt(sum_h ||B_h -
-    #: B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections; each head cut to
-    #: ``truncated_rank``, which costs as many parameters; shared projections of Gaussian factors.
+    #: sqrt(sum_h ||B_h - B'_h||_F^2 / sum_h ||B_h||_F^2) for B = W_Q W_K^T, mean over layers.
     score_error: Annotated[float, Compare()]
-    layer_score_errors: tuple[float, ...]  # The first of these, layer by layer
-    truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
-    truncated_score_error: float
-    control_score_error: float | None
+    layer_score_errors: tuple[float, ...]  # The same layer by layer
+    truncated_rank: int  # Rank that each head alone may be cut to, to cost as many parameters
+    truncated_score_error: float  # The error of heads that are cut to it
+    control_score_error: float | None  # The error of shared projections of Gaussian factors
     #: Mean cosine between the embeddings of lines with replaced and with original scores; interval
     #: over lines.
     fidelity: Annotated[Estimate, Compare(better=1)]
@@ -229,13 +230,9 @@ class RankResult(Shown):
         control = self.controls[kind]
         if control is None:
             return None
-        layer = next(
-            layer
-            for layer in self.layers
-            if (layer.stack, layer.layer) == (ranks.stack, ranks.layer)
-        )
-        geometry = control.of(len(layer.heads))
+        n_heads_of = {(layer.stack, layer.layer): len(layer.heads) for layer in self.layers}
+        geometry = control.of(n_heads_of[ranks.stack, ranks.layer])
         if geometry is None:
             return None
-        statistics_of = geometry.heads if isinstance(ranks, HeadRank) else geometry.layers
-        return statistics_of[matrix]
+        by_matrix = geometry.heads if isinstance(ranks, HeadRank) else geometry.layers
+        return by_matrix[matrix]

@@ -1,4 +1,9 @@
-"""``headscope rank``: how many dimensions W_Q W_K^T and W_V W_O use, from weights alone."""
+"""``headscope rank``: how many dimensions W_Q W_K^T and W_V W_O use, from weights alone.
+
+``stats/spectra.py`` takes the weights of a layer, as :class:`Factors`, and computes their singular
+values and ranks. Here that is done for the layers of the model and for the two controls, random
+factors (``gaussian``) and freshly initialised weights (``fresh``).
+"""
 
 from __future__ import annotations
 
@@ -64,36 +69,38 @@ def run(model: Model, options: RankOptions) -> RankResult:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, options.share_projections)
 
-    # Measure the weights, and random ones of the same shapes, while the model is validated.
+    # Measure the weights and the controls. Spectra need no run of the model, so it is validated
+    # meanwhile; a fresh model takes memory, and comes after.
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
-    factors = functools.partial(_factors, biases=options.biases, norms=norms)
+    factors_of = functools.partial(_factors, biases=options.biases, norms=norms)
+    shapes = _layers_by_size(loaded, factors_of)
     with reading_layers(_reading(loaded, options)) as read:
-        with validating(loaded, options.validate) as certificate:  # spectra are of weights alone
-            spectra, gaussian = _measure_weights(loaded, factors, norms, read, options)
+        with validating(loaded, options.validate) as certificate:
+            spectra, gaussian = _measure_weights(loaded, factors_of, norms, shapes, read, options)
         validation = certificate.result()
-        fresh = _measure_fresh(loaded, factors, options, read) if options.fresh else None
+        fresh = _measure_fresh(loaded, shapes, read, options) if options.fresh else None
 
-    # Measure what depends on a text, and on the embeddings.
+    # Measure what is asked for besides.
     patterns = None
     text = None
     if lines is not None:
         patterns, text = _read_text(loaded, lines, options.limit, options.tell)
-    copying_of: dict[int, list[float | None]] = {}
+    copying_scores: dict[int, list[float | None]] = {}
     copying = None
     if options.copying:
-        copying_of, copying = measure_copying(loaded, factors, seed)
-    heads: list[HeadRank] = []
-    layers: list[LayerRank] = []
-    for site in loaded.sites:
-        site_spectra = spectra[site.row]
-        heads += _head_ranks(site, site_spectra, patterns, copying_of.get(site.row))
-        folded = site.row in norms if options.fold_layernorm else None
-        layers.append(_layer_rank(site, site_spectra, folded))
+        copying_scores, copying = measure_copying(loaded, factors_of, seed)
     shared = None
     if widths:
         shared = sweep_widths(loaded, widths, lines, options.limit, seed, options.tell)
 
     # The result.
+    heads: list[HeadRank] = []
+    layers: list[LayerRank] = []
+    for site in loaded.sites:
+        site_spectra = spectra[site.row]
+        heads += _head_ranks(site, site_spectra, patterns, copying_scores.get(site.row))
+        folded = site.row in norms if options.fold_layernorm else None
+        layers.append(_layer_rank(site, site_spectra, folded))
     return RankResult(
         heads=tuple(heads),
         layers=tuple(layers),
@@ -118,8 +125,9 @@ def run(model: Model, options: RankOptions) -> RankResult:
 
 def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedModel:
     """Open the model, or the stack of it that is measured: a text runs the encoder only."""
-    opened = open_for_tasks if options.copying else open_model  # the unembedding is a task head's
-    loaded = opened(model, need_tokenizer=needs_text, **options.loading)
+    # The unembedding that copying scores read is in the head for a task.
+    open_with = open_for_tasks if options.copying else open_model
+    loaded = open_with(model, need_tokenizer=needs_text, **options.loading)
     if needs_text and loaded.tokenizer is None:
         raise InputError(
             "A text and the fidelity of shared projections need the model's tokenizer; load it "
@@ -138,7 +146,7 @@ def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedMode
 
 
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
-    """Return what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
+    """Name what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
     config = loaded.model.config
     if rotary(loaded.model):
         raise UnsupportedModelError(
@@ -179,48 +187,54 @@ def _factors(
     return layer_factors(weights, biases=biases)
 
 
-def _shapes(loaded: LoadedModel, factors: Callable[[AttentionSite], Factors]) -> list[Factors]:
-    """Return a layer for each number of heads that layers have, the largest first.
+def _layers_by_size(
+    loaded: LoadedModel, factors_of: Callable[[AttentionSite], Factors]
+) -> list[Factors]:
+    """Return one layer for each number of heads that layers have, the largest first.
 
-    Controls are drawn for each.
+    Each control is drawn in the shapes of each of these layers.
     """
     by_size = {site.n_heads: site for site in loaded.sites if site.n_heads}
-    return [factors(by_size[n_heads]) for n_heads in sorted(by_size, reverse=True)]
+    return [factors_of(by_size[n_heads]) for n_heads in sorted(by_size, reverse=True)]
 
 
 def _measure_weights(
     loaded: LoadedModel,
-    factors: Callable[[AttentionSite], Factors],
+    factors_of: Callable[[AttentionSite], Factors],
     norms: Mapping[int, torch.nn.LayerNorm],
+    shapes: Sequence[Factors],
     read: ReadLayers,
     options: RankOptions,
 ) -> tuple[dict[int, LayerSpectra], ControlRank]:
     """Return the spectra of every site by its row, and the control with Gaussian entries."""
-    # Layers that share all weights are measured once (ALBERT).
-    keys = {site.row: (site.projections, norms.get(site.row)) for site in loaded.sites}
-    distinct = {keys[site.row]: site for site in loaded.sites}
+    # Start both in the background. Layers that share all weights are measured once (ALBERT).
+    weights_of_row = {site.row: (site.projections, norms.get(site.row)) for site in loaded.sites}
+    distinct = {weights_of_row[site.row]: site for site in loaded.sites}
+    measured = read(functools.partial(factors_of, site) for site in distinct.values())
     seeds = tuple(range(options.seed, options.seed + options.control_seeds))
-    measured = read(functools.partial(factors, site) for site in distinct.values())
-    drawn = [
-        read(functools.partial(random_factors, shape, seed) for seed in seeds)
-        for shape in _shapes(loaded, factors)
-    ]
+    draws_by_shape = []
+    for shape in shapes:
+        draws = [functools.partial(random_factors, shape, seed) for seed in seeds]
+        draws_by_shape.append(read(draws))
+
+    # Collect the results, layer by layer.
     spectra: dict[object, LayerSpectra] = {}
-    for key, layer_spectra in zip(distinct, measured, strict=True):
-        spectra[key] = layer_spectra
+    for weights, layer_spectra in zip(distinct, measured, strict=True):
+        spectra[weights] = layer_spectra
         options.tell("model", len(spectra), len(distinct))
-    geometries = tuple(layer_control(list(draws)) for draws in drawn)
-    by_row = {row: spectra[key] for row, key in keys.items()}
+    geometries = tuple(layer_control(list(draws)) for draws in draws_by_shape)
+    by_row = {row: spectra[weights] for row, weights in weights_of_row.items()}
     return by_row, ControlRank(seeds=seeds, geometries=geometries)
 
 
 def _measure_fresh(
-    loaded: LoadedModel,
-    factors: Callable[[AttentionSite], Factors],
-    options: RankOptions,
-    read: ReadLayers,
+    loaded: LoadedModel, shapes: Sequence[Factors], read: ReadLayers, options: RankOptions
 ) -> ControlRank | None:
-    """Return the control of freshly initialised weights; None where they cannot be built."""
+    """Return the control of freshly initialised weights; None where they cannot be built.
+
+    Every layer of the fresh model is a draw. Where layers of the model have fewer heads than those
+    (it was pruned), the first heads of a fresh layer are taken.
+    """
     release_memory()  # memory that reading the model has left behind
     try:
         twin = random_twin(loaded, options.seed)
@@ -230,14 +244,14 @@ def _measure_fresh(
     def first_heads(site: AttentionSite, n_heads: int) -> Factors:
         return layer_factors(site.weights(), biases=options.biases).first(n_heads)
 
-    sites = {site.projections: site for site in twin.sites}.values()
+    distinct = {site.projections: site for site in twin.sites}.values()
     controls = []
-    for shape in _shapes(loaded, factors):
+    for shape in shapes:
         n_heads, _, d_head = shape.W_Q.shape
-        alike = [site for site in sites if site.n_heads >= n_heads and site.d_head == d_head]
-        if alike:
+        fits = [site for site in distinct if site.n_heads >= n_heads and site.d_head == d_head]
+        if fits:
             draws = read(
-                functools.partial(first_heads, site, n_heads) for site in alike[:FRESH_LAYERS]
+                functools.partial(first_heads, site, n_heads) for site in fits[:FRESH_LAYERS]
             )
             controls.append(layer_control(list(draws)))
     if not controls:
@@ -293,7 +307,7 @@ def _layer_rank(site: AttentionSite, spectra: LayerSpectra, folded: bool | None)
 def _read_text(
     loaded: LoadedModel, text: Corpus, limit: int | None, progress: Progress
 ) -> tuple[PatternAsymmetry, dict[str, Any]]:
-    """Stream the text through the model once; also describe what was read."""
+    """Measure the patterns of a text in one pass; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
     router = Router(loaded.sites, [patterns], unmeasured_sites=loaded.unmeasured_sites)
     n_lines = min(text.n_sentences, limit or text.n_sentences)

@@ -8,6 +8,9 @@ The mixing vector m_h says how much head h uses each shared dimension. All heads
 rank-``width`` CP (PARAFAC) decomposition of the tensor of all B_h, d_model x d_model x n_heads,
 fitted by alternating least squares (tensorly).
 
+:func:`sweep_widths` is what ``rank`` calls; :func:`share_projections` fits one layer at one width,
+starting from the better of two guesses.
+
 References
 ----------
 Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362, section 4.
@@ -15,7 +18,7 @@ Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,18 +74,22 @@ class Shared(NamedTuple):
 
 def share_projections(factors: Factors, width: int) -> Mixed:
     """Fit shared projections of one layer."""
-    starts = [_strongest_directions(factors, width)]
+    # The better of two guesses.
+    guesses = [_strongest_directions(factors, width)]
     joint = _joint_diagonal(factors, width)
     if joint is not None:
-        starts.append(joint)
-    errors = [score_error(factors, start.mixed) for start in starts]
+        guesses.append(joint)
+    errors = [score_error(factors, guess.mixed) for guess in guesses]
     best = int(np.nanargmin(tied(errors)))
-    start = starts[best]
-    error = errors[best]
-    fitted = _refine(factors, start) if error >= _EXACT else None
-    if fitted is None or score_error(factors, fitted.mixed) > error:
+    start = guesses[best]
+
+    # Refined, where that is better.
+    if errors[best] < _EXACT:
         return start.mixed
-    return fitted.mixed
+    refined = _refine(factors, start)
+    if refined is None or score_error(factors, refined.mixed) > errors[best]:
+        return start.mixed
+    return refined.mixed
 
 
 def _refine(factors: Factors, start: Shared) -> Shared | None:
@@ -92,24 +99,25 @@ def _refine(factors: Factors, start: Shared) -> Shared | None:
     from tensorly.decomposition import parafac
 
     tl.set_backend("numpy")
+    # In float32, scaled so that the tensor's norm is 1.
     tensor = torch.einsum("hir,hjr->ijh", factors.W_Q, factors.W_K)
-    size = tensor.norm()
+    norm = tensor.norm()
     width = start.mixing.shape[1]
-    begin = [start.query / size.sqrt(), start.key / size.sqrt(), start.mixing]
-    begin_arrays = [numpy(factor.float()) for factor in begin]
+    scaled_start = [start.query / norm.sqrt(), start.key / norm.sqrt(), start.mixing]
+    start_arrays = [numpy(factor.float()) for factor in scaled_start]
     try:
         fitted = parafac(
-            numpy((tensor / size).float()),
+            numpy((tensor / norm).float()),
             width,
             n_iter_max=ITERATIONS,
-            init=CPTensor((np.ones(width, dtype=np.float32), begin_arrays)),
+            init=CPTensor((np.ones(width, dtype=np.float32), start_arrays)),
             tol=_SETTLED,
             l2_reg=_RIDGE,
         )
     except np.linalg.LinAlgError:
         return None
     query, key, mixing = [torch.from_numpy(factor.copy()).double() for factor in fitted.factors]
-    return Shared(query * size.sqrt(), key * size.sqrt(), mixing)
+    return Shared(query * norm.sqrt(), key * norm.sqrt(), mixing)
 
 
 def score_error(factors: Factors, mixed: Mixed) -> float:
@@ -133,18 +141,23 @@ def _product_norm(query: Tensor, key: Tensor) -> Tensor:
     return norm
 
 
-def score_costs(factors: Factors, width: int) -> tuple[int, int, int]:
-    """Count the parameters of a layer's scores as they are, and with shared projections.
+class ScoreCosts(NamedTuple):
+    """Parameters of a layer's scores."""
 
-    b_K cannot change a pattern and does not count; with shared projections, mixing vectors and
-    b_Q W_K^T of every head do. Also return the rank of each head's factors that cost no more.
-    """
+    separate: int  # As they are: W_Q, b_Q and W_K; b_K cannot change a pattern and does not count
+    shared: int  # With shared projections: these, mixing vectors, and b_Q W_K^T of every head
+    truncated_rank: int  # The rank that every head cut to it may have, to cost no more than these
+
+
+def score_costs(factors: Factors, width: int) -> ScoreCosts:
+    """Count the parameters of a layer's scores, with shared projections of a width."""
     n_heads, d_model, d_head = factors.W_Q.shape
-    separate = n_heads * d_head * (2 * d_model + 1)
     projections = width * (2 * d_model + n_heads)
-    shared = projections + n_heads * d_model
-    rank = min(d_head, projections // (2 * d_model * n_heads))
-    return separate, shared, rank
+    return ScoreCosts(
+        separate=n_heads * d_head * (2 * d_model + 1),
+        shared=projections + n_heads * d_model,
+        truncated_rank=min(d_head, projections // (2 * d_model * n_heads)),
+    )
 
 
 def knee(widths: list[int], errors: list[float]) -> int | None:
@@ -156,9 +169,11 @@ def knee(widths: list[int], errors: list[float]) -> int | None:
         return None
     x = (np.array(widths) - widths[0]) / (widths[-1] - widths[0])
     y = (np.array(errors) - errors[-1]) / (errors[0] - errors[-1])
-    below = 1 - x - y
-    best = int(tied(below).argmax())
-    return widths[best] if above(below[best], 0.0) else None  # a straight line has no knee
+    below_chord = 1 - x - y
+    farthest = int(tied(below_chord).argmax())
+    if not above(below_chord[farthest], 0.0):  # a straight line has no knee
+        return None
+    return widths[farthest]
 
 
 def truncate(factors: Factors) -> Mixed:
@@ -181,7 +196,7 @@ def _strongest_directions(factors: Factors, width: int) -> Shared:
     positive = int((strength > strength.max() * _NOISE).sum())
     chosen = order[: min(width, positive)]
     head = chosen // strength.shape[1]
-    column = chosen % strength.shape[1]
+    column = chosen % strength.shape[1]  # of that head's singular directions
     mixing = torch.zeros(factors.n_heads, len(chosen), dtype=torch.float64)
     mixing[head, torch.arange(len(chosen))] = 1
     return Shared(mixed.query[head, :, column].T, mixed.key[head, :, column].T, mixing)
@@ -193,6 +208,7 @@ def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
     ``B_h = query diag(m_h) key^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
     the shared query directions as eigenvectors.
     """
+    # The heads' cores: their products between the leading directions of all queries and all keys.
     u = _leading(factors.W_Q, factors.W_K, width)
     v = _leading(factors.W_K, factors.W_Q, width)
     size = min(u.shape[1], v.shape[1])
@@ -200,27 +216,29 @@ def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
         return None
     u = u[:, -size:]
     v = v[:, -size:]
-    core = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
-    # Two random mixtures of the heads.
+    cores = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
+
+    # The eigenvectors of two random mixtures of them are the shared query directions.
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(2, factors.n_heads, generator=generator, dtype=torch.float64)
-    x, y = torch.einsum("mh,hij->mij", weights, core)
+    x, y = torch.einsum("mh,hij->mij", weights, cores)
     try:
         values, vectors = torch.linalg.eig(torch.linalg.lstsq(y.T, x.T).solution.T)
         # Complex eigenvectors come in conjugate pairs: the real and imaginary part span the same.
         basis = torch.where(values.imag >= 0, vectors.real, vectors.imag)
-        rows = torch.linalg.solve(basis, core)
+        rows = torch.linalg.solve(basis, cores)
     except RuntimeError:  # torch.linalg.LinAlgError is one
         return None
+
     # Each shared direction is now a matrix heads x keys of rank one, if there is structure at all.
     mixing, sigma, key_directions = torch.linalg.svd(rows.transpose(0, 1), full_matrices=False)
     keys = (key_directions[:, 0] * sigma[:, :1]).T
     return Shared(u @ basis, v @ keys, mixing[:, :, 0].T)
 
 
-def _leading(W: Tensor, other: Tensor, width: int) -> Tensor:
-    """Leading left singular vectors of all heads' W other^T side by side, weakest first."""
-    gram = torch.einsum("hir,hrs,hjs->ij", W, other.mT @ other, W)
+def _leading(W: Tensor, W_other: Tensor, width: int) -> Tensor:
+    """Leading left singular vectors of all heads' W W_other^T side by side, weakest first."""
+    gram = torch.einsum("hir,hrs,hjs->ij", W, W_other.mT @ W_other, W)
     values, vectors = torch.linalg.eigh(gram)
     count = min(width, int((values > _NOISE * values[-1]).sum()))
     leading: Tensor = vectors[:, vectors.shape[1] - count :]
@@ -254,54 +272,75 @@ def sweep_widths(
     lines_read = sum(len(ids) for ids, _ in batches)
     states = PooledStates(loaded, batches)
 
-    # The layers' factors; those that share all weights are fitted once (ALBERT).
+    # The layers' factors by row; of layers that share all weights the first is fitted (ALBERT).
     sites = [site for site in loaded.sites if site.n_heads]
-    layer_of = {site.projections: site.row for site in reversed(sites)}
-    layers = {
-        site.row: layer_factors(site.weights())
-        for site in sites
-        if layer_of[site.projections] == site.row
-    }
+    row_of_weights: dict[object, int] = {}
+    layers: dict[int, Factors] = {}
+    for site in sites:
+        if site.projections not in row_of_weights:
+            row_of_weights[site.projections] = site.row
+            layers[site.row] = layer_factors(site.weights())
+    decomposed = {row: truncate(factors) for row, factors in layers.items()}
     control = random_factors(next(iter(layers.values())), seed)
-    each_head = {layer: truncate(factors) for layer, factors in layers.items()}
 
-    def fidelity(mixed: dict[int, Mixed]) -> Estimate:
+    def fidelity(mixed: Mapping[int, Mixed]) -> Estimate:
         """Return the mean cosine to the model's own output with other scores in every layer."""
-        scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
+        scores = {site.row: mixed[row_of_weights[site.projections]] for site in sites}
         return mean_with_interval(np.concatenate(states.cosines(scores=scores)), seed)
 
+    # At every width: heads that share projections, and heads cut to a rank of the same cost.
     results: list[SharedWidth] = []
     for width in widths:
         shared: dict[int, Mixed] = {}
         truncated: dict[int, Mixed] = {}
-        costs = {layer: score_costs(factors, width) for layer, factors in layers.items()}
-        for layer, factors in layers.items():
-            _, _, rank = costs[layer]
-            shared[layer] = share_projections(factors, width)
-            truncated[layer] = each_head[layer].first(rank)
+        for row, factors in layers.items():
+            shared[row] = share_projections(factors, width)
+            rank = score_costs(factors, width).truncated_rank
+            truncated[row] = decomposed[row].first(rank)
             fitted = len(results) * len(layers) + len(shared)
             progress("shared projections", fitted, len(widths) * len(layers))
-        errors = tuple(score_error(layers[layer], shared[layer]) for layer in layers)
-        truncated_errors = [score_error(layers[layer], truncated[layer]) for layer in layers]
-        separate_parameters = sum(separate for separate, _, _ in costs.values())
-        shared_parameters = sum(together for _, together, _ in costs.values())
+        control_error = score_error(control, share_projections(control, width))
         results.append(
-            SharedWidth(
+            _measure_width(
                 width=width,
-                score_error=float(np.mean(errors)),
-                layer_score_errors=errors,
-                truncated_rank=min(rank for _, _, rank in costs.values()),
-                truncated_score_error=float(np.mean(truncated_errors)),
-                control_score_error=score_error(control, share_projections(control, width)),
-                fidelity=fidelity(shared),
-                truncated_fidelity=fidelity(truncated),
-                parameters=shared_parameters,
-                parameters_saved=separate_parameters - shared_parameters,
-                share_saved=1 - shared_parameters / separate_parameters,
+                layers=layers,
+                shared=shared,
+                truncated=truncated,
+                control_error=control_error,
+                fidelity=fidelity,
             )
         )
     return SharedProjections(
         widths=tuple(results),
         knee=knee(list(widths), [result.score_error for result in results]),
         text=text_description(text, limit, lines_read),
+    )
+
+
+def _measure_width(
+    width: int,
+    layers: Mapping[int, Factors],
+    shared: Mapping[int, Mixed],
+    truncated: Mapping[int, Mixed],
+    control_error: float,
+    fidelity: Callable[[Mapping[int, Mixed]], Estimate],
+) -> SharedWidth:
+    """Measure the errors, the fidelity and the parameters of layers with shared projections."""
+    errors = tuple(score_error(factors, shared[row]) for row, factors in layers.items())
+    truncated_errors = [score_error(factors, truncated[row]) for row, factors in layers.items()]
+    costs = [score_costs(factors, width) for factors in layers.values()]
+    separate_parameters = sum(cost.separate for cost in costs)
+    shared_parameters = sum(cost.shared for cost in costs)
+    return SharedWidth(
+        width=width,
+        score_error=float(np.mean(errors)),
+        layer_score_errors=errors,
+        truncated_rank=min(cost.truncated_rank for cost in costs),
+        truncated_score_error=float(np.mean(truncated_errors)),
+        control_score_error=control_error,
+        fidelity=fidelity(shared),
+        truncated_fidelity=fidelity(truncated),
+        parameters=shared_parameters,
+        parameters_saved=separate_parameters - shared_parameters,
+        share_saved=1 - shared_parameters / separate_parameters,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from headscope.analyses.rank.result import (
@@ -54,7 +55,7 @@ def _numbers(
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
-    """Write one row; means of counts have one decimal."""
+    """Write the name and the numbers of one row."""
     numerical, stable, effective, dims90, dims95, dims99, asymmetry, symmetry = numbers
     return [
         name,
@@ -70,6 +71,7 @@ def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
 
 
 def _count(value: float | None) -> str:
+    """Write a count without decimals, and the mean of counts with one."""
     return decimal(value, 1).removesuffix(".0")
 
 
@@ -78,7 +80,7 @@ def overlaps_table(result: RankResult) -> b.Table:
     rows = []
     for layer in result.layers:
         overlap = layer.overlap
-        query_key = mean_of(value for row in overlap.query_key for value in row)
+        query_key = mean_of(itertools.chain.from_iterable(overlap.query_key))
         means = [_between_heads(overlap.query), _between_heads(overlap.key), query_key]
         rows.append([layer.name, *map(decimal, means)])
     for name, control in _controls(result):
@@ -99,13 +101,15 @@ def _between_heads(overlap: Sequence[Sequence[float]]) -> float | None:
 
 
 def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
-    """Name and numbers of every control; one for each number of heads where layers differ."""
+    """Yield every control by its name: one for each number of heads where layers differ in it."""
     for kind, control in result.controls.items():
         if control is None:
             continue
         for geometry in control.geometries:
-            several = len(control.geometries) > 1
-            yield (f"{kind}/{geometry.n_heads}" if several else kind), geometry
+            name = kind
+            if len(control.geometries) > 1:
+                name = f"{kind}/{geometry.n_heads}"
+            yield name, geometry
 
 
 def control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:

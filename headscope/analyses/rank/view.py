@@ -43,13 +43,13 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield b.Text(note, "warning")
     settings = result.settings
     folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
-    how = b.Text(
+    conditions = b.Text(
         f"{model_line(result).plain}\nWeights stored as {settings['stored_dtype']}, analysed in "
         f"float64; biases {settings['biases']}d{folded}",
         on=b.TERMINAL,
     )
     if not result.heads:
-        yield how
+        yield conditions
         return
     gaussian = result.controls["gaussian"]
     assert gaussian is not None  # it is always drawn
@@ -66,7 +66,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         digits=1,
         file="effective_rank",
     )
-    yield how
+    yield conditions
     yield overlaps_table(result)
     yield from _on_text(result)
     yield from _copying(result)
@@ -97,13 +97,13 @@ def rank_sentence(result: RankResult) -> str:
     answer = "The heads of a layer share dimensions: " if shares else ""
     return (
         f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T "
-        f"(sum of {summed(result)}){_need_of(random_layers)}. One head needs {head_mean:.1f} of "
-        f"{head_width} dimensions{_need_of(random_heads)}. Only the distance from random weights "
-        "is evidence."
+        f"(sum of {summed(result)}){_random_need(random_layers)}. One head needs "
+        f"{head_mean:.1f} of {head_width} dimensions{_random_need(random_heads)}. Only the "
+        "distance from random weights is evidence."
     )
 
 
-def _need_of(random: Mapping[str, float]) -> str:
+def _random_need(random: Mapping[str, float]) -> str:
     """Say how many dimensions each control needs; nothing where there is no control."""
     if not random:
         return ""
@@ -112,7 +112,7 @@ def _need_of(random: Mapping[str, float]) -> str:
 
 
 def rank_notes(result: RankResult) -> Iterator[str]:
-    """Say what a reader has to know before trusting the numbers."""
+    """Warn of what a reader has to know before trusting the numbers."""
     if result.not_covered:
         yield (
             f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
@@ -156,8 +156,8 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         return
     rows = []
     for layer in result.layers:
-        place = (layer.stack, layer.layer)
-        heads = [head for head in result.heads if (head.stack, head.layer) == place]
+        row = (layer.stack, layer.layer)
+        heads = [head for head in result.heads if (head.stack, head.layer) == row]
         patterns = [head.pattern_asymmetry for head in heads if head.pattern_asymmetry]
         rows.append([layer.name, decimal(mean_of(pattern.value for pattern in patterns))])
     yield b.text_table(

@@ -1,4 +1,4 @@
-"""Singular values of softmax matrices."""
+"""Singular values of softmax matrices: what ``headscope spectrum`` can be asked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Measuring cheap stand-ins for full attention: head by head, and with all heads replaced."""
+"""Measuring cheap stand-ins for full attention: head by head, and with all heads replaced.
+
+``forms.py`` says what the stand-ins are. Arrays by point have an entry for each form at each size.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.spectrum.forms import CONTROLS, DRAWS, CheapForms
-from headscope.analyses.spectrum.measure import MatrixPool, without_padding
+from headscope.analyses.spectrum.forms import CONTROLS, DRAWS, CheapForms, without_padding
+from headscope.analyses.spectrum.matrix_pool import MatrixPool
 from headscope.analyses.spectrum.result import CheapHead, CheapPoint, EfficientResult
 from headscope.attention import Mask, mask_of_chunk, stream_attention
 from headscope.core.accumulator import Array
@@ -26,7 +30,7 @@ from headscope.stats.statistics import crossed_mean, finite
 
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
-_AT_ONCE = 4  # Sequences of one pass.
+_BATCH = 4  # Sequences of one batch
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,11 @@ class _Sequences:
     """The sequences that forms are measured on, in batches of this process."""
 
     count: int  # Of all processes
-    rows: Sequence[Array]  # Which of them each batch of this process holds
-    batches: Sequence[tuple[Tensor, Tensor]]  # Tokens and mask
+    rows: Sequence[Array]  # The numbers of the sequences in each batch of this process
+    batches: Sequence[tuple[Tensor, Tensor]]  # Tokens and mask of each
 
     def joined(self, name: str, values: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
-        """Put the rows of all processes together; ``values`` are by batch of this one."""
+        """Put the values of all processes together, by sequence; each is given by batch."""
         return gathered_rows(name, self.rows, values if self.batches else {}, self.count)
 
 
@@ -48,7 +52,7 @@ def measure_efficient(
     """Measure every cheap form at every size, per head and end to end, on some of the windows."""
     # The sequences, and the forms that this model's masks allow.
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
-    n_batches = -(-len(chosen) // _AT_ONCE)
+    n_batches = math.ceil(len(chosen) / _BATCH)
     rows_of_batches = np.array_split(np.arange(len(chosen)), n_batches)
     ids = [
         torch.from_numpy(windows.batch(chosen[rows])).to(loaded.device) for rows in rows_of_batches
@@ -71,7 +75,7 @@ def measure_efficient(
         sequences=len(chosen),
         controls=CONTROLS,
         points=points,
-        heads=_heads(loaded, forms, error, mass),
+        heads=_cheap_heads(loaded, forms, error, mass),
         draws=DRAWS,
         left_out=forms.left_out,
     )
@@ -92,6 +96,44 @@ def _masks_of(loaded: LoadedModel, tokens: Tensor) -> dict[int, Mask]:
     return masks
 
 
+class _HeadErrors:
+    """Compares every form with every head, while the model attends as it does anyway."""
+
+    def __init__(self, loaded: LoadedModel, forms: CheapForms, n_sequences: int) -> None:
+        shape = (n_sequences, DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
+        self.error: Array = np.full(shape, np.nan)
+        self.mass: Array = np.full(shape, np.nan)
+        self.first_sequence = 0  # The number of the first sequence in the batch that is run
+        self._forms = forms
+
+    def attend(
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        """Attend as the model does, and note the errors of every chunk."""
+        mask_without_padding = without_padding(mask)
+
+        def note_errors(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            """Note the errors of some sequences of the batch, and of some heads."""
+            chunk_mask = None
+            if mask_without_padding is not None:
+                chunk_mask = mask_of_chunk(mask_without_padding, rows, heads)
+            chunk_error, chunk_mass = self._forms.errors(
+                layer=site.row,
+                q=q[rows, heads],
+                k=k[rows, heads],
+                v=v[rows, heads],
+                pattern=pattern,
+                z=z,
+                scale=scale,
+                mask=chunk_mask,
+            )
+            sequences = slice(self.first_sequence + rows.start, self.first_sequence + rows.stop)
+            self.error[sequences, :, site.row, heads] = chunk_error
+            self.mass[sequences, :, site.row, heads] = chunk_mass
+
+        return stream_attention(q, k, v, mask=mask, scale=scale, visit=note_errors)
+
+
 def _measure_heads(
     loaded: LoadedModel, forms: CheapForms, sequences: _Sequences, progress: Progress
 ) -> tuple[Array, Array]:
@@ -99,48 +141,16 @@ def _measure_heads(
 
     Each (sequences, DRAWS, layers, heads, points), NaN where nothing was measured.
     """
-    shape = (sequences.count, DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
-    error: Array = np.full(shape, np.nan)
-    mass: Array = np.full(shape, np.nan)
-
-    def measuring(first_sequence: int) -> Mechanism:
-        """Note the errors of a batch that begins with this sequence; attention stays as it is."""
-
-        def attend(
-            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-        ) -> Tensor:
-            mask_without_padding = without_padding(mask)
-
-            def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-                chunk_mask = None
-                if mask_without_padding is not None:
-                    chunk_mask = mask_of_chunk(mask_without_padding, rows, heads)
-                chunk_error, chunk_mass = forms.errors(
-                    site.row,
-                    q[rows, heads],
-                    k[rows, heads],
-                    v[rows, heads],
-                    pattern,
-                    z,
-                    scale,
-                    chunk_mask,
-                )
-                in_batch = slice(first_sequence + rows.start, first_sequence + rows.stop)
-                error[in_batch, :, site.row, heads] = chunk_error
-                mass[in_batch, :, site.row, heads] = chunk_mass
-
-            return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
-
-        return attend
-
+    head_errors = _HeadErrors(loaded, forms, sequences.count)
     batches = zip(sequences.rows, sequences.batches, strict=True)
-    for i, (rows, batch) in enumerate(batches, start=1):
-        with intervene(loaded, attention=measuring(int(rows[0]))) as router:
+    with intervene(loaded, attention=head_errors.attend) as router:
+        for i, (rows, batch) in enumerate(batches, start=1):
+            head_errors.first_sequence = int(rows[0])
             router.checked(loaded.forward, *batch)
-        progress("cheap forms, head by head", i, len(sequences.batches))
+            progress("cheap forms, head by head", i, len(sequences.batches))
     values = {
-        "error": [error[rows] for rows in sequences.rows],
-        "mass": [mass[rows] for rows in sequences.rows],
+        "error": [head_errors.error[rows] for rows in sequences.rows],
+        "mass": [head_errors.mass[rows] for rows in sequences.rows],
     }
     joined = sequences.joined("errors of cheap forms", values)
     return joined["error"], joined["mass"]
@@ -157,14 +167,29 @@ def _measure_model(
     """Replace all heads by one form, at every size; also return the means of heads alone."""
 
     def in_form(form: str, size: int, draw: int) -> Mechanism:
-        return lambda site, q, k, v, mask, scale: forms.attend(
-            form, size, site.row, q, k, v, scale, draw, without_padding(mask)
-        )
+        """Make an attention that gives z' of one form."""
+
+        def attend(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            return forms.attend(
+                form,
+                size,
+                layer=site.row,
+                q=q,
+                k=k,
+                v=v,
+                scale=scale,
+                draw=draw,
+                mask=without_padding(mask),
+            )
+
+        return attend
 
     states = PooledStates(loaded, sequences.batches)
-    measured = ~np.isnan(error[0, 0, :, :, 0])  # (layers, heads): the heads there are
-    mean_error = crossed_mean(error[:, :, measured].mean(axis=2))
-    mean_mass = mass[:, :, measured].mean(axis=2)
+    is_head = ~np.isnan(error[0, 0, :, :, 0])  # (layers, heads)
+    mean_error = crossed_mean(error[:, :, is_head].mean(axis=2))
+    mean_mass = mass[:, :, is_head].mean(axis=2)
     points = []
     for i, (form, size) in enumerate(forms.points):
         cosines_by_draw = []  # of each sequence's embedding
@@ -187,7 +212,7 @@ def _measure_model(
     return tuple(points)
 
 
-def _heads(
+def _cheap_heads(
     loaded: LoadedModel, forms: CheapForms, error: Array, mass: Array
 ) -> tuple[CheapHead, ...]:
     """Return the mean error and mass of every head, form and size."""

@@ -26,26 +26,7 @@ _FORMS = {
 
 def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
-    rows = []
-    for point in efficient.points:
-        name = _FORMS[point.form][0]
-        rows.append(
-            [
-                f"control: {name}" if point.form in efficient.controls else name,
-                str(point.size),
-                decimal(point.cost),
-                share_text(point.error).replace("+-0.", "+-."),
-                decimal(point.mass),
-                share_text(point.fidelity).replace("+-0.", "+-."),
-            ]
-        )
-    yield b.text_table(
-        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
-        rows,
-        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
-        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)",
-    )
+    yield _table(efficient)
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
         yield b.Text(
@@ -88,6 +69,30 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
     )
 
 
+def _table(efficient: EfficientResult) -> b.Table:
+    """Show each form at each size: its cost, its error head by head, and the model's fidelity."""
+    rows = []
+    for point in efficient.points:
+        name, _, _ = _FORMS[point.form]
+        rows.append(
+            [
+                f"control: {name}" if point.form in efficient.controls else name,
+                str(point.size),
+                decimal(point.cost),
+                share_text(point.error).replace("+-0.", "+-."),
+                decimal(point.mass),
+                share_text(point.fidelity).replace("+-0.", "+-."),
+            ]
+        )
+    return b.text_table(
+        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
+        rows,
+        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
+        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
+        "heads replaced (cosine of the pooled state)",
+    )
+
+
 def _lost_fidelity(point: CheapPoint) -> Estimate:
     """Return 1 minus the fidelity of the full model."""
     return Estimate.around(1.0 - value_of(point.fidelity), point.fidelity.half_width)
@@ -100,11 +105,13 @@ def _cost_chart(
     loss_of: Callable[[CheapPoint], Estimate],
     levels: Mapping[str, float] | None = None,
 ) -> b.Chart:
-    """Draw what each form loses by its cost; ``levels`` are lines across beside uniform's."""
+    """Draw what each form loses by its cost; ``levels`` are lines across, beside uniform's."""
     series = []
     for form, (name, colour, marker) in _FORMS.items():
         control = form in efficient.controls
-        points = [point for point in efficient.points if point.form == form != "uniform"]
+        points = [point for point in efficient.points if point.form == form]
+        if form == "uniform":  # a line across, below
+            points = []
         # A logarithmic axis cannot show a loss of 0.
         shown = [point for point in points if value_of(loss_of(point)) > 0]
         label = ""

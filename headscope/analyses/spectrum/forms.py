@@ -25,6 +25,9 @@ Whatever projects K and V to k rows gives a z' of rank k at most, so its error i
 approximation of rank k of P, not of P v: it is no bound. Both need P or z themselves, and so does
 ``random``; ``pooled`` and the windows need not. What is drawn at random is drawn several times.
 
+:meth:`CheapForms.attend` puts a form in place of attention; :meth:`CheapForms.errors` compares all
+forms with full attention, head by head.
+
 References
 ----------
 Wang et al. 2020, Linformer, arXiv:2006.04768, theorem 1 and section 4; Beltagy et al. 2020,
@@ -41,26 +44,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.spectrum.measure import (
-    MatrixPool,
-    draw_generator,
-    looks_back,
-    right_vectors,
-)
+from headscope.analyses.spectrum.matrix_pool import MatrixPool, right_vectors
 from headscope.attention import Mask, stream_attention, with_bias
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
 
-#: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
+#: Forms that keep some of the n x n weights.
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
-CONTROLS = ("random-keys", "uniform")
 FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
-#: Forms of which something is drawn at random, and how often it is.
-RANDOM = ("random", "window+global+random", "random-keys")
-DRAWS = 5
-PLAIN_ONLY = ("pooled",)  # Forms that need scores of ``q k^T scale`` and nothing else.
-RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
-_BLOCKS = 32  # Blocks of a sequence.
+CONTROLS = ("random-keys", "uniform")
+RANDOM = ("random", "window+global+random", "random-keys")  # Something in them is drawn at random
+PLAIN_ONLY = ("pooled",)  # They need scores of ``q k^T scale`` and nothing else
+DRAWS = 5  # Draws of each random form
+RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting)
+_BLOCKS = 32  # Blocks of a sequence
 
 
 class CheapForms:
@@ -74,16 +71,22 @@ class CheapForms:
         pool: MatrixPool,
         masks: Mapping[int, Mask] | None = None,
     ) -> None:
-        """``masks`` are those of a sequence without padding, by the row of its layer."""
+        """Prepare the forms that a model's masks allow.
+
+        ``special`` are the positions of special tokens. ``masks`` are those of a sequence without
+        padding, by the row of its layer; None where there is no model, and so no mask.
+        """
         self.length = length
         self.special = special or (0,)
         self.pool = pool
         self._seed = seed
-        self._all_keys = torch.ones(length, length, dtype=torch.bool)
-        #: (n, n). By layer, which keys a query may see, where these are not all.
-        self._seen: dict[int, Tensor] = {}
+
+        # What the masks forbid, and whether they add to the scores of what they do not forbid.
         masks = masks or {}
         self._layers = list(masks)
+        self._all_keys = torch.ones(length, length, dtype=torch.bool)
+        #: (n, n), by layer: which keys a query may see, where these are not all.
+        self._seen: dict[int, Tensor] = {}
         biased = False
         for layer, mask in masks.items():
             if mask is None:
@@ -93,10 +96,11 @@ class CheapForms:
                 biased = True
             if not seen.all():
                 self._seen[layer] = seen.flatten(0, -3)[0].cpu()
-        #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
-        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
+
         #: Forms that this model's scores rule out.
         self.left_out = PLAIN_ONLY if biased or self._seen else ()
+        #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
+        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
         #: Every (form, size); ``uniform`` has size 0.
         self.points: list[tuple[str, int]] = []
         for form in FORMS:
@@ -117,7 +121,8 @@ class CheapForms:
             return size / self.length
         # Layers differ by chance alone, unless some may not see every key.
         kept_keys = []
-        for layer in self._layers if self._seen else [0]:
+        layers = self._layers if self._seen else [0]
+        for layer in layers:
             kept_keys += [self.keep(form, size, layer, draw) for draw in range(self.draws(form))]
         return float(torch.stack(kept_keys).double().mean())
 
@@ -133,35 +138,36 @@ class CheapForms:
         draw: int = 0,
         mask: Mask = None,
     ) -> Tensor:
-        """Compute z' of one form.
+        """Compute z' of one form, at one size.
 
-        Shapes: ``q``, ``k``, ``v`` (rows, heads, n, d_head); returns (rows, heads, n, d_head).
+        ``layer`` is its row, ``draw`` which of several draws; ``mask`` is None where the model has
+        none. Shapes: ``q``, ``k``, ``v`` and the result (sequences, heads, n, d_head).
         """
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
             bias = None if mask is None or mask.dtype == torch.bool else mask
             return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
-        if form == "uniform":  # the mean of v over all keys, or over those that each query may see
-            seen = self._seen.get(layer, self._all_keys)
-            return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
         if form == "random":
             projection = self.projection(size, layer, draw).to(v)
             return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
-        if form == "pooled":  # averages n/size neighbours each
+        if form == "pooled":
             segment = torch.arange(self.length) * size // self.length
-            member = (segment == torch.arange(size)[:, None]).double()
-            pooling = (member / member.sum(-1, keepdim=True)).to(v)
+            pooling = _means_of(segment == torch.arange(size)[:, None]).to(v)
             return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
-        approximation = torch.empty_like(v)  # P_k v of the form "truncated", z_k of "bound"
+        if form == "uniform":
+            return _means_of(self._seen.get(layer, self._all_keys)).to(v) @ v
+        approximation = torch.empty_like(v)
 
-        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+        def approximate(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            """Note P_k v, or z_k, of a chunk of full attention."""
             if form == "truncated":
                 [z_of_form] = low_rank(pattern, v[rows, heads], [size], self.pool)
             else:
+                assert form == "bound"
                 [z_of_form] = low_rank(z, None, [size], self.pool)
             approximation[rows, heads] = z_of_form
 
-        stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
+        stream_attention(q, k, v, mask=mask, scale=scale, visit=approximate)
         return approximation
 
     def errors(
@@ -178,8 +184,9 @@ class CheapForms:
         """Compare every form with z, on some sequences and heads of a layer.
 
         The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
-        them; ``scale`` is 1 / sqrt(d_head) if None. Returns the relative error, and the mass of the
-        keys that sparse forms keep (else NaN), each (rows, DRAWS, heads, points).
+        them; ``scale`` is 1 / sqrt(d_head) if None. Returns the relative error, and the share of
+        the pattern that lies on the keys which sparse forms keep (its mass; NaN of other forms),
+        each (sequences, DRAWS, heads, points). What is drawn once stands for all draws.
         """
         error = np.full((len(q), DRAWS, q.shape[1], len(self.points)), np.nan)
         mass = error.copy()
@@ -194,15 +201,16 @@ class CheapForms:
                 if form in decomposed:
                     z_of_form = decomposed[form][self.sizes.index(size)]
                 else:
-                    z_of_form = self.attend(form, size, layer, q, k, v, scale, draw, mask)
-                # What is drawn once stands for all draws.
+                    z_of_form = self.attend(
+                        form, size, layer, q=q, k=k, v=v, scale=scale, draw=draw, mask=mask
+                    )
                 same_draws = slice(None) if draws == 1 else slice(draw, draw + 1)
                 gap = torch.linalg.vector_norm((z_of_form - z).cpu().double(), dim=(-2, -1))
                 error[:, same_draws, :, i] = numpy(gap / norm)[:, None]
                 if form in SPARSE:
                     keep = self.keep(form, size, layer, draw).to(pattern.device)
-                    on_kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
-                    mass[:, same_draws, :, i] = numpy(on_kept)[:, None]
+                    kept_mass = (pattern * keep).cpu().double().sum(-1).mean(-1)
+                    mass[:, same_draws, :, i] = numpy(kept_mass)[:, None]
         return error, mass
 
     def _keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
@@ -212,6 +220,8 @@ class CheapForms:
         generator = draw_generator(self._seed, layer, size, draw)
         if form == "random-keys":
             return _lowest(torch.rand(length, length, generator=generator), seen, size)
+
+        # The window: around the query, or before it where no later key is seen.
         ahead = 0 if looks_back(seen) else (size - 1) // 2
         position = torch.arange(length)
         back = position[:, None] - position  # how far key j lies before query i
@@ -223,8 +233,7 @@ class CheapForms:
             block = position // max(1, length // _BLOCKS)
             n_blocks = int(block[-1]) + 1
             member = (block == torch.arange(n_blocks)[:, None]).double()
-            # Whether any query of a block sees any key of another.
-            seen_blocks = member @ seen.double() @ member.T > 0
+            seen_blocks = member @ seen.double() @ member.T > 0  # any key by any query
             order = torch.rand(n_blocks, n_blocks, generator=generator)
             keep |= _lowest(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
         return keep & seen
@@ -235,9 +244,40 @@ class CheapForms:
         return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
 
 
+# --- what a sparse form keeps, and means ----------------------------------------------------------
+
+
 def _lowest(order: Tensor, seen: Tensor, count: int) -> Tensor:
     """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
-    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
+    place_in_row = order.masked_fill(~seen, 1.0).argsort(-1).argsort(-1)
+    return (place_in_row < count) & seen
+
+
+def _means_of(chosen: Tensor) -> Tensor:
+    """Return the weights, (..., n), of the mean over what is chosen in each row."""
+    return chosen.double() / chosen.sum(-1, keepdim=True)
+
+
+# --- draws, masks and low rank --------------------------------------------------------------------
+
+
+def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generator:
+    """Return the generator of one draw at one site; ``number`` tells its draws apart."""
+    mixed = (seed % 2**32 * 4099 + row) * 4099 + number
+    return torch.Generator().manual_seed((mixed * 61 + draw) % 2**63)
+
+
+def without_padding(mask: Mask) -> Mask:
+    """Return a mask, or None if it forbids nothing and adds nothing."""
+    if mask is None:
+        return None
+    allows = mask if mask.dtype == torch.bool else mask == 0
+    return None if bool(allows.all()) else mask
+
+
+def looks_back(seen: Tensor) -> bool:
+    """Whether no query sees a later key; ``seen`` is (n, n)."""
+    return not bool(seen.triu(1).any())
 
 
 def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPool) -> list[Tensor]:

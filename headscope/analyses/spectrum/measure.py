@@ -15,20 +15,19 @@ Wang et al. 2020, Linformer, arXiv:2006.04768, section 3 ("normalized cumulative
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
-from torch import Tensor
 
 from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.spectrum.matrix_pool import MatrixPool, singular_values
 from headscope.analyses.spectrum.result import SpectrumControl
-from headscope.attention import Mask
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.models.run.routing import SiteObserver
 from headscope.stats.statistics import ratio, standard_error, t_half_width
+
+DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
 
 
 def shares(sigma: Array) -> Array:
@@ -39,26 +38,6 @@ def shares(sigma: Array) -> Array:
     sums = np.cumsum(sigma, axis=-1)
     total = sums[..., -1:]
     return np.where(total > 0, sums / np.where(total > 0, total, 1.0), 1.0)
-
-
-#: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
-_ROUNDING = 4 * float(np.finfo(np.float64).eps)
-
-
-def singular_values(matrices: Array) -> Array:
-    """Return the singular values of float64 matrices (..., n, n), descending: (..., n).
-
-    Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
-    """
-    descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
-    certain = descending > _ROUNDING * descending[..., :1]
-    return np.asarray(np.sqrt(np.where(certain, descending, 0.0)))
-
-
-def right_vectors(matrices: Array) -> Array:
-    """Return the right singular vectors as columns, (..., n, n), the most important first."""
-    _, vectors = np.linalg.eigh(np.swapaxes(matrices, -1, -2) @ matrices)
-    return vectors[..., ::-1]
 
 
 class Spectrum(Accumulator):
@@ -116,7 +95,7 @@ class PatternSpectra(SiteObserver):
     """The observer that feeds a :class:`Spectrum`, chunk by chunk.
 
     ``content`` gives the query positions of a stack that are not special tokens; ``sums`` may be
-    exchanged between passes.
+    exchanged between batches.
     """
 
     def __init__(self, sums: Spectrum, pool: MatrixPool, content: Callable[[str], slice]) -> None:
@@ -130,6 +109,7 @@ class PatternSpectra(SiteObserver):
         first = content.start or 0
         queries = site.pattern[..., content, :]
         n_queries, n_keys = queries.shape[-2:]
+        # The mean weight at each offset: query i of these stands at position first + i.
         means = []
         for offset in OFFSETS:
             diagonal = first + offset
@@ -142,17 +122,14 @@ class PatternSpectra(SiteObserver):
         self.sums.update(site.row, site.heads, sigma, offsets)
 
 
-DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
-
-
 def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
     """Return what the k largest singular values of each control pattern hold, by name.
 
     ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
     """
-    uniform = np.zeros(length)
+    uniform = np.zeros(length)  # of rank one
     uniform[0] = 1.0
-    previous = np.ones(length)
+    previous = np.ones(length)  # the first two tokens both look at the first
     previous[0] = np.sqrt(2.0)
     previous[-1] = 0.0
     generator = np.random.default_rng(seed % 2**64)
@@ -180,49 +157,3 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
             draws=len(sigma),
         )
     return controls
-
-
-def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generator:
-    """Return the generator of one draw at one site; ``number`` tells its draws apart."""
-    mixed = (seed % 2**32 * 4099 + row) * 4099 + number
-    return torch.Generator().manual_seed((mixed * 61 + draw) % 2**63)
-
-
-def without_padding(mask: Mask) -> Mask:
-    """Return a mask, or None if it forbids nothing and adds nothing."""
-    if mask is None:
-        return None
-    allows = mask if mask.dtype == torch.bool else mask == 0
-    return None if bool(allows.all()) else mask
-
-
-def looks_back(seen: Tensor) -> bool:
-    """Whether no query sees a later key; ``seen`` is (n, n)."""
-    return not bool(seen.triu(1).any())
-
-
-class MatrixPool:
-    """Applies a function to stacked matrices on all cores; a context manager.
-
-    By default ``workers`` are as many as torch uses threads (OMP_NUM_THREADS decides); each has one
-    thread of BLAS.
-    """
-
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or torch.get_num_threads()
-
-    def __enter__(self) -> MatrixPool:
-        self._executor = ThreadPoolExecutor(self.workers)
-        self._limits = threadpool_limits(limits=1, user_api="blas")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        self._limits.restore_original_limits()
-
-    def __call__(self, function: Callable[[Array], Array], matrices: Tensor) -> Array:
-        """Return what ``function`` makes of matrices (..., n, n), in float64 on the CPU."""
-        flat = matrices.detach().to("cpu", torch.float64).flatten(0, -3).numpy()
-        stacks = np.array_split(flat, max(1, min(len(flat), self.workers)))
-        results = np.concatenate([*self._executor.map(function, stacks)])
-        return results.reshape(*matrices.shape[:-2], *results.shape[1:])

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headscope.analyses.spectrum.measure import MatrixPool, PatternSpectra, Spectrum
+from headscope.analyses.spectrum.matrix_pool import MatrixPool
+from headscope.analyses.spectrum.measure import PatternSpectra, Spectrum
 from headscope.analyses.spectrum.result import RandomDraw, RandomWeights
 from headscope.core.accumulator import Array
 from headscope.core.processes import current, share, sums_by_rank
@@ -22,20 +23,20 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.resume import RunState
 from headscope.stats.statistics import FEWEST_DRAWS, crossed_mean
 
-MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
-BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each.
+MINIMUM = 16  # Fewest sequences before precision decides: with fewer, the spread is a guess
+BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each
 #: Initialisations that the windows are dealt out to: one alone would have no spread.
 INITIALISATIONS = 5
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over windows of a text: of the model, and of random weights."""
+    """What all passes of a run share, and the passes themselves."""
 
     windows: Windows
-    k: int
+    k: int  # Largest singular values whose share has to be precise
     pool: MatrixPool
-    saved: RunState[Spectrum]
+    saved: RunState[Spectrum]  # Where a pass is saved, to go on after an interruption
     tell: Progress
 
     def enough(self, sums: Spectrum, precision: float | None) -> bool:
@@ -52,8 +53,8 @@ class Passes:
         ``order`` are their numbers; ``name`` is what the pass is saved and shown under.
         """
         windows = self.windows
-        blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
-        batches_done, sums = self._saved(blank, name)
+        new_sums = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+        batches_done, sums = self._saved(new_sums, name)
         observer = PatternSpectra(sums, self.pool, windows.content)
 
         # The same batches every time; of an interrupted run the first are already in the sums.
@@ -68,11 +69,12 @@ class Passes:
                 round_batches = list(itertools.islice(remaining, current().size))
                 if not round_batches:
                     break
-                process_sums = blank()
+                process_sums = new_sums()
                 observer.sums = process_sums
                 for batch in share(round_batches):
                     router.run(functools.partial(loaded.forward, *self._inputs(loaded, batch)))
-                sums_by_batch = sums_by_rank(process_sums, blank, f"spectra of {name}")
+                sums_by_batch = sums_by_rank(process_sums, new_sums, f"spectra of {name}")
+                # In the last round there may be fewer batches than processes.
                 for batch_sums, _ in zip(sums_by_batch, round_batches, strict=False):
                     if not self.enough(sums, precision):
                         sums.merge(batch_sums)
@@ -82,12 +84,12 @@ class Passes:
         self.saved.note(name, batches_done, sums, final=True)
         return sums
 
-    def _saved(self, blank: Callable[[], Spectrum], name: str) -> tuple[int, Spectrum]:
+    def _saved(self, new_sums: Callable[[], Spectrum], name: str) -> tuple[int, Spectrum]:
         """Return how many batches of a pass are done, and their sums.
 
         All processes go on from what the first one has saved.
         """
-        batches_done, sums = self.saved.load(blank(), name)
+        batches_done, sums = self.saved.load(new_sums(), name)
         state = {**sums.state(), "done": np.array(batches_done)}
         first_state, *_ = current().gather(state, f"the state of {name}")
         batches_done = int(first_state.pop("done"))
@@ -114,7 +116,8 @@ class Passes:
     ) -> RandomWeights:
         """Measure fresh initialisations on the windows that the model was measured on.
 
-        Each window goes to one of them, in turn: together they cost one pass.
+        Each window goes to one of them, in turn: together they cost one pass. ``threshold`` is the
+        share above which a head is low rank.
         """
         count = min(INITIALISATIONS, len(order))
         draws: list[RandomDraw] = []
@@ -125,13 +128,13 @@ class Passes:
             seed = (first_seed + i) % 2**63
             name = f"random weights {i + 1} of {count}"
             sums = self.measure(random_twin(loaded, seed), order[i::count], None, name)
-            there = sums.count > 0  # (layers, heads)
-            curve = sums.means("curve")[there]  # (heads, length)
+            is_head = sums.count > 0  # (layers, heads)
+            curve = sums.means("curve")[is_head]  # (heads, length)
             share_at_k = curve[:, self.k - 1]
             above = int((share_at_k > threshold).sum())
             draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
             curves.append(curve.mean(axis=0))
-            curves_sq.append(sums.means("curve_sq")[there].mean(axis=0))
+            curves_sq.append(sums.means("curve_sq")[is_head].mean(axis=0))
             n_heads = len(curve)
         mean = crossed_mean(np.array(curves)[:, None], FEWEST_DRAWS)
         mean_sq = crossed_mean(np.array(curves_sq)[:, None], FEWEST_DRAWS)

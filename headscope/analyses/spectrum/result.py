@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class SpectrumHead(Head):
     """One head's spectrum."""
 
-    #: Share of the sum of sigma (of sigma^2) that the k largest hold; Student's t over sequences.
+    #: Share of the sum of sigma, the singular values, that the k largest hold; then of sigma^2.
+    #: Intervals are Student's t over sequences.
     share_at_k: ComparedEstimate
     share_sq_at_k: Annotated[Estimate, Compare("share of squares at k")]
-    #: (length,): Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over
-    #: sequences.
+    #: (length,): the same shares of the 1, 2, ..., n largest; means over sequences.
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
     curve_sem: tuple[float, ...] | None  # Standard error of ``curve``
@@ -111,7 +111,7 @@ class Roles:
 class CheapPoint:
     """One cheap form at one size: its cost and, with all heads in it, what it does to the model."""
 
-    form: str  # Such as ``window``; :data:`headscope.analyses.spectrum.efficient.FORMS` lists all
+    form: str  # Such as ``window``; :data:`headscope.analyses.spectrum.forms.FORMS` lists all
     size: int  # k of the projections, w of the windows
     cost: float  # Fraction of the n^2 scores that are computed
     #: Relative error of z, mean over heads, sequences and draws, which all enter the intervals.
@@ -178,10 +178,10 @@ class SpectrumResult(Measured):
         gap = self.mean_share - (random.share_at_k.value or 0.0)
         half_widths = [head.share_at_k.half_width for head in self.heads]
         known = [half_width for half_width in half_widths if half_width is not None]
-        if random.share_at_k.half_width is None or len(known) < len(half_widths):
+        random_half_width = random.share_at_k.half_width
+        if random_half_width is None or len(known) < len(half_widths):
             return Estimate(gap)
-        mean_half_width = sum(known) / len(known)
-        return Estimate.around(gap, math.hypot(mean_half_width, random.share_at_k.half_width))
+        return Estimate.around(gap, math.hypot(sum(known) / len(known), random_half_width))
 
     @property
     def mean_share(self) -> float:

@@ -1,4 +1,9 @@
-"""``headscope spectrum``: the singular values of every head's softmax matrix, in one pass."""
+"""``headscope spectrum``: the singular values of every head's softmax matrix, in one pass.
+
+Here the windows of a text are chosen and heads are sorted by what was measured; ``passes.py`` runs
+the model over the windows, ``measure.py`` decomposes its patterns, ``efficient.py`` measures what
+could replace them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.spectrum import SpectrumOptions
 from headscope.analyses.spectrum.efficient import measure_efficient
-from headscope.analyses.spectrum.measure import MatrixPool, Spectrum, known_patterns
+from headscope.analyses.spectrum.matrix_pool import MatrixPool
+from headscope.analyses.spectrum.measure import Spectrum, known_patterns
 from headscope.analyses.spectrum.passes import BATCH_TOKENS, MINIMUM, Passes
 from headscope.analyses.spectrum.result import (
     Roles,
@@ -50,16 +56,8 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     loaded, data = _choose_stack(loaded, text, options.stack)
     data = data.first(options.limit)
     if options.efficient:
-        if loaded.stacks != ("encoder",):
-            raise InputError(
-                "efficient covers the self-attention of an encoder; choose that stack."
-            )
-        loaded.pooling.check()
-    length = min(LENGTH, loaded.max_length) if options.length is None else options.length
-    check_length(length, loaded.max_length, loaded.name)
-    k = length // 4 if options.k is None else options.k
-    if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
+        _check_efficient(loaded)
+    length, k = _length_and_k(loaded, options)
     classified = classification_of(loaded, options.roles, options.folder)
 
     # Prove that our attention equals the model's.
@@ -105,7 +103,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         verdict=_verdict(heads, options.low_rank, controls["random-logits"].share_at_k),
         heads=heads,
         controls=controls,
-        roles=None if classified is None else _positional(classified),
+        roles=None if classified is None else _roles(classified),
         efficient=efficient,
         random_weights=random,
     )
@@ -117,7 +115,10 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
 def _choose_stack(
     loaded: LoadedModel, corpus: Corpus, stack: str | None
 ) -> tuple[LoadedModel, Corpus]:
-    """Return the model seen in the stacks that a text can show, and what it reads."""
+    """Return the stacks of the model that can be measured on a text, and what they read.
+
+    Without pairs of source and target only the encoder of an encoder-decoder has something to read.
+    """
     corpus = corpus_for(loaded, corpus)
     if not loaded.encoder_decoder or (corpus.pairs is not None and stack != "encoder"):
         return loaded.only(stack or "all"), corpus
@@ -129,13 +130,30 @@ def _choose_stack(
     return loaded.only("encoder"), corpus.sources
 
 
+def _check_efficient(loaded: LoadedModel) -> None:
+    """Refuse a stack, or a pooling, that cheap forms of attention cannot be measured in."""
+    if loaded.stacks != ("encoder",):
+        raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
+    loaded.pooling.check()
+
+
+def _length_and_k(loaded: LoadedModel, options: SpectrumOptions) -> tuple[int, int]:
+    """Return the tokens of a sequence, and how many singular values are summed."""
+    length = min(LENGTH, loaded.max_length) if options.length is None else options.length
+    check_length(length, loaded.max_length, loaded.name)
+    k = length // 4 if options.k is None else options.k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
+    return length, k
+
+
 def _windows(loaded: LoadedModel, data: Corpus, length: int) -> Windows:
     """Cut the text, or its pairs of source and target, into sequences of one length."""
     if data.pairs is None:
         return pack(data, loaded, length)
     ends = ends_of(loaded)
-    begin = (ends.start,) if ends.first is None else (ends.start, ends.first)
-    return pack_pairs(data, loaded, length, begin)
+    decoder_begins = (ends.start,) if ends.first is None else (ends.start, ends.first)
+    return pack_pairs(data, loaded, length, decoder_begins)
 
 
 def _open_state(
@@ -157,8 +175,8 @@ def _open_state(
         "minimum": MINIMUM,
         "batches": BATCH_TOKENS,
     }
-    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
-    return open_state(options.state, options.resume, settings, blank, loaded, options.seed)
+    new_sums = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+    return open_state(options.state, options.resume, settings, new_sums, loaded, options.seed)
 
 
 # --- what is said of heads ------------------------------------------------------------------------
@@ -224,7 +242,7 @@ def _verdict(heads: Sequence[SpectrumHead], threshold: float, random: float) -> 
     return Verdict(threshold, random, tuple(low_rank), tuple(not_low_rank), tuple(between))
 
 
-def _positional(classified: ClassifyResult) -> Roles:
+def _roles(classified: ClassifyResult) -> Roles:
     """Return the offset of every positional head, and what heads were classified on."""
     positional = {
         head.name: head.positional.offset

@@ -116,13 +116,13 @@ def verdict_sentence(result: SpectrumResult) -> str:
 
     # Heads that are surely not low rank, the positional ones first.
     groups = []
-    named = [name for name in verdict.not_low_rank if name in positional]
-    unnamed = [name for name in verdict.not_low_rank if name not in positional]
-    if named:
-        groups.append(f"the positional {_named(result, named)}")
-    if unnamed:
+    positional_heads = [name for name in verdict.not_low_rank if name in positional]
+    other_heads = [name for name in verdict.not_low_rank if name not in positional]
+    if positional_heads:
+        groups.append(f"the positional {_listed_heads(result, positional_heads)}")
+    if other_heads:
         remark = ", not positional" if result.roles is not None else ""
-        groups.append(f"{_named(result, unnamed)}{remark}")
+        groups.append(f"{_listed_heads(result, other_heads)}{remark}")
     if groups:
         text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {level}"
         if result.roles is None:
@@ -132,9 +132,9 @@ def verdict_sentence(result: SpectrumResult) -> str:
 
     if verdict.between:
         text += f"; {len(verdict.between)} are in between"
-        named = [name for name in verdict.between if name in positional]
-        if named:
-            text += f", among them the positional {_named(result, named)}"
+        positional_heads = [name for name in verdict.between if name in positional]
+        if positional_heads:
+            text += f", among them the positional {_listed_heads(result, positional_heads)}"
     return f"{text}."
 
 
@@ -151,8 +151,8 @@ def _by_layer(result: SpectrumResult) -> str:
     return f" ({', '.join(layers)})"
 
 
-def _named(result: SpectrumResult, names: Sequence[str]) -> str:
-    """List heads with what they look at and their share."""
+def _listed_heads(result: SpectrumResult, names: Sequence[str]) -> str:
+    """List heads, each with the offset that it looks at and its share."""
     heads = {head.name: head for head in result.heads}
     positional = result.roles.positional if result.roles is not None else {}
 
@@ -253,7 +253,10 @@ def _curves(result: SpectrumResult) -> b.Panels:
 
 
 def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
-    """Draw a curve a head and the mean of each layer in the layer's colour, and the controls."""
+    """Draw a curve a head and the mean of each layer in the layer's colour, and the controls.
+
+    ``field`` is ``curve`` or ``curve_sq``.
+    """
     x = range(1, result.length + 1)
     exceptions = result.verdict.not_low_rank[:_MOST_NAMES]
     layers: dict[str, list[SpectrumHead]] = {}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from headscope.analyses.spectrum.measure import draw_generator, looks_back
+from headscope.analyses.spectrum.forms import draw_generator, looks_back
 from headscope.analyses.symmetric import SymmetricOptions
 from headscope.analyses.symmetric.measure import (
     CHANGES,

@@ -25,7 +25,7 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
     yield b.Text(_compared_on(result))
     if result.embedding is not None:
-        yield b.Text(" ".join(_of_embeddings(result.embedding)))
+        yield b.Text(" ".join(_embedding_sentences(result.embedding)))
     if result.passed:
         yield next_step(result, "what each head does:", "classify {}")
     else:
@@ -109,13 +109,14 @@ def _exact_outputs(result: ValidationResult) -> b.Table:
 
 
 def _scale_limit(result: ValidationResult) -> str:
+    """Say how far a fitted scale may be from 1."""
     return f"{result.tolerance['scale']:.1e} + 5 errors"
 
 
 # --- embeddings -----------------------------------------------------------------------------------
 
 
-def _of_embeddings(check: EmbeddingCheck) -> Iterator[str]:
+def _embedding_sentences(check: EmbeddingCheck) -> Iterator[str]:
     """Yield sentences on the folder's embedding settings, and on how its embeddings compare."""
     yield from check.settings
     if check.not_compared is not None:
@@ -129,10 +130,12 @@ def _of_embeddings(check: EmbeddingCheck) -> Iterator[str]:
 
 
 def _scale(scale: float | None) -> str:
+    """Write how far a fitted scale is from 1."""
     return "too flat to tell" if scale is None else f"{scale - 1:+.1e}"
 
 
 def _csv(result: ValidationResult) -> str:
+    """Write the check of every layer."""
     return fields_csv([field.name for field in dataclasses.fields(LayerCheck)], result.layers)
 
 

@@ -39,13 +39,13 @@ PARTS = {
         rule="where W_Q W_K^T was not measured or is not the score, every head's scores have one "
         "{bound}",
         lies=lambda bounds: lies_above(bounds.asymmetry),
-        among=every,
+        join=every,
     ),
     "patterns": ClaimPart(
         name="every head's pattern is asymmetric",
         rule="every head's pattern has one {bound} over lines",
         lies=lambda bounds: lies_above(bounds.asymmetry),
-        among=every,
+        join=every,
     ),
     "output": ClaimPart(
         name="symmetric scores move the output more than random changes",
@@ -78,6 +78,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None) -> Insight:
     """Decide by W_Q W_K^T of every head, exactly, and by its pattern on a text."""
+    # The asymmetry of each head's weights, and of its pattern, by the head's name.
     weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
     if not weights:
         return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
@@ -87,12 +88,12 @@ def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None)
             patterns[head.name] = head.pattern_asymmetry
 
     values = _weight_values(rank, weights, patterns)
-    symmetric_heads = [value <= rule.thresholds.asymmetry for value in weights.values()]
+    is_symmetric = [value <= rule.thresholds.asymmetry for value in weights.values()]
     return rule.concluded(
         parts=(
             rule.decided(
                 "weights",
-                FAILS if any(symmetric_heads) else HOLDS,
+                FAILS if any(is_symmetric) else HOLDS,
                 f"least {values['least']:.2f} ({values['least_head']}), no sampling",
             ),
             _every_head_part(rule, "patterns", patterns),
@@ -104,16 +105,19 @@ def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None)
             f"{_other_changes(symmetric)}"
         ),
         values={**_output_values(symmetric), **values},
-        refuted=all(symmetric_heads),
+        refuted=all(is_symmetric),
     )
 
 
 def _weight_values(
     rank: RankResult, weights: Mapping[str, float], patterns: Mapping[str, Estimate]
 ) -> dict[str, Any]:
-    """Return the least, the median and the largest asymmetry of heads, and of random weights."""
+    """Return the least, the median and the largest asymmetry of heads, and of random weights.
+
+    ``weights`` and ``patterns`` are the asymmetries by head.
+    """
     least_head = min(weights, key=lambda name: weights[name])
-    middle = median(weights.values())
+    median_asymmetry = median(weights.values())
     pattern_means = [pattern.value for pattern in patterns.values() if pattern.value is not None]
     gaussian = _random_asymmetry(rank, "gaussian")
     return {
@@ -121,13 +125,13 @@ def _weight_values(
         "undefined": len(rank.heads) - len(weights),
         "least": weights[least_head],
         "least_head": least_head,
-        "median": middle,
+        "median": median_asymmetry,
         "most": max(weights.values()),
         "pattern_least": min(pattern_means, default=None),
         "pattern_median": median(pattern_means) if pattern_means else None,
         "gaussian": gaussian,
         "fresh": _random_asymmetry(rank, "fresh"),
-        "below_gaussian": 1 - middle / gaussian if gaussian else None,
+        "below_gaussian": 1 - median_asymmetry / gaussian if gaussian else None,
     }
 
 
@@ -168,13 +172,13 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
         head.name: head.asymmetry for head in symmetric.heads if head.asymmetry.value is not None
     }
     means = [score.value or 0.0 for score in scores.values()]
-    middle = median(means or [math.nan])
+    median_asymmetry = median(means or [math.nan])
     scores_part = _every_head_part(rule, "scores", scores)
     return rule.concluded(
         parts=(scores_part, _output_part(rule, symmetric)),
         measured=(
             "W_Q W_K^T was not measured, or is not the score. Asymmetry of the scores over "
-            f"{len(scores)} heads: {scores_part.measured}, median {middle:.2f}."
+            f"{len(scores)} heads: {scores_part.measured}, median {median_asymmetry:.2f}."
         ),
         control=(
             f"0 for symmetric scores, 1.41 for independent directions.{_other_changes(symmetric)}"
@@ -193,16 +197,18 @@ def _random_asymmetry(rank: RankResult, name: str) -> float | None:
     control = rank.controls.get(name)
     if control is None:
         return None
-    known = [g.asymmetry for g in control.geometries if g.asymmetry is not None]
-    return known[0] if known else None
+    for geometry in control.geometries:
+        if geometry.asymmetry is not None:
+            return geometry.asymmetry
+    return None
 
 
-def _every_head_part(rule: Rule, key: str, heads: Mapping[str, Estimate]) -> InsightPart:
-    """Decide whether every head lies above a limit, and name the one that lies lowest."""
-    if not heads:
+def _every_head_part(rule: Rule, key: str, asymmetries: Mapping[str, Estimate]) -> InsightPart:
+    """Decide whether every head's asymmetry lies above the bound, and name the lowest head."""
+    if not asymmetries:
         return rule.decided(key, NOT_MEASURED, "no text was read")
-    least = min(heads, key=lambda head: heads[head].value or 0.0)
-    return rule.part(key, heads.values(), f"least {shown(heads[least])} ({least})")
+    lowest = min(asymmetries, key=lambda head: asymmetries[head].value or 0.0)
+    return rule.part(key, asymmetries.values(), f"least {shown(asymmetries[lowest])} ({lowest})")
 
 
 def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
@@ -249,6 +255,7 @@ def _moves_further(cosine: Estimate, random_cosine: Estimate) -> str:
 
 
 def _output_values(symmetric: SymmetricResult | None) -> dict[str, float | None]:
+    """Return how near the output stays with each change of the scores, for the result."""
     if symmetric is None:
         return {}
     cosines = {f"{name}_cosine": change.cosine.value for name, change in symmetric.whole.items()}
@@ -273,7 +280,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         caption="asymmetry, median head",
         value=values["median"],
         control=values["gaussian"],
-        control_is="random",
+        control_name="random",
     )
 
 

@@ -18,10 +18,10 @@ class Bar:
     caption: str
     value: float
     control: float | None
-    control_is: str
+    control_name: str
     low: float | None = None
     high: float | None = None
-    reference: float = 1.0  # What is drawn as 1: of a metric, the full model's value
+    reference: float = 1.0  # What is drawn as 1, such as the full model's value of a metric
 
     @property
     def text(self) -> str:
@@ -30,11 +30,11 @@ class Bar:
         if self.low is not None and self.high is not None:
             interval = f" [{self.low:.2g}, {self.high:.2g}]"
         text = f"{self.caption} {self.value:.2g}{interval}"
-        return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
+        return text if self.control is None else f"{text}; {self.control_name} {self.control:.2g}"
 
     @property
     def shares(self) -> list[float]:
-        """Return all that the bar has to show, as shares of what counts as 1."""
+        """Return the numbers that the bar has to show, as shares of ``reference``."""
         numbers = (self.value, self.control, self.low, self.high)
         return [self._share(number) for number in numbers if number is not None]
 

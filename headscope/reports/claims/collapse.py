@@ -44,26 +44,26 @@ PARTS = {
         name="at least as fast as exponentially",
         rule="the change of a layer's factor from that of the layer before is {bound}",
         lies=lambda bounds: lies_below(bounds.step_slack),
-        among=every,
+        join=every,
     ),
     "skip": ClaimPart(
         name="the skip connection prevents it",
         rule="what is left with the skip connection is {bound}",
         lies=lambda bounds: lies_above(bounds.collapsed),
-        among=every,
+        join=every,
         percent=True,
     ),
     "ffn": ClaimPart(
         name="the feed-forward network slows it",
         rule="ln of the ratio of the curve with feed-forward to that of attention alone is {bound}",
         lies=lambda bounds: lies_above(0),
-        among=common,
+        join=common,
     ),
     "layernorm": ClaimPart(
         name="LayerNorm plays no role",
         rule="without LayerNorm the curve changes by a share of its start that is {bound}",
         lies=lambda bounds: lies_between(-bounds.layernorm_change, bounds.layernorm_change),
-        among=every,
+        join=every,
     ),
 }
 
@@ -88,7 +88,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     falls_part = rule.part("falls", falls, f"{_digits(falls)} of its start after the last layer")
     after = depth.collapsed_after["attention"]
     collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
-    last = _last_values(depth)
+    remaining = _remaining(depth)
     return rule.concluded(
         parts=(
             falls_part,
@@ -99,8 +99,9 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         ),
         measured=(
             f"Residual after {len(depth.variants['full']) - 1} layers ({depth.sequences} windows): "
-            f"attention alone {last['attention']} ({collapse}), with feed-forward "
-            f"{last['attention+ffn']}, with skip {last['attention+skip']}, full {last['full']}."
+            f"attention alone {remaining['attention']} ({collapse}), with feed-forward "
+            f"{remaining['attention+ffn']}, with skip {remaining['attention+skip']}, full "
+            f"{remaining['full']}."
         ),
         control=_control(depth.control),
         values={
@@ -172,12 +173,12 @@ def _layernorm_part(rule: Rule, depth: DepthResult) -> InsightPart:
 
 
 def _points(depth: DepthResult, name: str, fewest_windows: float = 2.0) -> Points:
-    """Return a curve by layer, without the embeddings, where enough windows count."""
+    """Return a curve by layer, where enough windows count; not its first point, the embeddings."""
     trend = depth.trends[name]
-    rows = zip(trend.mean, trend.low, trend.high, trend.windows, strict=True)
+    rows = list(zip(trend.mean, trend.low, trend.high, trend.windows, strict=True))
     points = {}
-    for layer, (mean, low, high, windows) in enumerate(rows, start=-1):
-        if layer >= 0 and mean is not None and windows >= fewest_windows:
+    for layer, (mean, low, high, windows) in enumerate(rows[1:]):
+        if mean is not None and windows >= fewest_windows:
             points[layer] = Estimate(mean, low, high)
     return points
 
@@ -191,6 +192,7 @@ def _above_rounding(rule: Rule, depth: DepthResult) -> float:
 
 
 def _value(point: Estimate) -> float:
+    """Return the number alone, to find the largest of several."""
     return point.value or 0.0
 
 
@@ -200,32 +202,32 @@ def _digits(number: Estimate) -> str:
     return shown(number, ".0e" if small else ".3f")
 
 
-def _last_values(curves: DepthCurves) -> dict[str, str]:
-    """Write what is left after the last layer, by variant."""
-    last = {}
+def _remaining(curves: DepthCurves) -> dict[str, str]:
+    """Write the residual after the last layer, by variant."""
+    remaining = {}
     for name in ("attention", "attention+ffn", "attention+skip", "full"):
         value = curves.variants[name][-1]
         if value is None:
-            last[name] = "overflow"
+            remaining[name] = "overflow"
         elif value >= 0.001 or value == 0:
-            last[name] = f"{value:.3f}"
+            remaining[name] = f"{value:.3f}"
         else:
-            last[name] = f"{value:.0e}"
-    return last
+            remaining[name] = f"{value:.0e}"
+    return remaining
 
 
 def _control(random: DepthCurves | None) -> str:
     """Say what is left with random weights."""
     if random is None:
         return "Not run."
-    last = _last_values(random)
+    remaining = _remaining(random)
     collapsed_too = ""
     after = random.collapsed_after["attention"]
     if after:
         collapsed_too = f": an untrained model collapses too, after {after} layers"
     return (
-        f"Random weights: attention alone {last['attention']}, with skip {last['attention+skip']}, "
-        f"full {last['full']}{collapsed_too}."
+        f"Random weights: attention alone {remaining['attention']}, with skip "
+        f"{remaining['attention+skip']}, full {remaining['full']}{collapsed_too}."
     )
 
 
@@ -235,7 +237,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         caption="difference between tokens left, with skip",
         value=values["attention_with_skip"],
         control=values["attention"],
-        control_is="attention alone",
+        control_name="attention alone",
     )
 
 

@@ -111,15 +111,14 @@ def _stack_part(
     if gap is None or gap.inner.interval is None:
         why = "no point between the first and the last head removed in all stacks"
         return rule.decided(stack, NOT_MEASURED, why)
-    low, high = sorted(
-        pruned.sign * end for end in gap.inner.interval
-    )  # of a loss, larger is worse
+    # The gap of what is better when larger: of a loss, with its sign reversed.
+    low, high = sorted(pruned.sign * limit for limit in gap.inner.interval)
     largest = max(abs(areas[name].inner.value or 0.0) for name in ("cross", stack))
-    equal = ROUNDING * largest
+    rounding = ROUNDING * largest
     outcome = OPEN
-    if high < -equal:
+    if high < -rounding:
         outcome = HOLDS
-    elif low > equal:
+    elif low > rounding:
         outcome = FAILS
     return rule.decided(stack, outcome, f"gap {shown(gap.inner, '+.1f')}")
 

@@ -15,7 +15,7 @@ from headscope.reports.claims.tuning import (
     accuracies_and_budget,
     unsettled,
 )
-from headscope.reports.result import Insight
+from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
 PARTS = {
@@ -48,31 +48,24 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     over_head = transfer.difference("all", "head")
     gain = None if over_head is None else over_head.points
     if gain is None or gain.low is None or gain.low <= 0:
-        lies = _points("everything", over_head, gain)
         reasons += (
             " Tuning everything must beat the classifier alone by its interval; otherwise "
-            f'"as good as tuned" means nothing: {lies}.'
+            f'"as good as tuned" means nothing: {_points("everything", over_head, gain)}.'
         )
     if reasons:
         return rule.insight(NOT_MEASURED, f"{reasons.strip()} {measured}")
 
+    # How far frozen layers lie below tuned ones, and above random ones.
     to_tuned = transfer.difference("layernorm", "all")
-    tuned_part = rule.decided("tuned", NOT_MEASURED, NOT_REACHED)
-    gap = None
-    if to_tuned is not None:
-        gap = negative(to_tuned.points)
-        tuned_part = rule.part("tuned", gap, _points("everything", to_tuned, gap))
+    gap = None if to_tuned is None else negative(to_tuned.points)
     to_random = transfer.difference("layernorm", "layernorm", other_weights="random")
-    random_part = rule.decided("random", NOT_MEASURED, NOT_REACHED)
-    above_random = None
-    if to_random is not None:
-        above_random = to_random.points
-        random_part = rule.part(
-            "random", above_random, _points("pretrained", to_random, above_random)
-        )
+    above_random = None if to_random is None else to_random.points
     random_accuracies = accuracies(transfer, ["layernorm", "head"], size, weights="random")
     return rule.concluded(
-        parts=(tuned_part, random_part),
+        parts=(
+            _part(rule, "tuned", _points("everything", to_tuned, gap), gap),
+            _part(rule, "random", _points("pretrained", to_random, above_random), above_random),
+        ),
         measured=measured,
         control=f"From random weights: {random_accuracies}.",
         values={
@@ -80,6 +73,13 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "above_random": None if above_random is None else above_random.value,
         },
     )
+
+
+def _part(rule: Rule, key: str, measured: str, points: Estimate | None) -> InsightPart:
+    """Decide a part by a difference; not measured where the budget did not reach its runs."""
+    if points is None:
+        return rule.decided(key, NOT_MEASURED, measured)
+    return rule.part(key, points, measured)
 
 
 def _points(name: str, difference: TransferDifference | None, points: Estimate | None) -> str:

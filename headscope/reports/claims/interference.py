@@ -49,7 +49,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         return rule.missing("linear")
     coherence = linear.correlations[0]
     correlation = (
-        f"Spearman {_defined(coherence.spearman)} over {coherence.heads} heads in "
+        f"Spearman {_or_undefined(coherence.spearman)} over {coherence.heads} heads in "
         f"{coherence.layers} layers"
     )
     if coherence.layers:
@@ -60,7 +60,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     stored = linear.stored
     read_back = (
         f"linear {or_dash(stored.linear.value)}, softmax {or_dash(stored.softmax_own.value)}, "
-        f"difference {_defined(stored.difference_own)}"
+        f"difference {_or_undefined(stored.difference_own)}"
     )
     form = linear.form("linear")
     random = linear.control
@@ -86,8 +86,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "stored_linear": stored.linear.value,
             "stored_softmax": stored.softmax.value,
             "stored_softmax_own": stored.softmax_own.value,
-            "over_random": random and random.over_random.value,
-            "random_spearman": random and random.correlations[0].spearman.value,
+            "over_random": None if random is None else random.over_random.value,
+            "random_spearman": None if random is None else random.correlations[0].spearman.value,
         },
     )
 
@@ -98,8 +98,8 @@ def _random_part(rule: Rule, linear: LinearResult) -> InsightPart:
     if random is None:
         return rule.decided("random", NOT_MEASURED, _NO_RANDOM)
     text = (
-        f"linear minus softmax {_defined(linear.stored.difference)}, random weights "
-        f"{_defined(random.stored.difference)}; difference {_defined(random.over_random)}"
+        f"linear minus softmax {_or_undefined(linear.stored.difference)}, random weights "
+        f"{_or_undefined(random.stored.difference)}; difference {_or_undefined(random.over_random)}"
     )
     return rule.part("random", random.over_random, text)
 
@@ -110,27 +110,29 @@ def _control(linear: LinearResult) -> str:
     entropy = _spearman_of(linear, "entropy")
     # The error of this form goes to 0 where scores are small.
     first_order = "the first-order form was not measured"
-    for form in linear.forms:
-        if form.mean.form == "first-order":
-            error = or_dash(form.mean.error.value)
-            first_order = f"the first-order form (1 + q.k) / sum errs by {error}"
-            break
+    form = next((form for form in linear.forms if form.mean.form == "first-order"), None)
+    if form is not None:
+        error = or_dash(form.mean.error.value)
+        first_order = f"the first-order form (1 + q.k) / sum errs by {error}"
     random = _NO_RANDOM
     if linear.control is not None:
-        random = f"random weights: {_defined(linear.control.correlations[0].spearman)}"
+        random = f"random weights: {_or_undefined(linear.control.correlations[0].spearman)}"
     return (
-        f"Keys without their mean: {_defined(centred)}; pattern entropy in place of coherence: "
-        f"{_defined(entropy)}; {first_order}; {random}."
+        f"Keys without their mean: {_or_undefined(centred)}; pattern entropy in place of "
+        f"coherence: {_or_undefined(entropy)}; {first_order}; {random}."
     )
 
 
 def _spearman_of(linear: LinearResult, number: str) -> Estimate:
     """Return the correlation of one number of a head with its error, with nothing held fixed."""
-    rows = linear.correlations
-    return next(row.spearman for row in rows if row.number == number and row.given == "")
+    for row in linear.correlations:
+        if row.number == number and row.given == "":
+            return row.spearman
+    raise KeyError(number)
 
 
-def _defined(number: Estimate) -> str:
+def _or_undefined(number: Estimate) -> str:
+    """Write a correlation, or a difference, with its interval."""
     return shown(number, ".2f", "not defined")
 
 
@@ -140,7 +142,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         caption="rank correlation of coherence and error",
         value=values["spearman"],
         control=values["random_spearman"],
-        control_is="random weights",
+        control_name="random weights",
     )
 
 

@@ -1,4 +1,8 @@
-"""What claim 2 is decided on: the model with only its labelled heads, and with random ones."""
+"""What claim 2 is decided on: the model with only its labelled heads, and with random ones.
+
+Labelled are the heads that ``classify`` gives one of the claim's roles. All other heads are gated
+off; the metric of a task says what is left, and random sets of as many heads are the control.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +37,7 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
 
-SMALL = 256  # Tokens of a batch where few sentences of many lengths are read: less padding.
+SMALL = 256  # Tokens of a batch: sentences of many lengths need less padding in small ones.
 
 
 def measure_kept_roles(
@@ -55,7 +59,7 @@ def measure_kept_roles(
     examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
     were classified on, the built-in sample by default; ``limit`` examples are chosen at random.
     """
-    # Two texts that share no sentence.
+    # One text to classify heads on and one to measure, without a sentence in common.
     examples = read_examples(task, data)
     dropped = 0
     if data is None:
@@ -64,51 +68,60 @@ def measure_kept_roles(
         examples, dropped = _unseen(examples, corpus or sample_corpus())
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
-    measured = make_task(task, examples, loaded, seed=seed, limit=limit)
-    full_outputs = measured.outputs(loaded)
+    scorer = make_task(task, examples, loaded, seed=seed, limit=limit)
+    full_outputs = scorer.outputs(loaded)
 
-    # The heads that have a role, and those that there are in their layers.
-    place_of = places(loaded)
-    labelled_names = {
-        (head.stack, head.layer, head.head)
-        for head in classified.heads
-        if not KINDS.keys().isdisjoint(head.roles)
-    }
-    labelled = [head for name, head in place_of.items() if name in labelled_names]
-    layers = _Layers.of(place_of.values(), labelled)
+    # All heads, each a layer's row and an index in it, and those of them that have a role.
+    heads = places(loaded)
+    labelled = _labelled_heads(classified, heads)
+    random_sets = _RandomSets.like(labelled, heads.values())
 
-    # The metric with only these heads, and with random sets of as many.
+    # The metric with only the labelled heads, and with random sets of as many.
     value = None
     interval: tuple[float, ...] | None = None
     units = 0
     random: list[float] = []
-    if 0 < len(labelled) < len(place_of):
-        outputs = outputs_with_only(measured, loaded, labelled)
-        change = measured.change(full_outputs, outputs, seed=seed)
+    if 0 < len(labelled) < len(heads):
+        outputs = outputs_with_only(scorer, loaded, labelled)
+        change = scorer.change(full_outputs, outputs, seed=seed)
         value = change.value
         units = change.units
         interval = (0.0, 0.0) if change.same else change.ci
-        random = _random_values(loaded, measured, layers, draws, seed, progress)
+        random = _random_values(loaded, scorer, random_sets, draws, seed, progress)
+
+    # The result.
     drawn = f" ({examples.drawn})" if examples.drawn else ""
     return KeptRoles(
         roles=tuple(KINDS),
         kept=tuple(
             (loaded.sites[row].layer, loaded.sites[row].head_ids[head]) for row, head in labelled
         ),
-        n_heads=len(place_of),
+        n_heads=len(heads),
         classified_on=classified.corpus.name,
         measured_on=f"{examples.name}{drawn}",
-        examples=measured.n_examples,
-        metric=measured.metric,
-        higher_is_better=measured.higher_is_better,
-        baseline=measured.value(full_outputs),
+        examples=scorer.n_examples,
+        metric=scorer.metric,
+        higher_is_better=scorer.higher_is_better,
+        baseline=scorer.value(full_outputs),
         value=value,
         difference_ci=interval,
         random=tuple(random),
         left_out=dropped,
-        sets=min(layers.sets, 2**53),
+        sets=min(random_sets.count, 2**53),  # what JSON holds exactly
         units=units,
     )
+
+
+def _labelled_heads(
+    classified: ClassifyResult, heads: Mapping[tuple[str, int, int], Head]
+) -> list[Head]:
+    """Return those of the heads, given by stack, layer and number, that have one of the roles."""
+    names = {
+        (head.stack, head.layer, head.head)
+        for head in classified.heads
+        if not KINDS.keys().isdisjoint(head.roles)
+    }
+    return [head for name, head in heads.items() if name in names]
 
 
 # --- the texts ------------------------------------------------------------------------------------
@@ -162,6 +175,7 @@ def _unseen(examples: Examples, corpus: Corpus) -> tuple[Examples, int]:
 
 
 def _texts_of(corpus: Corpus) -> Examples:
+    """Return a corpus as examples, to compare it with others."""
     texts = tuple(sentence.text for sentence in corpus)
     return Examples(corpus.name, corpus.sha256, first=texts)
 
@@ -170,35 +184,36 @@ def _texts_of(corpus: Corpus) -> Examples:
 
 
 @dataclass(frozen=True)
-class _Layers:
-    """The heads of each layer, and how many of them are labelled.
+class _RandomSets:
+    """Random sets of heads, with as many in every layer as are labelled.
 
-    Random sets have as many heads in every layer, so that layers give no advantage.
+    So layers give no advantage.
     """
 
-    heads: dict[int, list[int]]
-    n_labelled: Counter[int]
+    heads_by_layer: dict[int, list[int]]  # All heads, by their layer's row
+    n_labelled: Counter[int]  # By layer
 
     @classmethod
-    def of(cls, heads: Iterable[Head], labelled: Iterable[Head]) -> _Layers:
-        """Group heads, each a layer's row and an index in it, by their layer."""
-        by_layer: dict[int, list[int]] = {}
+    def like(cls, labelled: Iterable[Head], heads: Iterable[Head]) -> _RandomSets:
+        """Draw from ``heads`` sets like the labelled one; heads are (layer's row, index)."""
+        heads_by_layer: dict[int, list[int]] = {}
         for layer, head in heads:
-            by_layer.setdefault(layer, []).append(head)
-        return cls(by_layer, Counter(layer for layer, _ in labelled))
+            heads_by_layer.setdefault(layer, []).append(head)
+        return cls(heads_by_layer, Counter(layer for layer, _ in labelled))
 
     @property
-    def sets(self) -> int:
-        """How many different sets have as many heads in every layer."""
+    def count(self) -> int:
+        """How many different sets there are."""
         return math.prod(
-            math.comb(len(heads), self.n_labelled[layer]) for layer, heads in self.heads.items()
+            math.comb(len(heads), self.n_labelled[layer])
+            for layer, heads in self.heads_by_layer.items()
         )
 
     def draw(self, seed: int, draw: int) -> list[Head]:
-        """Choose as many heads in every layer at random."""
+        """Draw one set; the same ``draw`` of a seed is the same set."""
         rng = np.random.default_rng([seed, draw])
         drawn: list[Head] = []
-        for layer, heads in self.heads.items():
+        for layer, heads in self.heads_by_layer.items():
             chosen = rng.choice(heads, self.n_labelled[layer], replace=False)
             drawn += [(layer, head) for head in chosen.tolist()]
         return drawn
@@ -206,8 +221,8 @@ class _Layers:
 
 def _random_values(
     loaded: LoadedModel,
-    task: Task,
-    layers: _Layers,
+    scorer: Task,
+    random_sets: _RandomSets,
     draws: int,
     seed: int,
     progress: Progress,
@@ -215,20 +230,25 @@ def _random_values(
     """Measure the metric with only random heads, several sets side by side."""
 
     @contextlib.contextmanager
-    def metric_of(model: LoadedModel) -> Iterator[Callable[[list[Head]], float]]:
-        with prepared(model.network):
-            yield lambda heads: task.value(outputs_with_only(task, model, heads))
+    def measuring(model: LoadedModel) -> Iterator[Callable[[list[Head]], float]]:
+        """Yield what measures one set on this copy of the model."""
 
-    alone = current().size > 1  # batches are shared out, in one order
-    sets = (layers.draw(seed, draw) for draw in range(draws))
+        def value_with_only(heads: list[Head]) -> float:
+            return scorer.value(outputs_with_only(scorer, model, heads))
+
+        with prepared(model.network):
+            yield value_with_only
+
+    alone = current().size > 1  # several processes share out the batches, so in one order
+    sets = (random_sets.draw(seed, draw) for draw in range(draws))
     values = []
-    for value in side_by_side(loaded, sets, metric_of, alone=alone):
+    for value in side_by_side(loaded, sets, measuring, alone=alone):
         values.append(value)
         progress("random heads", len(values), draws)
     return values
 
 
-def outputs_with_only(task: Task, loaded: LoadedModel, heads: Sequence[Head]) -> dict[str, Array]:
+def outputs_with_only(scorer: Task, loaded: LoadedModel, heads: Sequence[Head]) -> dict[str, Array]:
     """Run a model in which only some heads, each a row and an index, have a gate of one.
 
     The others' gates are zero, which changes the outputs as removing their weights does; layers
@@ -238,4 +258,4 @@ def outputs_with_only(task: Task, loaded: LoadedModel, heads: Sequence[Head]) ->
     for row, head in heads:
         gates[row, head] = 1.0
     with gated(loaded, gates) as run:
-        return task.outputs_of(run, share(task.batches(loaded, SMALL)))
+        return scorer.outputs_of(run, share(scorer.batches(loaded, SMALL)))

@@ -168,7 +168,7 @@ def _lost_share(labelled: KeptRoles, value: float) -> Estimate:
     loss = sign * (labelled.baseline - value) / scale
     if not labelled.difference_ci:
         return Estimate(loss)
-    low, high = sorted(-sign * end / scale for end in labelled.difference_ci)
+    low, high = sorted(-sign * limit / scale for limit in labelled.difference_ci)
     return Estimate(loss, low, high)
 
 
@@ -207,7 +207,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         low=values["value_interval"]["low"],
         high=values["value_interval"]["high"],
         control=values["random_mean"],
-        control_is="as many random heads",
+        control_name="as many random heads",
         reference=values["baseline"],
     )
 

@@ -16,7 +16,7 @@ from headscope.reports.claims.tuning import (
 )
 from headscope.reports.result import Insight, InsightPart
 
-#: By the sets of as many parameters as LayerNorm has.
+#: A part for each set of as many parameters as LayerNorm has, by its name in ``transfer``.
 PARTS = {
     "weights": ClaimPart(
         name="LayerNorm beats as many single weights",
@@ -46,7 +46,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     if transfer is None:
         return rule.missing("transfer")
     size = transfer.sizes[-1]
-    compared: list[InsightPart] = []
+    parts: list[InsightPart] = []
     values: dict[str, object] = {}
     beaten = False
     for name in PARTS:
@@ -54,11 +54,11 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         if difference is not None:
             points = difference.points
             text = f"{shown(points)} points, {difference.seeds} seeds"
-            compared.append(rule.part(name, points, text))
+            parts.append(rule.part(name, points, text))
             values[name] = {"mean": points.value, "low": points.low, "high": points.high}
             beaten = beaten or below(points, 0.0) == HOLDS
         elif name not in transfer.not_possible:
-            compared.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
+            parts.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
     if not values:
         return rule.insight(NOT_MEASURED, f"Nothing to compare: {runs_reached(transfer)}")
     measured = accuracies_and_budget(transfer, (*_COMPARED, *_LARGER), size)
@@ -67,7 +67,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         return rule.insight(NOT_MEASURED, f"{reasons} {measured}")
     head_only = accuracies(transfer, ["head"], size)
     control = f"{head_only}; the other sets of as many parameters are the control."
-    return rule.concluded(compared, measured, control, values, refuted=beaten)
+    return rule.concluded(parts, measured, control, values, refuted=beaten)
 
 
 CLAIM = Claim(

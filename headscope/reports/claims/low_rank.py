@@ -37,7 +37,7 @@ _MEANINGS = {
     FAILS: "training has not made the patterns lower in rank, so low rank is no sign of learning",
     OPEN: "the two cannot be told apart, so the verdict says nothing about learning",
 }
-_MOST_NAMES = 6  # Of the positional heads that are named as exceptions.
+_MOST_NAMES = 6  # Positional heads that are named as exceptions, at most
 
 
 def judge(rule: Rule, evidence: Evidence) -> Insight:
@@ -88,8 +88,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "mean_share": spectrum.mean_share,
             "random_logits": spectrum.controls["random-logits"].share_at_k,
             "identity": spectrum.controls["identity"].share_at_k,
-            "random_weights": random and random.share_at_k.value,
-            "over_random_weights": difference and difference.value,
+            "random_weights": None if random is None else random.share_at_k.value,
+            "over_random_weights": None if difference is None else difference.value,
         },
     )
 
@@ -98,14 +98,16 @@ def _control(spectrum: SpectrumResult) -> str:
     """Say what random weights have, and patterns of two closed forms."""
     random_scores = or_dash(spectrum.controls["random-logits"].share_at_k)
     identity = or_dash(spectrum.controls["identity"].share_at_k)
-    others = f"Patterns of random scores {random_scores}, a head that looks at itself {identity}."
+    known_patterns = (
+        f"Patterns of random scores {random_scores}, a head that looks at itself {identity}."
+    )
 
     random = spectrum.random_weights
     difference = spectrum.over_random_weights()
     if random is None or difference is None:
         return (
             "Random weights were not measured, so the verdict says nothing about learning. "
-            f"{others}"
+            f"{known_patterns}"
         )
     least_above = min(draw.above for draw in random.draws)
     text = (
@@ -113,10 +115,10 @@ def _control(spectrum: SpectrumResult) -> str:
         f"{random.heads} heads above {spectrum.verdict.threshold:g}"
     )
     if difference.half_width is None:
-        return f"{text}; no interval of the difference, so nothing about learning. {others}"
+        return f"{text}; no interval of the difference, so nothing about learning. {known_patterns}"
     meaning = _MEANINGS[above(difference, 0.0)]
     gap = shown(difference, "+.2f")
-    return f"{text}; this model's mean minus theirs is {gap}: {meaning}. {others}"
+    return f"{text}; this model's mean minus theirs is {gap}: {meaning}. {known_patterns}"
 
 
 def bar(values: Mapping[str, Any]) -> Bar:
@@ -125,7 +127,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         caption=f"share of sigma in {values['k']} of {values['length']}",
         value=values["mean_share"],
         control=values["random_weights"],
-        control_is="random weights",
+        control_name="random weights",
     )
 
 

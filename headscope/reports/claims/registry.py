@@ -19,9 +19,9 @@ def claims() -> dict[str, Claim]:
 
 
 def claim_of(insight: Insight) -> Claim | None:
-    """Return the claim that an insight decides; None of a result that numbers claims otherwise."""
-    numbered = {claim.number: claim for claim in claims().values()}
-    return numbered.get(insight.number)
+    """Return the claim that an insight decides; None if its number is none of today's claims."""
+    by_number = {claim.number: claim for claim in claims().values()}
+    return by_number.get(insight.number)
 
 
 def decide(name: str, evidence: Evidence, thresholds: InsightThresholds | None = None) -> Insight:

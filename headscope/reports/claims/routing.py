@@ -65,7 +65,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     flow = evidence.flow
     if flow is None:
         return rule.missing("flow")
-    widths = [width for width in (head.wide() for head in flow.heads) if width is not None]
+    all_widths = [head.wide() for head in flow.heads]
+    widths = [width for width in all_widths if width is not None]
     if not widths:
         return rule.insight("not applicable", "No head has values: every W_V is zero.")
     mean_width = sum(widths) / len(widths)
@@ -93,9 +94,9 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
                 f"{mean_width:.2f}, no sampling",
             ),
             _random_part(rule, flow),
-            _less_part(rule, flow, "gaussian", flow.over_gaussian, ("value", "gaussian")),
-            _less_part(
-                rule, flow, "token", flow.token_over_directions, ("token", "token_directions")
+            _difference_part(rule, flow, "gaussian", flow.over_gaussian, "value", "gaussian"),
+            _difference_part(
+                rule, flow, "token", flow.token_over_directions, "token", "token_directions"
             ),
             _recovers_part(rule, flow),
         ),
@@ -110,8 +111,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "r2_whole_random_weights": None if random is None else random.whole.value,
         },
         not_counted=[
-            _less_part(
-                rule, flow, "not_counted_whole", flow.over_directions, ("whole", "directions")
+            _difference_part(
+                rule, flow, "not_counted_whole", flow.over_directions, "whole", "directions"
             )
         ],
     )
@@ -125,31 +126,28 @@ def _random_part(rule: Rule, flow: FlowResult) -> InsightPart:
     if flow.control is None:
         return rule.decided("random", NOT_MEASURED, "random weights were not measured")
     gain = flow.control.gain.value
-    return rule.part("random", gain, f"R^2 minus theirs {_with_reason(flow, gain, 'value')}")
+    return rule.part("random", gain, f"R^2 minus theirs {_shown_or_reason(flow, gain, 'value')}")
 
 
 def _recovers_part(rule: Rule, flow: FlowResult) -> InsightPart:
     """Decide whether z holds most of the word attended to most."""
     recovered = flow.recovery.value
-    text = (
-        f'R^2 {_with_reason(flow, recovered, "value")}; "most" is {rule.thresholds.recovered:g}, '
-        '"nearly all" would be 0.8'
-    )
+    r2 = _shown_or_reason(flow, recovered, "value")
+    text = f'R^2 {r2}; "most" is {rule.thresholds.recovered:g}, "nearly all" would be 0.8'
     return rule.part("recovers", recovered, text)
 
 
-def _less_part(
-    rule: Rule, flow: FlowResult, key: str, difference: Estimate, names: tuple[str, str]
+def _difference_part(
+    rule: Rule, flow: FlowResult, key: str, difference: Estimate, name: str, control: str
 ) -> InsightPart:
-    """Decide whether one R^2 exceeds another: ``names`` are their fields in the recovery."""
-    first, second = names
-    r2 = or_dash(getattr(flow.recovery, first).value)
-    other_r2 = or_dash(getattr(flow.recovery, second).value)
-    reason = _with_reason(flow, difference, first, second)
-    return rule.part(key, difference, f"R^2 {r2} against {other_r2}, difference {reason}")
+    """Decide whether one R^2 exceeds its control; ``flow.recovery`` has both by these names."""
+    r2 = or_dash(getattr(flow.recovery, name).value)
+    control_r2 = or_dash(getattr(flow.recovery, control).value)
+    text = _shown_or_reason(flow, difference, name, control)
+    return rule.part(key, difference, f"R^2 {r2} against {control_r2}, difference {text}")
 
 
-def _with_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
+def _shown_or_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
     """Write an estimate, or why one of the numbers that it is made of was not measured."""
     for name in names:
         if name in flow.not_measured:
@@ -194,7 +192,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         caption="share recovered",
         value=values["r2_value"],
         control=values["r2_value_random_weights"],
-        control_is="random weights",
+        control_name="random weights",
     )
 
 

@@ -4,6 +4,7 @@ Every claim is a module of this package, named in ``bounds.toml``: its ``CLAIM``
 the articles say, the parts that decide it, the function that judges a model by them, and the number
 that it leads with. A part says where an estimate has to lie, so that its outcome and its words come
 from one entry: the outcome by :meth:`Rule.part`, the sentence of the rule by :attr:`Rule.sentence`.
+:meth:`Rule.concluded` makes one verdict of the outcomes of all parts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headscope.reports.registry import Sections
 from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
 
-#: Of a part that was not asked for in this run: it does not count, and does not decide against.
+#: The outcome of a part whose measurement was not asked for: it does not count for or against.
 NOT_YET = "not measured yet"
 
 
@@ -41,7 +42,7 @@ class Bound:
     """Where the whole interval of an estimate has to lie, as a test and in words."""
 
     outcome: Callable[[Estimate], str]  # ``holds``, ``does not hold``, ``open``, ``not measured``
-    words: str  # With a place for each limit
+    words: str  # With ``{}`` for each limit
     limits: tuple[float, ...]
 
     def written(self, form: str) -> str:
@@ -85,7 +86,7 @@ class ClaimPart:
     #: Where the estimate lies if the part holds; None where the judge decides by a test of its own.
     lies: Callable[[InsightThresholds], Bound] | None = None
     #: Makes one outcome of those of several estimates: ``every`` or ``common``.
-    among: Callable[[Sequence[str]], str] | None = None
+    join: Callable[[Sequence[str]], str] | None = None
     percent: bool = False  # Whether bounds are written as percentages
 
 
@@ -119,9 +120,9 @@ class Rule:
         bound = row.lies(self.thresholds)
         if isinstance(number, Estimate):
             return InsightPart(row.name, bound.outcome(number), measured)
-        assert row.among is not None, f"{key} does not say how estimates are joined"
+        assert row.join is not None, f"{key} does not say how outcomes are joined"
         outcomes = [bound.outcome(estimate) for estimate in number]
-        return InsightPart(row.name, row.among(outcomes), measured)
+        return InsightPart(row.name, row.join(outcomes), measured)
 
     def decided(self, key: str, outcome: str, measured: str) -> InsightPart:
         """Give a part the outcome of a test of the judge's own."""
@@ -173,10 +174,11 @@ class Rule:
         named in ``refuting`` decide against the claim where they do not hold. A ``refuted`` claim
         does not hold, whatever the parts say.
         """
+        # The verdict if all parts that were not measured held, and if none of them did.
         verdicts = set()
-        for unknown in (HOLDS, FAILS):
+        for assumed in (HOLDS, FAILS):
             outcomes = {
-                part.name: unknown if part.verdict == NOT_MEASURED else part.verdict
+                part.name: assumed if part.verdict == NOT_MEASURED else part.verdict
                 for part in parts
                 if part.verdict != NOT_YET
             }

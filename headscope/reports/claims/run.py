@@ -1,4 +1,9 @@
-"""A run of ``insights``: measures what the claims need, and has each of them judged."""
+"""A run of ``insights``: measures what the claims need, and has each of them judged.
+
+What a claim needs are mostly the results of other commands, here called sections. Two things are
+measured for the claims alone: a translator's stacks pruned one by one, and the model with only its
+labelled heads.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,8 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.tasks.making import read_examples
 
-#: What each section calls its text.
-_TEXTS = {
+#: The option that names the text of each section that reads one.
+_TEXT_OPTIONS = {
     "classify": "corpus",
     "flow": "corpus",
     "rank": "text",
@@ -57,7 +62,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
 
-    # Measure the sections that are not given. Fine-tuning comes last.
+    # Measure the sections, unless they are given; all but fine-tuning.
     tell: Progress = options.tell
     sections = options.sections
     left_out: dict[str, str] = {}
@@ -66,7 +71,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     if sections is None:
         if pairs is not None:
             settings = _with_sources(settings, pairs)
-        shared = SectionRun(
+        section_run = SectionRun(
             loaded=loaded,
             settings=settings,
             seed=options.seed,
@@ -75,17 +80,23 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             progress=tell,
             source=source_of(model, loaded, options),
         )
-        names = [name for name in _section_names() if name not in options.skip]
-        measured = run_sections([name for name in names if name != "transfer"], shared)
+        skipped = ("prune", *options.skip)  # pruning is run by itself, below
+        names = [name for name in COMMANDS["insights"].uses if name not in skipped]
+        if "transfer" in names:
+            names.remove("transfer")
+            tuning = section_run
+        measured = run_sections(names, section_run)
         sections = measured.sections
         left_out |= measured.left_out
-        if "transfer" in names:
-            tuning = shared
         tell = progress_of_part("insights", tell)
+
+    # Prune a translator's stacks one by one, and measure the model with only its labelled heads.
     if pairs is not None and sections.prune is None:
         pruned = _prune_each_stack(loaded, pairs, options, tell)
         sections = dataclasses.replace(sections, prune=pruned)
     kept_roles = _kept_roles(loaded, sections, settings, options, tell)
+
+    # Fine-tune in the seconds that remain.
     if tuning is not None:
         remaining = options.budget - (time.monotonic() - started)
         tuned = run_sections(["transfer"], _within_budget(tuning, remaining))
@@ -109,16 +120,11 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     )
 
 
-def _section_names() -> list[str]:
-    """Name the sections that are run for the claims; pruning is run by itself."""
-    return [name for name in COMMANDS["insights"].uses if name != "prune"]
-
-
 # --- a translator's pairs of texts ----------------------------------------------------------------
 
 
 def _pairs_of(loaded: LoadedModel, options: InsightsOptions) -> Examples | None:
-    """Read the pairs of source and target of a translator that is still to be measured."""
+    """Read a translator's pairs of source and target; None where no section needs them."""
     sections = options.sections
     translates = loaded.encoder_decoder and options.task == "seq2seq"
     if not translates or (sections is not None and sections.prune is not None):
@@ -129,13 +135,13 @@ def _pairs_of(loaded: LoadedModel, options: InsightsOptions) -> Examples | None:
 
 
 def _with_sources(settings: Settings, pairs: Examples) -> Settings:
-    """Let sections that read a text without pairs read every third source, if told no other."""
+    """Have sections of a text without pairs read every third source, unless settings name one."""
     sources = list(dict.fromkeys(pairs.first[::3]))
-    changed = dict(settings)
-    for name, text in _TEXTS.items():
-        lines = as_plain(sources) if text == "text" else sources
-        changed[name] = {text: lines, **settings.get(name, {})}
-    return changed
+    with_sources = dict(settings)
+    for name, option in _TEXT_OPTIONS.items():
+        text = as_plain(sources) if option == "text" else sources
+        with_sources[name] = {option: text, **settings.get(name, {})}
+    return with_sources
 
 
 def _prune_each_stack(
@@ -190,7 +196,7 @@ def _kept_roles(
 def _within_budget(tuning: SectionRun, remaining: float) -> SectionRun:
     """Limit fine-tuning to the seconds that remain, or to its own budget if that is less."""
     remaining = max(remaining, 1.0)
-    table = tuning.settings.get("transfer", {})
-    budget = min(remaining, table.get("budget", remaining))
-    settings = {**tuning.settings, "transfer": {**table, "budget": budget}}
+    of_transfer = tuning.settings.get("transfer", {})
+    budget = min(remaining, of_transfer.get("budget", remaining))
+    settings = {**tuning.settings, "transfer": {**of_transfer, "budget": budget}}
     return dataclasses.replace(tuning, settings=settings)

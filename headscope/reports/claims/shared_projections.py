@@ -29,14 +29,14 @@ PARTS = {
         name="layers need fewer dimensions than the control",
         rule="the layers' dims90, as a share of the control's, is {bound}",
         lies=lambda bounds: lies_below(1 - bounds.layer_below),
-        among=common,
+        join=common,
         percent=True,
     ),
     "single": ClaimPart(
         name="single heads need about as many",
         rule="the heads' is {bound}",
         lies=lambda bounds: lies_between(1 - bounds.head_within, 1 + bounds.head_within),
-        among=common,
+        join=common,
         percent=True,
     ),
 }
@@ -47,13 +47,14 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     rank = evidence.rank
     if rank is None:
         return rule.missing("rank")
+    # The mean ratio of layers, and of heads, to each control.
     layer_ratios: dict[str, Estimate] = {}
     head_ratios: dict[str, Estimate] = {}
     for name, control in rank.controls.items():
-        of_layers, of_heads = _ratios(rank, control)
-        if of_layers and of_heads:
-            layer_ratios[name] = mean_estimate(of_layers)
-            head_ratios[name] = mean_estimate(of_heads)
+        ratio_by_layer, ratio_by_head = _ratios(rank, control)
+        if ratio_by_layer and ratio_by_head:
+            layer_ratios[name] = mean_estimate(ratio_by_layer)
+            head_ratios[name] = mean_estimate(ratio_by_head)
     if not layer_ratios:
         return rule.insight(NOT_YET, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
@@ -69,8 +70,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     values: dict[str, Any] = {"head_dims90": head_dims90, "layer_dims90": layer_dims90}
     for name in layer_ratios:
         values[name] = {
-            "layer_ratio": _mean_and_ends(layer_ratios[name]),
-            "head_ratio": _mean_and_ends(head_ratios[name]),
+            "layer_ratio": _plain_values(layer_ratios[name]),
+            "head_ratio": _plain_values(head_ratios[name]),
         }
     fewer = rule.part("fewer", layer_ratios.values(), _by_control(layer_ratios))
     single = rule.part("single", head_ratios.values(), _by_control(head_ratios))
@@ -116,11 +117,13 @@ def _mean_dims90(rows: Sequence[HeadRank] | Sequence[LayerRank]) -> float:
     return sum(known) / max(len(known), 1)
 
 
-def _mean_and_ends(ratio: Estimate) -> dict[str, float | None]:
+def _plain_values(ratio: Estimate) -> dict[str, float | None]:
+    """Return a ratio and its interval as the result's values hold them."""
     return {"mean": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def _by_control(ratios: Mapping[str, Estimate]) -> str:
+    """Write the ratio to each control."""
     return ", ".join(f"{shown(ratio)} of {name}" for name, ratio in ratios.items())
 
 
@@ -133,7 +136,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
         low=ratio["low"],
         high=ratio["high"],
         control=1.0,
-        control_is="random",
+        control_name="random",
     )
 
 

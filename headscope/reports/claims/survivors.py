@@ -43,7 +43,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     if not needs_its_heads(pruned):
         return Survivors(NOT_MEASURED, NO_TASK)
 
-    # Cross-attention heads by layer: all of them, and those that are removed at the point.
+    # How many cross-attention heads each layer has, and how many of them the point has removed.
     removed_by_point = [_cross_heads(point.heads_removed) for point in curve.points]
     heads = removed_by_point[-1]  # the last point has none left
     n_heads = heads.total()
@@ -53,7 +53,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     if not between:
         why = "no point of the joint curve has some cross-attention heads left, not all"
         return Survivors(NOT_MEASURED, why)
-    removed = min(between, key=lambda n: (abs(2 * n.total() - n_heads), n.total()))
+    removed = min(between, key=lambda counts: (abs(2 * counts.total() - n_heads), counts.total()))
     remaining = {layer: heads[layer] - removed[layer] for layer in sorted(heads)}
     n_remaining = sum(remaining.values())
 
@@ -110,7 +110,7 @@ def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int
 
 
 def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> float:
-    """Return the share of random sets whose layers add up to as extreme a number, same side."""
+    """Return the share of random sets whose layers add up to a number as far out on its side."""
     if layer_sum * len(layers) >= n_remaining * int(layers.sum()):
         as_extreme = random_sums >= layer_sum
     else:
@@ -141,4 +141,4 @@ def needs_its_heads(pruned: PruneResult) -> bool:
     change = None if curve is None else curve.points[-1].difference
     if change is None or change.interval is None:
         return True
-    return max(pruned.sign * end for end in change.interval) < 0
+    return max(pruned.sign * limit for limit in change.interval) < 0

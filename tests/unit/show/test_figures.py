@@ -18,7 +18,6 @@ from headscope.analyses.classify.figures import role_map
 from headscope.analyses.classify.scores import Confirmation
 from headscope.analyses.classify.stack_words import legend, role_counts
 from headscope.analyses.classify.view import VIEW
-from headscope.analyses.depth.result import DepthResult
 from headscope.commands import COMMANDS
 from headscope.core.roles import NO_ROLE
 from headscope.core.serialise import from_dict, to_json
@@ -144,12 +143,12 @@ def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
 TABLE.update({key: functools.partial(heat, key) for key in HEAT_MAPS})
 
 
-def figures(command: str, result: Any, **presentation: Any) -> dict[str, Any]:
+def figures(command: str, result: Any) -> dict[str, Any]:
     """Draw what a command writes into its folder, without making files of it."""
     drawn_figures: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "figure_files", lambda drawn: drawn_figures.update(drawn) or {})
-        view_of(command).files(result, **presentation)
+        view_of(command).files(result)
     return drawn_figures
 
 
@@ -383,15 +382,6 @@ def test_one_count_of_heads_without_a_role(drawn_results):
     assert names == ["broad", "self", "duplicate-token", "no role"]
     shown = ["broad", "self", "dup = duplicate token", ". = no role"]
     assert legend(changed).split("; ") == shown
-
-
-def test_a_log_axis_shows_all_of_a_collapse(documents):
-    data = json.loads(json.dumps(documents["depth"]))
-    data["variants"]["attention"][-2:] = [1e-10, 0.0]
-    result = from_dict(DepthResult, data)
-    axes = figures("depth", result, log=True)["depth"].axes[0]
-    curve = next(y for _, y in lines(axes) if y[-2] == 1e-10)
-    assert axes.get_ylim()[0] < curve[-2]
 
 
 def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headscope.artefacts.runtime_files import RuntimeFile
-from headscope.removal.times import length_batches
+from headscope.removal.times import length_batches, typical_batches
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.text import read_all
 

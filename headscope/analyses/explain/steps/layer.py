@@ -113,8 +113,8 @@ def _words_of_ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     numbers = step.numbers
     d_ff = counted(numbers["d_ff"])
     weights = result.step("weights")
-    of_attention = (weights.numbers["parameters_layer"] if weights else None) or 1.0
-    times = (numbers["parameters"] or 0.0) / of_attention
+    attention_parameters = (weights.numbers["parameters_layer"] if weights else None) or 1.0
+    times = (numbers["parameters"] or 0.0) / attention_parameters
     rest = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
     yield (
         f"Each token on its own again: {result.d_model} -> {d_ff} -> {result.d_model} numbers, "

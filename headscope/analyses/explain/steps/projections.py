@@ -68,7 +68,7 @@ def _measure_weights(trace: Trace) -> Measured:
         "b_V": weights.b_V[head],
         "b_O": weights.b_O,
     }
-    biased = [part for part in (maps.q, maps.k, maps.v, maps.out) if part.bias is not None]
+    biased = [m for m in (maps.q, maps.k, maps.v, maps.out) if m.bias is not None]
     numbers: Numbers = {
         "parameters_head": sum(learned[name].numel() for name in ("W_Q", "W_K", "W_V", "W_O")),
         "parameters_layer": _stored_parameters(trace.run),
@@ -87,7 +87,7 @@ def _measure_weights(trace: Trace) -> Measured:
 def _stored_parameters(run: SentenceRun) -> int:
     """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
     maps = run.site.projections
-    return sum(stored.stored_entries for stored in (maps.q, maps.k, maps.v, maps.out))
+    return sum(m.stored_entries for m in (maps.q, maps.k, maps.v, maps.out))
 
 
 def _words_of_weights(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -211,9 +211,14 @@ def _cost(trace: Trace) -> Matrix:
     for n_heads in dict.fromkeys((1, site.n_heads, 2 * site.n_heads)):
         if width % n_heads == 0:
             d_head = width // n_heads
-            flops = attention_flops(len(trace.x), stored, width, n_heads)
+            counts = (
+                n_heads,
+                d_head,
+                stored,
+                *attention_flops(len(trace.x), stored, width, n_heads),
+            )
             names.append(f"{n_heads} x {d_head}")
-            rows.append(tuple(map(float, (n_heads, d_head, stored, *flops))))
+            rows.append(tuple(map(float, counts)))
     columns = ("heads", "d_head", "parameters", "projections", "scores", "exponentials")
     return Matrix("cost", (len(rows), len(columns)), tuple(names), columns, tuple(rows))
 

@@ -9,14 +9,14 @@ from headscope.analyses.explain.steps.pattern import MASK, SCORES, SOFTMAX
 from headscope.analyses.explain.steps.projections import HEADS, INPUT, QKV, WEIGHTS
 from headscope.analyses.explain.steps.step import Step, Trace
 
-_OF_ATTENTION = (INPUT, WEIGHTS, QKV, HEADS, SCORES, MASK, SOFTMAX, Z, MIX)
+_ATTENTION = (INPUT, WEIGHTS, QKV, HEADS, SCORES, MASK, SOFTMAX, Z, MIX)
 _AFTER_ATTENTION = (SKIP, LAYERNORM, FFN)
-STEPS: dict[str, Step] = {step.key: step for step in (*_OF_ATTENTION, *_AFTER_ATTENTION)}
+STEPS: dict[str, Step] = {step.key: step for step in (*_ATTENTION, *_AFTER_ATTENTION)}
 
 
 def measure_steps(trace: Trace) -> tuple[ExplainStep, ...]:
     """Measure nine steps of attention, and three of what follows it where that is known."""
-    listed = list(_OF_ATTENTION)
+    listed = list(_ATTENTION)
     if trace.after is not None:
         listed += _AFTER_ATTENTION
     steps = []

@@ -93,7 +93,7 @@ def test_truly_shared_projections_are_recovered(shape):
     for width in (r, r + 3):
         assert score_error(factors, share_projections(factors, width)) < 1e-4
     assert score_error(factors, share_projections(factors, r - 1)) > 1e-3
-    *_, cut = score_costs(factors, r)
+    cut = score_costs(factors, r).truncated_rank
     assert cut < min(r, d_head)
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 

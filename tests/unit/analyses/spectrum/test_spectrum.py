@@ -10,17 +10,16 @@ from hand_made import activations
 from scipy.special import softmax
 
 from headscope.analyses.classify.rows import OFFSETS
-from headscope.analyses.spectrum.forms import DRAWS, FORMS, RANDOM, CheapForms, low_rank
-from headscope.analyses.spectrum.measure import (
-    MatrixPool,
-    PatternSpectra,
-    Spectrum,
-    known_patterns,
-    right_vectors,
-    shares,
-    singular_values,
+from headscope.analyses.spectrum.forms import (
+    DRAWS,
+    FORMS,
+    RANDOM,
+    CheapForms,
+    low_rank,
     without_padding,
 )
+from headscope.analyses.spectrum.matrix_pool import MatrixPool, right_vectors, singular_values
+from headscope.analyses.spectrum.measure import PatternSpectra, Spectrum, known_patterns, shares
 from headscope.attention import attention_pattern
 
 N = 32
