@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from headscope.core.widest import widest_type
 from headscope.data.edge_trials import EdgeTrials, sentence_edge_trials, uniform_weight
-from headscope.data.files import Sentence, is_punctuation
+from headscope.data.sentences import Sentence, is_punctuation
 from headscope.data.token_rows import PairRow, filled, padded
 from headscope.data.word_pieces import EncodedSentence
 

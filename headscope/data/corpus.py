@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.files import TREEBANKS, Edge, Sentence, has_word, read_prose, sentence_of
+from headscope.data.files import TREEBANKS, read_prose
+from headscope.data.sentences import Edge, Sentence, has_word, sentence_of
 from headscope.data.tables import (
     SENTENCES,
     TABLES,

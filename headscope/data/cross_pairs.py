@@ -19,10 +19,11 @@ import torch
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.data.batches import Batch, CrossWords, collate_pairs
+from headscope.data.controls import EarlierTexts
 from headscope.data.corpus import Corpus, LabelledTexts, Spans, corpus_of_pairs
 from headscope.data.edge_trials import RowTrials, edge_trials, trials_of
-from headscope.data.files import Edge, LastOther, text_key
 from headscope.data.pieces import TextModel, tokenise
+from headscope.data.sentences import Edge, text_key
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 from headscope.data.word_pieces import EncodedSentence
 
@@ -43,7 +44,7 @@ def labelled_texts(
     groups: dict[str, int] = {}
     n_groups = 0
     seen: set[tuple[str, str]] = set()
-    earlier = LastOther[tuple[Edge, ...]]()
+    earlier = EarlierTexts[tuple[Edge, ...]]()
     labelled = []
     for source, target, pairs in examples:
         keys = (text_key(source), text_key(target))
@@ -65,7 +66,7 @@ def labelled_texts(
                 target_words=target_spans,
                 pairs=pairs,
                 half=group % 2,
-                swapped=earlier.before(pairs, size, group) or (),
+                swapped=earlier.control_of(pairs, size, group) or (),
             )
         )
     return labelled

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array, Keys
-from headscope.data.files import Edge, Sentence
+from headscope.data.sentences import Edge, Sentence
 from headscope.data.word_pieces import EncodedSentence
 
 #: (half, relation, direction): the half, 0 or 1, is that of :func:`.word_pieces.placed`; and the

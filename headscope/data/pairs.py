@@ -25,7 +25,8 @@ from headscope.core.files import sha256_of_file
 from headscope.data.columns import Columns, plain
 from headscope.data.corpus import Corpus, LabelledTexts
 from headscope.data.cross_pairs import corpus_of_labelled, labelled_texts
-from headscope.data.files import Edge, Sentence, Written, read_filled
+from headscope.data.files import read_filled
+from headscope.data.sentences import Edge, Sentence, Written
 from headscope.data.tables import read_records
 from headscope.data.word_pieces import placed
 

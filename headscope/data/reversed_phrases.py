@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 
 TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
 _TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.

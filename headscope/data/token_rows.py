@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array
-from headscope.data.files import LastOther, punctuation_spans
+from headscope.data.controls import EarlierTexts
 from headscope.data.pieces import Encoding, TextModel, frame, special_ids, token_stream, tokenise
+from headscope.data.sentences import punctuation_spans
 from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
@@ -307,12 +308,12 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
     """
-    earlier = LastOther[PairRow]()
+    earlier = EarlierTexts[PairRow]()
     for row in rows:
         if row is None:
             yield None
             continue
-        other_row = earlier.before(row, len(row.content), row.ids)
+        other_row = earlier.control_of(row, len(row.content), row.ids)
         if other_row is None:
             yield None
         else:

@@ -20,15 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
-from headscope.data.files import (
-    ROOT,
-    Sentence,
-    Span,
-    Written,
-    has_word,
-    is_punctuation,
-    read_blocks,
-)
+from headscope.data.files import read_blocks
+from headscope.data.sentences import ROOT, Sentence, Span, Written, has_word, is_punctuation
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")

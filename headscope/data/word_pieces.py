@@ -15,15 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.files import (
-    LastOther,
-    Sentence,
-    is_punctuation,
-    split_words,
-    text_key,
-)
+from headscope.data.controls import EarlierTexts
 from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import Encoding, TextModel, tokenise
+from headscope.data.sentences import Sentence, is_punctuation, split_words, text_key
 
 IntArray = NDArray[np.int64]
 
@@ -79,13 +74,13 @@ def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
     cannot read are counted too, both in the index and as controls.
     """
     half_of_text: dict[str, int] = {}
-    earlier_sentences = LastOther[Sentence]()
+    earlier_sentences = EarlierTexts[Sentence]()
     for index, sentence in enumerate(sentences):
         text = text_key(sentence.text)
         half = index % 2
         if sentence.pairs is not None:
             half = half_of_text.setdefault(text, len(half_of_text) % 2)
-        swapped = earlier_sentences.before(sentence, len(sentence.words), text)
+        swapped = earlier_sentences.control_of(sentence, len(sentence.words), text)
         yield Placed(sentence, half, swapped)
 
 

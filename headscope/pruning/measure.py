@@ -149,7 +149,7 @@ class Pruner:
                 full,
                 outputs,
                 seed=self.seed,
-                drawn=self._resamples_of_full,
+                baseline_values=self._resamples_of_full,
                 values=resamples,
             )
             difference = change.estimate()
@@ -200,7 +200,7 @@ class Pruner:
             select_examples(self.full, self.examples),
             select_examples(outputs, self.examples),
             seed=self.seed,
-            drawn=self._resamples_of_full,
+            baseline_values=self._resamples_of_full,
         )
 
     def forget_all_but(self, pruned: Repaired) -> None:

@@ -86,8 +86,8 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
     """
     for field, mark in marked(type(holder), Compare):
         value = getattr(holder, field)
-        if mark.part and value is not None:
-            value = getattr(value, mark.part)
+        if mark.attribute and value is not None:
+            value = getattr(value, mark.attribute)
         name = field.replace("_", " ") if mark.name is None else mark.name
         field_where = mark.where or where
         if mark.words:
@@ -103,7 +103,7 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
                 yield from _inner_rows(section, inner, mark, where, prefix)
         elif is_dataclass(value) and not isinstance(value, Estimate):
             yield from _inner_rows(section, value, mark, where, prefix)
-        elif value is not None or mark.part or is_plain(holder, field):
+        elif value is not None or mark.attribute or is_plain(holder, field):
             name = prefix + name.format(holder)
             yield number_row(section, field_where, name, _estimate(value), better=mark.better)
 

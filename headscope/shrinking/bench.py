@@ -147,7 +147,7 @@ class Bench:
                 self._outputs,
                 outputs,
                 seed=self.seed,
-                drawn=self._drawn,
+                baseline_values=self._drawn,
                 values=drawn,
             ),
             metrics=self.task.metrics(outputs),

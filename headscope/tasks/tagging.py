@@ -10,9 +10,9 @@ from torch import Tensor
 
 from headscope.data.entities import Scheme, in_labels_of
 from headscope.data.examples import Examples
-from headscope.data.files import Sentence
 from headscope.data.labels import tag_ids
 from headscope.data.pieces import tokenise
+from headscope.data.sentences import Sentence
 from headscope.data.token_rows import Padded, Row
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.run.loaded import LoadedModel

@@ -37,13 +37,13 @@ from headscope.session.validate import require_valid, validating
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
-    Reading,
+    RankSettings,
     ReadLayers,
     fold_gain,
     layer_control,
     layer_factors,
+    layer_reader,
     random_factors,
-    reading_layers,
 )
 from headscope.stats.statistics import finite
 
@@ -67,7 +67,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
     # Measure the weights, and random ones of the same shapes, while the model is validated.
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
     factors = functools.partial(_factors, biases=options.biases, norms=norms)
-    with reading_layers(_reading(loaded, options)) as read:
+    with layer_reader(_rank_settings(loaded, options)) as read:
         with validating(loaded, options.validate) as certificate:  # spectra are of weights alone
             spectra, gaussian = _measure_weights(loaded, factors, norms, read, options)
         validation = certificate.result()
@@ -161,11 +161,11 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
 # --- spectra of the weights, and of random ones ---------------------------------------------------
 
 
-def _reading(loaded: LoadedModel, options: RankOptions) -> Reading:
+def _rank_settings(loaded: LoadedModel, options: RankOptions) -> RankSettings:
     """Say how spectra are read, with the tolerance of the coarser type, as stored or as loaded."""
     names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
     eps = max(torch.finfo(DTYPES[name]).eps for name in names)
-    return Reading(options.share, eps, options.rtol)
+    return RankSettings(options.share, eps, options.rtol)
 
 
 def _factors(

@@ -8,8 +8,8 @@ from tiny_models import TextOnly
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import LabelledTexts
 from headscope.data.cross_pairs import collate_labelled, encode_labelled, straight
-from headscope.data.files import Sentence
 from headscope.data.pairs import open_labelled
+from headscope.data.sentences import Sentence
 from headscope.data.token_rows import Ends
 from headscope.data.word_pieces import placed
 
