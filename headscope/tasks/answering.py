@@ -130,7 +130,7 @@ class QuestionAnswering(Task):
         return context[start:stop]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        """Keep the best span of each window, and the sum of logits for no answer."""
+        """Keep the best span of each window, and the sum of logits of giving no answer."""
         scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
         rows = [self._rows[i] for i in batch.index]
         context = torch.tensor([row.window for row in rows], device=scores.device)

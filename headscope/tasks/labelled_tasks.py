@@ -1,4 +1,8 @@
-"""Tasks of labelled sentences and scored pairs: classes, and similarity of two kinds."""
+"""Tasks of labelled sentences and scored pairs.
+
+Classification; similarity by the cosine of two embeddings; and by the score that a cross-encoder
+gives two texts read together.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,7 @@ class Similarity(Task):
         second = embeddings[self._pairs[:, 1]]
         similarity = (first * second).sum(axis=1)
         both_zero = ~(first.any(axis=1) | second.any(axis=1))
-        similarity[both_zero] = 1.0  # two equal states, if empty ones
+        similarity[both_zero] = 1.0  # equal states, though a cosine of zeros is 0
         return {"similarity": similarity, "gold": self._gold}
 
     def degenerate(self, outputs: Outputs) -> str | None:

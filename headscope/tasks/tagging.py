@@ -1,4 +1,4 @@
-"""The task of tagging words."""
+"""The task of tagging words: is each word's tag right, or each entity that the tags mark?"""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TokenClassification(TokenTask):
         outputs["right_tags"] = _tag_counts(batch, batch.gold, n_tags)
         if self._scheme is not None:
             counts = self._entity_counts(self._scheme, batch, guessed_tags)
-            outputs |= zip(_ENTITIES, counts.T, strict=True)
+            outputs |= dict(zip(_ENTITIES, counts.unbind(dim=1), strict=True))
         return outputs
 
     def _entity_counts(self, scheme: Scheme, batch: Padded, guessed_tags: Tensor) -> Tensor:
