@@ -34,7 +34,7 @@ from headscope.data.tag_columns import (
 )
 from headscope.data.treebanks import treebank_rows
 
-_Answers = tuple[tuple[int, str], ...]
+_Answers = tuple[tuple[int, str], ...]  # Where each begins in the context, and its text
 
 
 def read_questions(path: str | Path) -> Examples:
@@ -51,11 +51,10 @@ def read_questions(path: str | Path) -> Examples:
             "such a file, version 1.1 or 2."
         )
     rows = list(_questions(path, content["data"]))
-    may_have_no_answer = any(not answers for *_, answers in rows)
     check_size(path, len(rows))
-    if not any(answers for *_, answers in rows):
-        raise CorpusError(f"{path}: no question has an answer; give questions that have some.")
     names, questions, contexts, answers_of_each = zip(*rows, strict=True)
+    if not any(answers_of_each):
+        raise CorpusError(f"{path}: no question has an answer; give questions that have some.")
     return Examples(
         name=str(path),
         sha256=sha256_of_file(path),
@@ -63,7 +62,7 @@ def read_questions(path: str | Path) -> Examples:
         second=contexts,
         ids=names,
         answers=answers_of_each,
-        may_have_no_answer=may_have_no_answer,
+        may_have_no_answer=not all(answers_of_each),
     )
 
 

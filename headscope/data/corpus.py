@@ -1,4 +1,8 @@
-"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory."""
+"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory.
+
+First :class:`Corpus`, then how one is opened from each kind of file, and :func:`as_corpus`, which
+takes whatever a caller has.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,8 @@ class Corpus:
         """Return the first rows alone; all of them without a limit."""
         if limit is None or limit >= self.n_rows:
             return self
-        if (pairs := self.pairs) is not None:
+        pairs = self.pairs
+        if pairs is not None:
             return corpus_of_pairs(self.name, self.sha256, lambda: islice(pairs(), limit))
         return dataclasses.replace(
             self, n_sentences=limit, read=lambda: islice(self.read(), limit), table=None

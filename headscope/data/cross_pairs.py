@@ -2,6 +2,7 @@
 
 Cross-attention looks from the tokens of the target to those of the source. Here words are found in
 the tokens of both, and every word of the target with a pair is asked for its words of the source.
+Four steps: :func:`labelled_texts`, their corpus, :func:`encode_labelled`, :func:`collate_labelled`.
 """
 
 from __future__ import annotations
@@ -182,21 +183,21 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
     assert batch.source is not None
     n_source = max(len(row.texts.source_words) for row in rows)
     n_target = max(len(row.texts.target_words) for row in rows)
-    of_source = _pieces_of_words(
-        [row.source_words for row in rows], n_source, batch.source.input_ids.shape[1]
-    )
-    of_target = _pieces_of_words([row.target_words for row in rows], n_target, batch.size[1])
+    _, n_source_tokens = batch.source.input_ids.shape
+    _, n_target_tokens = batch.size
+    source_pieces = _pieces_of_words([row.source_words for row in rows], n_source, n_source_tokens)
+    target_pieces = _pieces_of_words([row.target_words for row in rows], n_target, n_target_tokens)
     distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
     for i, row in enumerate(rows):
-        size = (len(row.texts.source_words), len(row.texts.target_words))
-        distance[i] = np.arange(n_source) - straight(*size, n_target)[:, None]
-    pieces = of_source.sum(axis=2).astype(np.int64)
-    of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
+        on_line = words_on_line(len(row.texts.source_words), len(row.texts.target_words), n_target)
+        distance[i] = np.arange(n_source) - on_line[:, None]
+    pieces = source_pieces.sum(axis=2).astype(np.int64)
+    target_pieces /= np.maximum(target_pieces.sum(axis=2, keepdims=True), 1)
     words = CrossWords(
-        of_target=torch.from_numpy(of_target).float(),
-        of_source=torch.from_numpy(of_source).float(),
+        target_pieces=torch.from_numpy(target_pieces).float(),
+        source_pieces=torch.from_numpy(source_pieces).float(),
         pieces=torch.from_numpy(pieces),
-        queries=torch.from_numpy(of_target.any(axis=2)),
+        queries=torch.from_numpy(target_pieces.any(axis=2)),
         distance=torch.from_numpy(distance),
         half=torch.tensor([row.texts.half for row in rows]),
         edges=edge_trials(map(_row_trials, rows, pieces, [row.texts.pairs for row in rows])),
@@ -217,8 +218,11 @@ def _pieces_of_words(
     return marks
 
 
-def straight(n_source: int, n_target: int, n: int) -> Array:
-    """Return the source word beside each of ``n`` target words, if both sides went evenly along."""
+def words_on_line(n_source: int, n_target: int, n: int) -> Array:
+    """Return the source word beside each target word on a straight line from first to last words.
+
+    To the nearest word, (n,); ``n`` may go beyond the ``n_target`` words that there are.
+    """
     steps = max(n_target - 1, 1)
     return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
 
@@ -232,7 +236,7 @@ def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTr
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
         positions=np.arange(max(n_source, n_target)),
-        offset_origin=straight(n_source, n_target, n_target),
+        offset_origin=words_on_line(n_source, n_target, n_target),
         last_word=n_source - 1,
         uniform=lambda query, target: longest[target] / longest.sum(),
     )

@@ -216,7 +216,7 @@ def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
     """
     if scheme.name not in ("IOB", "IOE"):
         return scheme.name
-    #: Marks of first words (IOE: of last words) that touch no entity of their type
+    # Marks of first words (IOE: of last words) that touch no entity of their type
     marks_alone: set[str] = set()
     for sentence in sentences:
         in_order = list(sentence)

@@ -111,11 +111,11 @@ class Examples:
     def pick(self, rows: Iterable[int]) -> Examples:
         """Return some examples, with everything that is known of each."""
         rows = tuple(rows)
-        columns: dict[str, Any] = {
-            name: tuple(column[i] for i in rows)
-            for name in _OF_EACH_EXAMPLE
-            if (column := getattr(self, name))
-        }
+        columns: dict[str, Any] = {}
+        for name in _OF_EACH_EXAMPLE:
+            column = getattr(self, name)
+            if column:
+                columns[name] = tuple(column[i] for i in rows)
         return replace(self, **columns, all_labels=self.labels_of_file)
 
     @property

@@ -37,7 +37,7 @@ _MARKS = (
 )
 _UTF8 = "utf-8-sig"
 _UNDECODED = re.compile("[\ud800-\udfff]")  # Bytes that are not UTF-8, once they are escaped
-_CHUNK = 1 << 16  # Bytes or characters that are looked at together
+_CHUNK = 1 << 16  # Bytes or characters that are read at a time
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -51,6 +51,8 @@ _CHARACTER = re.compile(r".", re.DOTALL)
 
 
 class _Row(NamedTuple):
+    """A row of the table."""
+
     line: int
     texts: tuple[str, ...]  # One text, or a source and its target
     positions: tuple[str, str]  # As written: from, to
@@ -80,12 +82,12 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
     if not any(item.half == 1 and item.sentence.pairs for item in placed(sentences[:limit])):
         raise _unconfirmed(path, rows)
     return Corpus(
-        str(path),
-        sha256_of_file(path),
-        len(sentences),
-        lambda: iter(sentences),
+        name=str(path),
+        sha256=sha256_of_file(path),
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
         labels=labels,
-        characters=_unit(row.texts[0] for row in rows) is _CHARACTER,
+        characters=_word_pattern(row.texts[0] for row in rows) is _CHARACTER,
     )
 
 
@@ -123,8 +125,8 @@ def _unconfirmed(path: Path, rows: Sequence[_Row]) -> CorpusError:
     )
 
 
-def _unit(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return what a word of these texts is: what spaces part, or a character."""
+def _word_pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the words of these texts: what stands between spaces, or a character."""
     return _WORD if any(" " in text for text in texts) else _CHARACTER
 
 
@@ -142,12 +144,12 @@ def _position(path: Path, row: _Row, column: int, n_words: int) -> int:
 
 def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
     """Gather the pairs of each text, in the order in which texts come first."""
-    unit = _unit(row.texts[0] for row in rows)
+    word_pattern = _word_pattern(row.texts[0] for row in rows)
     pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
     written_as: dict[tuple[str, ...], Written] = {}
     for row in rows:
         text = row.texts[0]
-        matches = list(unit.finditer(text))
+        matches = list(word_pattern.finditer(text))
         words = tuple(match[0] for match in matches)
         spans = tuple(match.span() for match in matches)
         written_as.setdefault(words, Written(text, spans))
@@ -161,6 +163,7 @@ def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
 
 
 def _pair_in_text(path: Path, row: _Row, words: Sequence[str]) -> Edge:
+    """Read the pair of a row of one text; refuse a word with itself."""
     query = _position(path, row, 0, len(words))
     key = _position(path, row, 1, len(words))
     if query == key:
@@ -176,18 +179,18 @@ def _cross_examples(path: Path, rows: Sequence[_Row]) -> list[LabelledTexts]:
 
     ``from`` counts the words of the target, ``to`` those of the source.
     """
-    source_unit = _unit(row.texts[0] for row in rows)
-    target_unit = _unit(row.texts[1] for row in rows)
+    source_pattern = _word_pattern(row.texts[0] for row in rows)
+    target_pattern = _word_pattern(row.texts[1] for row in rows)
     pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
     for row in rows:
         source, target = row.texts
         pairs = pairs_of.setdefault(row.texts, {})
         if row.label:
-            query = _position(path, row, 0, len(target_unit.findall(target)))
-            key = _position(path, row, 1, len(source_unit.findall(source)))
+            query = _position(path, row, 0, len(target_pattern.findall(target)))
+            key = _position(path, row, 1, len(source_pattern.findall(source)))
             pairs[query, key, row.label] = None
     return labelled_texts(
         ((source, target, tuple(pairs)) for (source, target), pairs in pairs_of.items()),
-        source_word=source_unit,
-        target_word=target_unit,
+        source_word=source_pattern,
+        target_word=target_pattern,
     )

@@ -37,8 +37,8 @@ from headscope.data.tables import header_of, notes_on, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
-_K1 = 1.2
-_B = 0.75
+_K1 = 1.2  # Of BM25: how soon more of a word counts no more
+_B = 0.75  # Of BM25: how much a document's length counts
 _DOCUMENTS = ("document", "doc", "passage", "text")
 _QUERY_TABLES = [Texts("query", document) for document in _DOCUMENTS]
 _QUESTION_TABLES = [Texts("question", document) for document in _DOCUMENTS]
@@ -273,7 +273,8 @@ def _read_texts(file: Path) -> dict[str, str]:
     """Return the text of every line of corpus.jsonl or queries.jsonl by its name."""
     texts: dict[str, str] = {}
     for line, row in read_records(file, _TEXTS):
-        if (name := row["_id"]) in texts:
+        name = row["_id"]
+        if name in texts:
             raise CorpusError(f"{file}, line {line}: the _id {name!r} stands there twice.")
         texts[name] = f"{row.get('title', '')} {row.get('text', '')}".strip()
     # BEIR's corpora have a few empty documents.

@@ -3,6 +3,9 @@
 ``.csv`` has commas (or semicolons or tabs, where its header says so) and quotes; ``.jsonl``,
 ``.ndjson`` and ``.json`` have an object a line, or one array of objects; ``.tsv`` and anything else
 have tabs, and quotes are part of the text. Every row has the width of the first.
+
+:func:`read_records` is what readers call, each with the columns that it wants. The functions behind
+it read cells, say what of a table is not read, and settle which column is which.
 """
 
 from __future__ import annotations
@@ -83,9 +86,11 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 def number_in(path: Path, line: int, column: str, text: str) -> float:
     """Read a cell that has to hold a finite number."""
+    number = math.nan
     with suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
+        number = float(text)
+    if math.isfinite(number):
+        return number
     hint = ""
     if line == 1 and path.suffix.lower() not in JSON:
         hint = f" If line 1 is a header, call this column {column}."
@@ -113,7 +118,7 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
     else:
         _refuse_json(path)
         _refuse_quoted(path, columns, first_cells)
-        index_of = _unnamed(path, columns, first_row, sample_cells)
+        index_of = _columns_by_place(path, columns, first_row, sample_cells)
         data_rows = chain([first_row], sample, rows)
     for line, cells in data_rows:
         yield line, {column: cells[i] for column, i in index_of.items() if i < len(cells)}
@@ -135,6 +140,9 @@ def _refuse_json(path: Path) -> None:
         with suppress(ValueError, RecursionError):
             json.loads(line)
             raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
+
+
+# --- what a table has, and what of it is not read ---
 
 
 def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
@@ -211,6 +219,9 @@ def _are_texts(values: Sequence[Any]) -> bool:
     return bool(counts) and sum(counts) >= 3 * len(counts)
 
 
+# --- cells, and which column they are ---
+
+
 def _separator(path: Path, columns: Columns) -> str:
     """Return what separates the cells of a file: of CSV the one by which the header has names."""
     is_csv = path.suffix.lower() == ".csv"
@@ -219,16 +230,17 @@ def _separator(path: Path, columns: Columns) -> str:
     if is_csv and _SEPARATOR_LINE.fullmatch(line):
         raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
 
-    def names(separator: str) -> int:
+    def n_names(separator: str) -> int:
+        """Count the names of columns in the first line, split so."""
         try:
             cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:
             return 0
         return len([cell for cell in cells if columns.name_in([cell])])
 
-    best = max(_SEPARATED, key=names)
+    best = max(_SEPARATED, key=n_names)
     fewest = 1 if is_csv else 2
-    if names(usual) > 0 or names(best) < fewest:
+    if n_names(usual) > 0 or n_names(best) < fewest:
         return usual
     if not is_csv:
         raise CorpusError(
@@ -262,7 +274,7 @@ def _counted(n: int) -> str:
     return f"{n} column" if n == 1 else f"{n} columns"
 
 
-def _unnamed(
+def _columns_by_place(
     path: Path, columns: Columns, first_row: _Cells, sample: Sequence[Sequence[str]]
 ) -> dict[str, int]:
     """Return which cell is which column in a table without a header; refuse what is not clear.
@@ -285,17 +297,17 @@ def _unnamed(
             f"expected ({', '.join(columns.needed)}), and no header; {columns.naming()} in one."
         )
     for i, values in enumerate(zip(cells, *sample, strict=True)):
-        problem = _problem(path, order, i, values)
-        if problem:
+        doubt = _doubt(path, order, i, values)
+        if doubt:
             raise CorpusError(
-                f"{where}: without a header column {i + 1} {problem}; {columns.naming()} in one."
+                f"{where}: without a header column {i + 1} {doubt}; {columns.naming()} in one."
             )
     if columns.text_alone:
         order = columns.order[max(columns.order)]
     return {column: i for i, column in enumerate(order) if column}
 
 
-def _problem(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
+def _doubt(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
     """Say what makes it doubtful that a column without a name is what its place says."""
     column = order[i]
     is_csv = path.suffix.lower() == ".csv"

@@ -1,4 +1,8 @@
-"""Sequences of token ids as a task's model reads them, with masked positions where it predicts."""
+"""Sequences of token ids as a task's model reads them, with masked positions where it predicts.
+
+First rows of one text or of two read together, and :func:`padded`, which makes a batch of them; at
+the end the pairs of source and target of models with a decoder.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Which pieces are which word: sentences as a model reads them, with their words found again.
 
-Words are found by where each piece stands in the text, so that they change no piece; their rarity
-is looked up.
+A tokenizer reads the whole text, as the model's users have it read; words are found afterwards by
+where each piece stands in the text (:func:`_aligned`). Sentences also get their half of the corpus
+and their control (:func:`placed`), and the rarity of their words.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _aligned(sentence: Sentence, encoding: Encoding) -> tuple[Sentence, IntArray
     special = np.array(encoding.special_tokens_mask, dtype=bool)
     word_of = np.full(len(special), -1, dtype=np.int64)
     word_spans = np.array(sentence.spans, dtype=np.int64).reshape(-1, 2)
-    #: Rows of ``word_spans`` that can have pieces
+    # Rows of ``word_spans`` that can have pieces:
     word_numbers = np.arange(len(word_spans))
 
     # A special token that the text spells out is no word.
