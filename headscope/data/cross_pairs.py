@@ -200,8 +200,14 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
         queries=torch.from_numpy(target_pieces.any(axis=2)),
         distance=torch.from_numpy(distance),
         half=torch.tensor([row.texts.half for row in rows]),
-        edges=edge_trials(map(_row_trials, rows, pieces, [row.texts.pairs for row in rows])),
-        swapped=edge_trials(map(_row_trials, rows, pieces, [row.texts.swapped for row in rows])),
+        edges=edge_trials(
+            _row_trials(row, pieces_of_row, row.texts.pairs)
+            for row, pieces_of_row in zip(rows, pieces, strict=True)
+        ),
+        swapped=edge_trials(
+            _row_trials(row, pieces_of_row, row.texts.swapped)
+            for row, pieces_of_row in zip(rows, pieces, strict=True)
+        ),
     )
     return dataclasses.replace(batch, words=words)
 
@@ -228,15 +234,23 @@ def words_on_line(n_source: int, n_target: int, n: int) -> Array:
 
 
 def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTrials:
-    """Ask every word of the target that has a pair for its words of the source."""
+    """Ask every word of the target that has a pair for its words of the source.
+
+    ``pieces`` counts those of each word of the source. Evenly spread attention is largest on the
+    words with most pieces: no word of the source is the query itself.
+    """
     n_source = len(row.texts.source_words)
     n_target = len(row.texts.target_words)
     longest = pieces == pieces.max()
+
+    def uniform(query: Array, target: Array) -> Array:
+        return np.asarray(longest[target] / longest.sum())
+
     return RowTrials(
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
         positions=np.arange(max(n_source, n_target)),
         offset_origin=words_on_line(n_source, n_target, n_target),
         last_word=n_source - 1,
-        uniform=lambda query, target: longest[target] / longest.sum(),
+        uniform=uniform,
     )

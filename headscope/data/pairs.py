@@ -77,7 +77,12 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
         texts = _cross_examples(path, rows)
         if not any(example.half == 1 and example.pairs for example in texts[:limit]):
             raise _unconfirmed(path, rows)
-        return corpus_of_labelled(str(path), sha256_of_file(path), texts, labels)
+        return corpus_of_labelled(
+            name=str(path),
+            sha256=sha256_of_file(path),
+            texts=texts,
+            labels=labels,
+        )
     sentences = _sentences(path, rows)
     if not any(item.half == 1 and item.sentence.pairs for item in placed(sentences[:limit])):
         raise _unconfirmed(path, rows)
@@ -108,7 +113,7 @@ def _rows(path: Path) -> Iterator[_Row]:
                 f"{path}, line {line}: the label {label!r} has a character that cannot be shown; "
                 "write it in letters."
             )
-        yield _Row(line, texts, (start, stop), label)
+        yield _Row(line=line, texts=texts, positions=(start, stop), label=label)
 
 
 def _names_source_and_target(path: Path) -> bool:
@@ -130,7 +135,7 @@ def _word_pattern(texts: Iterable[str]) -> re.Pattern[str]:
     return _WORD if any(" " in text for text in texts) else _CHARACTER
 
 
-def _position(path: Path, row: _Row, column: int, n_words: int) -> int:
+def _position(path: Path, row: _Row, *, column: int, n_words: int) -> int:
     """Read the number of a word that a row names in column from (0) or to (1)."""
     cell = row.positions[column]
     position = int(cell) if _POSITION.fullmatch(cell) else n_words
@@ -164,8 +169,8 @@ def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
 
 def _pair_in_text(path: Path, row: _Row, words: Sequence[str]) -> Edge:
     """Read the pair of a row of one text; refuse a word with itself."""
-    query = _position(path, row, 0, len(words))
-    key = _position(path, row, 1, len(words))
+    query = _position(path, row, column=0, n_words=len(words))
+    key = _position(path, row, column=1, n_words=len(words))
     if query == key:
         raise CorpusError(
             f"{path}, line {row.line}: both ends of the pair are {words[query]!r}, word {query}; "
@@ -186,8 +191,10 @@ def _cross_examples(path: Path, rows: Sequence[_Row]) -> list[LabelledTexts]:
         source, target = row.texts
         pairs = pairs_of.setdefault(row.texts, {})
         if row.label:
-            query = _position(path, row, 0, len(target_pattern.findall(target)))
-            key = _position(path, row, 1, len(source_pattern.findall(source)))
+            n_target = len(target_pattern.findall(target))
+            n_source = len(source_pattern.findall(source))
+            query = _position(path, row, column=0, n_words=n_target)
+            key = _position(path, row, column=1, n_words=n_source)
             pairs[query, key, row.label] = None
     return labelled_texts(
         ((source, target, tuple(pairs)) for (source, target), pairs in pairs_of.items()),

@@ -249,13 +249,19 @@ def encode_pairs(
     encoded_targets = tokenise(model, targets, targets=True)
     pairs = zip(encoded_sources, encoded_targets, target_texts, strict=True)
     for i, (source, target, target_text) in enumerate(pairs):
-        row = _pair_row(i, source, target, target_text, target_ends)
+        row = _pair_row(
+            index=i,
+            source=source,
+            target=target,
+            target_text=target_text,
+            target_ends=target_ends,
+        )
         longest = max(len(row.ids), len(row.labels))
         yield row if row.ids and longest <= model.max_length else None
 
 
 def _pair_row(
-    index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
+    *, index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
 ) -> PairRow:
     """Put a source and its target together, the target with the decoder's special tokens."""
     # What the tokenizer wrote behind the text gives way to one stop token.

@@ -61,8 +61,12 @@ class Rate:
         return np.asarray(100.0 * (counts @ self.right(outputs)) / counts.sum(axis=1))
 
 
+def _predicted_right(outputs: Outputs) -> Array:
+    return np.asarray(outputs["predicted"] == outputs["label"], dtype=float)
+
+
 #: Share of examples whose ``predicted`` is their ``label``, times 100.
-accuracy = Rate(lambda outputs: (outputs["predicted"] == outputs["label"]).astype(float))
+accuracy = Rate(_predicted_right)
 
 
 def rate_of(name: str) -> Rate:

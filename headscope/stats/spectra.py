@@ -62,7 +62,12 @@ class Factors:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
         """Apply a function to each factor."""
-        return Factors(*map(change, (self.W_Q, self.W_K, self.W_V, self.W_O_T)))
+        return Factors(
+            W_Q=change(self.W_Q),
+            W_K=change(self.W_K),
+            W_V=change(self.W_V),
+            W_O_T=change(self.W_O_T),
+        )
 
     def first(self, n_heads: int) -> Factors:
         """Keep the first heads only."""
@@ -85,7 +90,7 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
         W_Q = _with_row(W_Q, _exact(weights.b_Q))
         W_K = _with_row(W_K, torch.zeros_like(W_K[:, 0]))
         W_V = _with_row(W_V, _exact(weights.b_V))
-    return Factors(W_Q, W_K, W_V, _exact(weights.W_O.mT))
+    return Factors(W_Q=W_Q, W_K=W_K, W_V=W_V, W_O_T=_exact(weights.W_O.mT))
 
 
 def _exact(weight: Tensor) -> Tensor:

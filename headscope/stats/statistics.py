@@ -301,7 +301,7 @@ def joint_mean(
     all_low, all_high = interval(0.025 / n_means)
     if not np.isfinite([low, high, all_low, all_high]).all():
         return JointEstimate(mean)
-    return JointEstimate(mean, low, high, all_low, all_high)
+    return JointEstimate(value=mean, low=low, high=high, all_low=all_low, all_high=all_high)
 
 
 def finite(value: float) -> float | None:

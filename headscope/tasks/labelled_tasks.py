@@ -173,6 +173,7 @@ class PairScores(Task):
     table = {"spearman": spearman}  # noqa: RUF012
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise both texts of each pair together, and list the gold scores."""
         rows, fitting = tokenised(loaded, examples.first, examples.second)
         scores = examples.scores or ()
         self._gold = np.array([scores[i] for i in fitting])

@@ -62,6 +62,7 @@ class TokenClassification(TokenTask):
         return rows, len(rows), len(sentences) - n_empty
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Count each row's right tags, and its entities where the tags mark some."""
         tag_logits = need_logits(logits)[0]
         guessed_tags = tag_logits.argmax(dim=-1)
         n_tags = tag_logits.shape[-1]

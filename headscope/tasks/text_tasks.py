@@ -124,6 +124,7 @@ class MaskedLM(TokenTask):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Cut running text into windows, and mask 15% of their tokens."""
         length = min(WINDOW, loaded.max_length)
         count = self._limit or WINDOWS
         lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
