@@ -3,7 +3,7 @@
 In the order in which data pass through these modules:
 
 * reading a file: :mod:`.files`, :mod:`.json_rows`, :mod:`.columns` and :mod:`.tables`,
-  :mod:`.tag_columns`, :mod:`.treebanks`;
+  :mod:`.tag_columns` and :mod:`.tag_json`, :mod:`.treebanks`;
 * text to look at heads with: :mod:`.sentences`, :mod:`.corpus`, a user's own pairs of words
   (:mod:`.pairs`, :mod:`.cross_pairs`), :mod:`.frequencies`;
 * examples to measure a task on: :mod:`.examples`, :mod:`.queries`, :mod:`.annotated`, with

@@ -4,7 +4,8 @@
   [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [{"text": ..., "answer_start":
   ...}], "is_impossible": ...}]}]}]}``. A question that is impossible (v2), or has no answers, has
   none that is right; what v2 calls plausible answers is not read.
-* Tagged words in columns, as CoNLL-2003 has them, or in JSON lines: ``tag_columns.py``.
+* Tagged words in columns, as CoNLL-2003 has them (``tag_columns.py``), or in JSON lines
+  (``tag_json.py``).
 * CoNLL-U (``.conllu``, or any file whose first row has ten columns that tabs split, a number
   first): the form and its UPOS; multiword ranges and empty nodes are passed over.
 
@@ -25,13 +26,9 @@ from headscope.core.files import sha256_of_file
 from headscope.data.entities import scheme_of_file
 from headscope.data.examples import Examples, check_size
 from headscope.data.files import read_filled, read_lines
-from headscope.data.tag_columns import (
-    JSON_LINES,
-    Tagged,
-    TaggedWord,
-    read_columns,
-    read_json_lines,
-)
+from headscope.data.json_rows import JSON
+from headscope.data.tag_columns import Tagged, TaggedWord, read_columns
+from headscope.data.tag_json import read_json_lines
 from headscope.data.treebanks import treebank_rows
 
 _Answers = tuple[tuple[int, str], ...]  # Where each begins in the context, and its text
@@ -131,7 +128,7 @@ def _sentences(path: Path) -> Tagged:
     ten_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
     if ten_columns or path.suffix.lower() == ".conllu":
         return _tagged_treebank(path), ()
-    if path.suffix.lower() in JSON_LINES or first_line.startswith('{"'):
+    if path.suffix.lower() in JSON or first_line.startswith('{"'):
         return read_json_lines(path)
     return read_columns(path)
 

@@ -1,4 +1,8 @@
-"""The gold edges of sentences as trials: does a head find this word from that one?"""
+"""The gold edges of sentences as trials: does a head find this word from that one?
+
+An edge of a tree is asked twice, from the word and from its head. :class:`EdgeTrials` has the
+trials of a batch as flat tensors, so that all heads answer all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +90,7 @@ def sentence_edge_trials(
 
 def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
     """Lay out the trials of a batch, row by row."""
+    # Number relations and offsets, gather the trials, and the pairs of each row as five columns.
     relations = Keys[RelationName]()
     offsets = Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []  # Relation, and whether first and last word hit
@@ -113,6 +118,7 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
         pair_columns.append(np.stack(columns))
         uniform_of_pairs.append(row_trials.uniform(query_words, target_words))
 
+    # Join the rows; the chance of a trial is the sum over its pairs.
     row, query, target, trial, offset_key = torch.from_numpy(np.concatenate(pair_columns, axis=1))
     uniform = np.zeros(len(trials))
     np.add.at(uniform, trial.numpy(), np.concatenate(uniform_of_pairs))

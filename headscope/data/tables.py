@@ -4,8 +4,8 @@
 ``.ndjson`` and ``.json`` have an object a line, or one array of objects; ``.tsv`` and anything else
 have tabs, and quotes are part of the text. Every row has the width of the first.
 
-:func:`read_records` is what readers call, each with the columns that it wants. The functions behind
-it read cells, say what of a table is not read, and settle which column is which.
+:func:`read_records` is what readers call, each with the columns that it wants. Behind it stands how
+rows of cells are read and which column is which; at the end, what is said about a table.
 """
 
 from __future__ import annotations
@@ -142,86 +142,6 @@ def _refuse_json(path: Path) -> None:
             raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
 
 
-# --- what a table has, and what of it is not read ---
-
-
-def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
-    """Return the names of a table's columns, of JSON the first object's; None without a header."""
-    if path.suffix.lower() in JSON:
-        _, first_object = next(json_objects(path), (0, {}))
-        return tuple(first_object) if columns.name_in(tuple(first_object)) else None
-    rows = islice(_split(path, _separator(path, columns)), _N_SAMPLE + 1)
-    first, *sample = [cells for _, cells in rows] or [[]]
-    return tuple(first) if columns.is_header(first, sample) else None
-
-
-def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
-    """Say which columns of a table hold texts and are not read, and which cells stand in quotes.
-
-    The first rows are looked at; the table has been read without an error.
-    """
-    header = header_of(path, columns)
-    rows = _sample_rows(path, columns, header)
-    notes: list[str] = []
-    if header is not None:
-        unread = _unread_texts(columns.find(str(path), header).values(), columns, header, rows)
-        if unread:
-            notes.append(f"{path}: columns that hold text are not read: {', '.join(unread)}.")
-    if path.suffix.lower() not in (*JSON, ".csv"):
-        quoted = next((cell for cell in chain(*rows) if _QUOTED.fullmatch(cell)), None)
-        if quoted is not None:
-            notes.append(
-                f"{path}: quotes are part of the text, also where cells are written as in CSV "
-                f"({quoted[:40]}); name the file .csv if they only enclose cells."
-            )
-    return tuple(notes)
-
-
-def _sample_rows(path: Path, columns: Columns, header: tuple[str, ...] | None) -> list[list[Any]]:
-    """Return the first rows below a header; of JSON the values of the header's names."""
-    if path.suffix.lower() in JSON:
-        objects = islice(json_objects(path), _N_SAMPLE)
-        return [[item.get(name) for name in header or ()] for _, item in objects]
-    first_row = 0 if header is None else 1
-    rows = islice(_split(path, _separator(path, columns)), first_row, _N_SAMPLE)
-    return [list(cells) for _, cells in rows]
-
-
-def _unread_texts(
-    read: Collection[int], columns: Columns, header: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> list[str]:
-    """Return the quoted names of columns that hold texts and are not among those that are read."""
-    unread = []
-    for i, name in enumerate(header):
-        if i in read or columns.passes_over(name):
-            continue
-        if _are_texts([row[i] for row in rows]):
-            unread.append(repr(name.strip()))
-    return unread
-
-
-def refuse_table(path: Path) -> None:
-    """Refuse a file of plain text that begins as a table: with a header, or a JSON object."""
-    _refuse_json(path)
-    line = next((line for _, line in read_filled(path)), "")
-    for separator, kind in _SEPARATED.items():
-        cells = line.split(separator)
-        if len(cells) > 1 and all(SENTENCES.name_in([cell]) for cell in cells):
-            raise CorpusError(
-                f"{path}, line 1: this is the header of a table ({kind} between its names), not a "
-                "sentence; name the file .csv or .tsv."
-            )
-
-
-def _are_texts(values: Sequence[Any]) -> bool:
-    """Whether values are texts of three words or more on average."""
-    counts = [len(value.split()) for value in values if isinstance(value, str)]
-    return bool(counts) and sum(counts) >= 3 * len(counts)
-
-
-# --- cells, and which column they are ---
-
-
 def _separator(path: Path, columns: Columns) -> str:
     """Return what separates the cells of a file: of CSV the one by which the header has names."""
     is_csv = path.suffix.lower() == ".csv"
@@ -339,3 +259,80 @@ def _split(path: Path, separator: str) -> Iterator[_Cells]:
             f"{path}, line {reader.line_num}: not valid CSV ({error}); quote cells that hold "
             "commas or quotes, or save the file as TSV."
         ) from None
+
+
+# --- what a table has, and what of it is not read ---
+
+
+def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
+    """Return the names of a table's columns, of JSON the first object's; None without a header."""
+    if path.suffix.lower() in JSON:
+        _, first_object = next(json_objects(path), (0, {}))
+        return tuple(first_object) if columns.name_in(tuple(first_object)) else None
+    rows = islice(_split(path, _separator(path, columns)), _N_SAMPLE + 1)
+    first, *sample = [cells for _, cells in rows] or [[]]
+    return tuple(first) if columns.is_header(first, sample) else None
+
+
+def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
+    """Say which columns of a table hold texts and are not read, and which cells stand in quotes.
+
+    The first rows are looked at; the table has been read without an error.
+    """
+    header = header_of(path, columns)
+    rows = _sample_rows(path, columns, header)
+    notes: list[str] = []
+    if header is not None:
+        unread = _unread_texts(columns.find(str(path), header).values(), columns, header, rows)
+        if unread:
+            notes.append(f"{path}: columns that hold text are not read: {', '.join(unread)}.")
+    if path.suffix.lower() not in (*JSON, ".csv"):
+        quoted = next((cell for cell in chain(*rows) if _QUOTED.fullmatch(cell)), None)
+        if quoted is not None:
+            notes.append(
+                f"{path}: quotes are part of the text, also where cells are written as in CSV "
+                f"({quoted[:40]}); name the file .csv if they only enclose cells."
+            )
+    return tuple(notes)
+
+
+def _sample_rows(path: Path, columns: Columns, header: tuple[str, ...] | None) -> list[list[Any]]:
+    """Return the first rows below a header; of JSON the values of the header's names."""
+    if path.suffix.lower() in JSON:
+        objects = islice(json_objects(path), _N_SAMPLE)
+        return [[item.get(name) for name in header or ()] for _, item in objects]
+    first_row = 0 if header is None else 1
+    rows = islice(_split(path, _separator(path, columns)), first_row, _N_SAMPLE)
+    return [list(cells) for _, cells in rows]
+
+
+def _unread_texts(
+    read: Collection[int], columns: Columns, header: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> list[str]:
+    """Return the quoted names of columns that hold texts and are not among those that are read."""
+    unread = []
+    for i, name in enumerate(header):
+        if i in read or columns.passes_over(name):
+            continue
+        if _are_texts([row[i] for row in rows]):
+            unread.append(repr(name.strip()))
+    return unread
+
+
+def refuse_table(path: Path) -> None:
+    """Refuse a file of plain text that begins as a table: with a header, or a JSON object."""
+    _refuse_json(path)
+    line = next((line for _, line in read_filled(path)), "")
+    for separator, kind in _SEPARATED.items():
+        cells = line.split(separator)
+        if len(cells) > 1 and all(SENTENCES.name_in([cell]) for cell in cells):
+            raise CorpusError(
+                f"{path}, line 1: this is the header of a table ({kind} between its names), not a "
+                "sentence; name the file .csv or .tsv."
+            )
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    """Whether values are texts of three words or more on average."""
+    counts = [len(value.split()) for value in values if isinstance(value, str)]
+    return bool(counts) and sum(counts) >= 3 * len(counts)

@@ -1,7 +1,7 @@
 """Intervals and p-values, in this order: of rates, of means over sentences, and of random draws.
 
-All of them take arrays, a head an entry, and are functions of sums alone. The distributions are
-those of ``scipy.special``: ``scipy.stats`` takes half a second to load.
+Most take arrays with an entry of each head, and nothing but sums over what was measured. The
+distributions are those of ``scipy.special``: ``scipy.stats`` takes half a second to load.
 
 References
 ----------
@@ -31,6 +31,9 @@ Z95 = float(ndtri(0.975))  # Normal quantile of a two-sided 95% interval.
 FEWEST_UNITS = 8
 #: Fewest random draws or layers whose spread gives an interval.
 FEWEST_DRAWS = 2
+
+
+# --- rates ---
 
 
 def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
@@ -114,6 +117,9 @@ def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[flo
     chance = float(guessed @ true) / n**2
     wrong = n - right
     return chance, float(binomial_p(wrong, n, 1 - chance))
+
+
+# --- means over sentences ---
 
 
 def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLike) -> Array:
@@ -264,6 +270,9 @@ def jackknife(full: ArrayLike, without_each: Array) -> tuple[Array, Array]:
         error = np.sqrt((n - 1) / n * np.square(logs - mean).sum(axis=0))
     half = t_half_width(error, n)
     return np.minimum(np.exp(centre - half), full), np.maximum(np.exp(centre + half), full)
+
+
+# --- means over random draws ---
 
 
 def joint_mean(
