@@ -183,16 +183,21 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
     assert batch.source is not None
     n_source = max(len(row.texts.source_words) for row in rows)
     n_target = max(len(row.texts.target_words) for row in rows)
+
+    # Which tokens are pieces of which word.
     _, n_source_tokens = batch.source.input_ids.shape
     _, n_target_tokens = batch.size
     source_pieces = _pieces_of_words([row.source_words for row in rows], n_source, n_source_tokens)
     target_pieces = _pieces_of_words([row.target_words for row in rows], n_target, n_target_tokens)
+    pieces = source_pieces.sum(axis=2).astype(np.int64)
+    target_pieces /= np.maximum(target_pieces.sum(axis=2, keepdims=True), 1)
+
+    # How far each source word lies from the straight line.
     distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
     for i, row in enumerate(rows):
         on_line = words_on_line(len(row.texts.source_words), len(row.texts.target_words), n_target)
         distance[i] = np.arange(n_source) - on_line[:, None]
-    pieces = source_pieces.sum(axis=2).astype(np.int64)
-    target_pieces /= np.maximum(target_pieces.sum(axis=2, keepdims=True), 1)
+
     words = CrossWords(
         target_pieces=torch.from_numpy(target_pieces).float(),
         source_pieces=torch.from_numpy(source_pieces).float(),
