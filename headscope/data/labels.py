@@ -63,6 +63,7 @@ def read_labels(
             f"{_where(examples, unknown[0])}: {model} has no {kind} {unknown[0]!r}; it knows "
             f"{_known(names)}.{_hint(examples, unknown[0])}"
         )
+    # Some labels are names alone, and others numbers alone.
     name = next(label for label in different if label not in by_number)
     number = next(label for label in different if label not in by_name)
     raise InputError(
