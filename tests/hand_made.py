@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.core.activations import Activations
 from headscope.data.batches import Batch, collate
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import EncodedSentence, placed
 
 

@@ -4,7 +4,8 @@
   [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [{"text": ..., "answer_start":
   ...}], "is_impossible": ...}]}]}]}``. A question that is impossible (v2), or has no answers, has
   none that is right; what v2 calls plausible answers is not read.
-* Tagged words in columns, as CoNLL-2003 has them, or in JSON lines: ``tag_columns.py``.
+* Tagged words in columns, as CoNLL-2003 has them (``tag_columns.py``), or in JSON lines
+  (``tag_json.py``).
 * CoNLL-U (``.conllu``, or any file whose first row has ten columns that tabs split, a number
   first): the form and its UPOS; multiword ranges and empty nodes are passed over.
 
@@ -25,16 +26,12 @@ from headscope.core.files import sha256_of_file
 from headscope.data.entities import scheme_of_file
 from headscope.data.examples import Examples, check_size
 from headscope.data.files import read_filled, read_lines
-from headscope.data.tag_columns import (
-    JSON_LINES,
-    Tagged,
-    TaggedWord,
-    read_columns,
-    read_json_lines,
-)
+from headscope.data.json_rows import JSON
+from headscope.data.tag_columns import Tagged, TaggedWord, read_columns
+from headscope.data.tag_json import read_json_lines
 from headscope.data.treebanks import treebank_rows
 
-_Answers = tuple[tuple[int, str], ...]
+_Answers = tuple[tuple[int, str], ...]  # Where each begins in the context, and its text
 
 
 def read_questions(path: str | Path) -> Examples:
@@ -51,11 +48,10 @@ def read_questions(path: str | Path) -> Examples:
             "such a file, version 1.1 or 2."
         )
     rows = list(_questions(path, content["data"]))
-    may_have_no_answer = any(not answers for *_, answers in rows)
     check_size(path, len(rows))
-    if not any(answers for *_, answers in rows):
-        raise CorpusError(f"{path}: no question has an answer; give questions that have some.")
     names, questions, contexts, answers_of_each = zip(*rows, strict=True)
+    if not any(answers_of_each):
+        raise CorpusError(f"{path}: no question has an answer; give questions that have some.")
     return Examples(
         name=str(path),
         sha256=sha256_of_file(path),
@@ -63,7 +59,7 @@ def read_questions(path: str | Path) -> Examples:
         second=contexts,
         ids=names,
         answers=answers_of_each,
-        may_have_no_answer=may_have_no_answer,
+        may_have_no_answer=not all(answers_of_each),
     )
 
 
@@ -132,7 +128,7 @@ def _sentences(path: Path) -> Tagged:
     ten_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
     if ten_columns or path.suffix.lower() == ".conllu":
         return _tagged_treebank(path), ()
-    if path.suffix.lower() in JSON_LINES or first_line.startswith('{"'):
+    if path.suffix.lower() in JSON or first_line.startswith('{"'):
         return read_json_lines(path)
     return read_columns(path)
 

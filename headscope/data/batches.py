@@ -5,6 +5,9 @@ so little is padded; the window bounds what is held, so memory does not grow wit
 
 Word-level facts are stored at the word's *first piece*, so that word and piece indices are the same
 thing and no measurement needs a second coordinate system.
+
+First what a batch holds, ending in :class:`Batch` itself; then how sentences, and pairs of source
+and target, become one.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from torch.nn.functional import pad
 
 from headscope.core.widest import widest_type
 from headscope.data.edge_trials import EdgeTrials, sentence_edge_trials, uniform_weight
-from headscope.data.files import Sentence, is_punctuation
+from headscope.data.sentences import Sentence, is_punctuation
 from headscope.data.token_rows import PairRow, filled, padded
 from headscope.data.word_pieces import EncodedSentence
 
@@ -41,9 +44,9 @@ _is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
 class CrossWords:
     """The words on both sides of a batch of sources and targets, and a user's pairs of them."""
 
-    #: (batch, target words, query_pos): 1 / pieces where the decoder is to write one of the word's
-    of_target: Tensor
-    of_source: Tensor  # (batch, source words, key_pos): 1 at the word's pieces
+    #: (batch, target words, query_pos): 1 / (the word's pieces) where the decoder is to write one
+    target_pieces: Tensor
+    source_pieces: Tensor  # (batch, source words, key_pos): 1 at the word's pieces
     pieces: Tensor  # (batch, source words), int64: pieces of each; 0 behind the last
     queries: Tensor  # (batch, target words), bool: 0 behind the last
     #: (batch, target words, source words), int64: how far a source word lies from the straight line
@@ -59,18 +62,18 @@ class CrossWords:
         return self.queries[..., None] & (self.pieces > 0)[:, None]
 
     def near(self, farthest: int) -> Tensor:
-        """The distances, clipped, as indices from 0: (batch, target words, source words)."""
+        """The distances from -farthest to farthest, clipped, as indices from 0; shaped alike."""
         return self.distance.clamp(-farthest, farthest) + farthest
 
 
 @dataclass(frozen=True)
 class RareTargets:
-    """Where the rarest words are; all (batch, pos), set at first pieces."""
+    """Where the rarest words are; all but ``chance`` are (batch, pos), set at first pieces."""
 
     rarest: Tensor
     two_rarest: Tensor
-    query: Tensor  # every word of a sentence that counts, except its rarest
-    uniform: Tensor  # probability that evenly spread attention hits, at queries
+    query: Tensor  # Every word of a sentence that counts, except its rarest
+    uniform: Tensor  # Probability that evenly spread attention hits, at queries
     chance: Tensor  # (batch,), float64: sum over its queries of (number of rarest) / (words - 1)
 
 
@@ -112,11 +115,11 @@ class Batch:
     edges: EdgeTrials | None  # None for text without trees
     #: The same for the tree of another sentence of as many words; no trials where there is none.
     swapped: EdgeTrials | None
-    rare: RareTargets  # without candidates where no frequencies are known
-    causal: bool = False  # whether a token sees only itself and what stands before it
-    source: Source | None = None  # what an encoder-decoder model reads besides
-    words: CrossWords | None = None  # of sources and targets with labelled pairs
-    left_out: int = 0  # words of these sentences that have no piece
+    rare: RareTargets  # Without candidates where no frequencies are known
+    causal: bool = False  # Whether a token sees only itself and what stands before it
+    source: Source | None = None  # What an encoder-decoder model reads besides
+    words: CrossWords | None = None  # Of sources and targets with labelled pairs
+    left_out: int = 0  # Words of these sentences that have no piece
     #: Sentences in scripts that put no space between words, whose words are not known
     unspaced: int = 0
 

@@ -4,6 +4,9 @@ Names are compared without case, spaces, underscores and hyphens. A table of two
 a pair of names that belong together, as GLUE, SuperGLUE and their copies do: ``sentence1`` and
 ``sentence2``, ``premise`` and ``hypothesis``. What could be a text and has no part in that pair is
 never passed over: the table is refused. So are two columns for one place.
+
+First the names that are known, then :class:`Columns`, what a reader wants of a table; at the end
+what the cells of a table without known names look like.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def listed(cells: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Texts:
-    """Names under which a table holds its texts, and what else it has."""
+    """A kind of table that is known: what it calls its texts, and which columns it has besides."""
 
     first: str
     second: str | None = None  # None in a table of single texts
@@ -133,10 +136,9 @@ class Columns:
     #: without a name is not read
     order: dict[int, tuple[str, ...]]
     needed: tuple[str, ...]  # Columns that every row must have
-    #: What the first and the second text of a row are called, where names in pairs say which they
-    #: are; the tables that are known
-    text_columns: tuple[str, ...] = ()
+    #: The tables of texts that are known, and which two columns are their first and second texts
     tables: tuple[Texts, ...] = ()
+    text_columns: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()  # Plain names that show a header, and that are not read
     may_be_empty: tuple[str, ...] = ()  # Columns of ``needed`` that a row may have nothing in
     text_alone: bool = False  # Whether a row may be its first cell alone
@@ -219,10 +221,10 @@ class Columns:
             column: (*names, *map(plain, only_in_table.get(column, ())))
             for column, names in self.names.items()
         }
-        first, *second = self.text_columns
-        names_of[first] = (plain(table.first),)
+        first_column, second_column = self.text_columns
+        names_of[first_column] = (plain(table.first),)
         if table.second is not None:
-            names_of |= dict.fromkeys(second, (plain(table.second),))
+            names_of[second_column] = (plain(table.second),)
         return names_of
 
     def naming(self) -> str:

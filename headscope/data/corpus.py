@@ -1,4 +1,8 @@
-"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory."""
+"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory.
+
+First :class:`Corpus`, then how one is opened from each kind of file, and :func:`as_corpus`, which
+takes whatever a caller has.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.files import TREEBANKS, Edge, Sentence, has_word, read_prose, sentence_of
+from headscope.data.files import TREEBANKS, read_prose
+from headscope.data.sentences import Edge, Sentence, has_word, sentence_of
 from headscope.data.tables import (
     SENTENCES,
     TABLES,
@@ -86,7 +91,8 @@ class Corpus:
         """Return the first rows alone; all of them without a limit."""
         if limit is None or limit >= self.n_rows:
             return self
-        if (pairs := self.pairs) is not None:
+        pairs = self.pairs
+        if pairs is not None:
             return corpus_of_pairs(self.name, self.sha256, lambda: islice(pairs(), limit))
         return dataclasses.replace(
             self, n_sentences=limit, read=lambda: islice(self.read(), limit), table=None

@@ -2,6 +2,7 @@
 
 Cross-attention looks from the tokens of the target to those of the source. Here words are found in
 the tokens of both, and every word of the target with a pair is asked for its words of the source.
+Four steps: :func:`labelled_texts`, their corpus, :func:`encode_labelled`, :func:`collate_labelled`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import torch
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.data.batches import Batch, CrossWords, collate_pairs
+from headscope.data.controls import EarlierTexts
 from headscope.data.corpus import Corpus, LabelledTexts, Spans, corpus_of_pairs
 from headscope.data.edge_trials import RowTrials, edge_trials, trials_of
-from headscope.data.files import Edge, LastOther, text_key
 from headscope.data.pieces import TextModel, tokenise
+from headscope.data.sentences import Edge, text_key
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 from headscope.data.word_pieces import EncodedSentence
 
@@ -43,7 +45,7 @@ def labelled_texts(
     groups: dict[str, int] = {}
     n_groups = 0
     seen: set[tuple[str, str]] = set()
-    earlier = LastOther[tuple[Edge, ...]]()
+    earlier = EarlierTexts[tuple[Edge, ...]]()
     labelled = []
     for source, target, pairs in examples:
         keys = (text_key(source), text_key(target))
@@ -65,7 +67,7 @@ def labelled_texts(
                 target_words=target_spans,
                 pairs=pairs,
                 half=group % 2,
-                swapped=earlier.before(pairs, size, group) or (),
+                swapped=earlier.control_of(pairs, size, group) or (),
             )
         )
     return labelled
@@ -181,25 +183,36 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
     assert batch.source is not None
     n_source = max(len(row.texts.source_words) for row in rows)
     n_target = max(len(row.texts.target_words) for row in rows)
-    of_source = _pieces_of_words(
-        [row.source_words for row in rows], n_source, batch.source.input_ids.shape[1]
-    )
-    of_target = _pieces_of_words([row.target_words for row in rows], n_target, batch.size[1])
+
+    # Which tokens are pieces of which word.
+    _, n_source_tokens = batch.source.input_ids.shape
+    _, n_target_tokens = batch.size
+    source_pieces = _pieces_of_words([row.source_words for row in rows], n_source, n_source_tokens)
+    target_pieces = _pieces_of_words([row.target_words for row in rows], n_target, n_target_tokens)
+    pieces = source_pieces.sum(axis=2).astype(np.int64)
+    target_pieces /= np.maximum(target_pieces.sum(axis=2, keepdims=True), 1)
+
+    # How far each source word lies from the straight line.
     distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
     for i, row in enumerate(rows):
-        size = (len(row.texts.source_words), len(row.texts.target_words))
-        distance[i] = np.arange(n_source) - straight(*size, n_target)[:, None]
-    pieces = of_source.sum(axis=2).astype(np.int64)
-    of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
+        on_line = words_on_line(len(row.texts.source_words), len(row.texts.target_words), n_target)
+        distance[i] = np.arange(n_source) - on_line[:, None]
+
     words = CrossWords(
-        of_target=torch.from_numpy(of_target).float(),
-        of_source=torch.from_numpy(of_source).float(),
+        target_pieces=torch.from_numpy(target_pieces).float(),
+        source_pieces=torch.from_numpy(source_pieces).float(),
         pieces=torch.from_numpy(pieces),
-        queries=torch.from_numpy(of_target.any(axis=2)),
+        queries=torch.from_numpy(target_pieces.any(axis=2)),
         distance=torch.from_numpy(distance),
         half=torch.tensor([row.texts.half for row in rows]),
-        edges=edge_trials(map(_row_trials, rows, pieces, [row.texts.pairs for row in rows])),
-        swapped=edge_trials(map(_row_trials, rows, pieces, [row.texts.swapped for row in rows])),
+        edges=edge_trials(
+            _row_trials(row, pieces_of_row, row.texts.pairs)
+            for row, pieces_of_row in zip(rows, pieces, strict=True)
+        ),
+        swapped=edge_trials(
+            _row_trials(row, pieces_of_row, row.texts.swapped)
+            for row, pieces_of_row in zip(rows, pieces, strict=True)
+        ),
     )
     return dataclasses.replace(batch, words=words)
 
@@ -216,22 +229,33 @@ def _pieces_of_words(
     return marks
 
 
-def straight(n_source: int, n_target: int, n: int) -> Array:
-    """Return the source word beside each of ``n`` target words, if both sides went evenly along."""
+def words_on_line(n_source: int, n_target: int, n: int) -> Array:
+    """Return the source word beside each target word on a straight line from first to last words.
+
+    To the nearest word, (n,); ``n`` may go beyond the ``n_target`` words that there are.
+    """
     steps = max(n_target - 1, 1)
     return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
 
 
 def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTrials:
-    """Ask every word of the target that has a pair for its words of the source."""
+    """Ask every word of the target that has a pair for its words of the source.
+
+    ``pieces`` counts those of each word of the source. Evenly spread attention is largest on the
+    words with most pieces: no word of the source is the query itself.
+    """
     n_source = len(row.texts.source_words)
     n_target = len(row.texts.target_words)
     longest = pieces == pieces.max()
+
+    def uniform(query: Array, target: Array) -> Array:
+        return np.asarray(longest[target] / longest.sum())
+
     return RowTrials(
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
         positions=np.arange(max(n_source, n_target)),
-        offset_origin=straight(n_source, n_target, n_target),
+        offset_origin=words_on_line(n_source, n_target, n_target),
         last_word=n_source - 1,
-        uniform=lambda query, target: longest[target] / longest.sum(),
+        uniform=uniform,
     )

@@ -1,4 +1,8 @@
-"""The gold edges of sentences as trials: does a head find this word from that one?"""
+"""The gold edges of sentences as trials: does a head find this word from that one?
+
+An edge of a tree is asked twice, from the word and from its head. :class:`EdgeTrials` has the
+trials of a batch as flat tensors, so that all heads answer all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array, Keys
-from headscope.data.files import Edge, Sentence
+from headscope.data.sentences import Edge, Sentence
 from headscope.data.word_pieces import EncodedSentence
 
 #: (half, relation, direction): the half, 0 or 1, is that of :func:`.word_pieces.placed`; and the
 #: same with a word offset.
 RelationName = tuple[int, str, str]
 OffsetName = tuple[int, str, str, int]
+#: A query word, the words that would be a hit, and (relation, direction).
+Trial = tuple[int, Sequence[int], tuple[str, str]]
 #: How the edges of a tree are asked: from the word, and from its head.
 TREE_WAYS = ("dep->head", "head->dep")
 #: How a user's own pairs are asked: from the first word, and from the second.
@@ -55,7 +61,7 @@ class RowTrials(NamedTuple):
     """The trials of one row of a batch, and what is to be known of its words."""
 
     half: int  # As :func:`.word_pieces.placed` deals sentences
-    trials: Iterable[tuple[int, Sequence[int], tuple[str, str]]]  # As :func:`trials_of` yields.
+    trials: Iterable[Trial]
     positions: Array  # (words,): what stands for each word in :class:`EdgeTrials`
     offset_origin: Array  # (query words,): the word that offsets are counted from
     last_word: int  # The last word that can be a target
@@ -84,9 +90,11 @@ def sentence_edge_trials(
 
 def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
     """Lay out the trials of a batch, row by row."""
+    # Number relations and offsets, gather the trials, and the pairs of each row as five columns.
     relations = Keys[RelationName]()
     offsets = Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []  # Relation, and whether first and last word hit
+    # Each begins with no pair, so that a batch without trials can be joined too.
     pair_columns = [np.zeros((5, 0), np.int64)]
     uniform_of_pairs = [np.zeros(0)]
     for row_index, row_trials in enumerate(rows):
@@ -110,6 +118,7 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
         pair_columns.append(np.stack(columns))
         uniform_of_pairs.append(row_trials.uniform(query_words, target_words))
 
+    # Join the rows; the chance of a trial is the sum over its pairs.
     row, query, target, trial, offset_key = torch.from_numpy(np.concatenate(pair_columns, axis=1))
     uniform = np.zeros(len(trials))
     np.add.at(uniform, trial.numpy(), np.concatenate(uniform_of_pairs))
@@ -129,7 +138,7 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
     )
 
 
-def _both_ways(sentence: Sentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
+def _both_ways(sentence: Sentence) -> Iterator[Trial]:
     """Ask every edge of a sentence from both of its words."""
     edges = sentence.edges or ()
     forward, backward = TREE_WAYS if sentence.pairs is None else PAIR_WAYS
@@ -137,10 +146,8 @@ def _both_ways(sentence: Sentence) -> Iterator[tuple[int, list[int], tuple[str, 
     yield from trials_of(((other, word, label) for word, other, label in edges), backward)
 
 
-def trials_of(
-    edges: Iterable[Edge], direction: str
-) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
-    """Yield (query word, words that would be a hit, (relation, direction)) of (from, to, label)."""
+def trials_of(edges: Iterable[Edge], direction: str) -> Iterator[Trial]:
+    """Ask each word that edges (from, to, label) leave, once for each label."""
     targets: dict[tuple[int, str], list[int]] = {}
     for query, target, label in edges:
         targets.setdefault((query, label), []).append(target)

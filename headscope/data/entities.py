@@ -216,7 +216,7 @@ def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
     """
     if scheme.name not in ("IOB", "IOE"):
         return scheme.name
-    #: Marks of first words (IOE: of last words) that touch no entity of their type
+    # Marks of first words (IOE: of last words) that touch no entity of their type
     marks_alone: set[str] = set()
     for sentence in sentences:
         in_order = list(sentence)
@@ -286,7 +286,14 @@ def in_labels_of(
             )
         return replace(examples, notes=(*examples.notes, *notes)), model_scheme
     outside = next((label for label in labels.values() if label in _OUTSIDE), None)
-    return _rewritten(examples, file_scheme, model_scheme, outside, model), model_scheme
+    rewritten = _rewritten(
+        examples,
+        file_scheme=file_scheme,
+        model_scheme=model_scheme,
+        outside=outside,
+        model=model,
+    )
+    return rewritten, model_scheme
 
 
 def _reading(scheme: Scheme) -> str:
@@ -312,6 +319,7 @@ def _is_written_in(file_scheme: Scheme, model_scheme: Scheme, labels: Iterable[s
 
 def _rewritten(
     examples: Examples,
+    *,
     file_scheme: Scheme,
     model_scheme: Scheme,
     outside: str | None,

@@ -30,7 +30,8 @@ def halve(
     halves: tuple[list[int], list[int]] = ([], [])
     # The largest first, so that single examples make both halves equally long.
     for group in sorted(groups, key=len, reverse=True):
-        min(halves, key=len).extend(group)
+        shorter_half = min(halves, key=len)
+        shorter_half.extend(group)
     return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
 
 
@@ -46,8 +47,8 @@ def _sharing_groups(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
         edges += [(example, n_examples + node_of.index(text)) for text in texts]
     n_nodes = max(1, n_examples + len(node_of))
     example_nodes, text_nodes = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    coordinates = (example_nodes, text_nodes)
-    graph = coo_array((np.ones(len(edges)), coordinates), shape=(n_nodes, n_nodes))
+    ones = np.ones(len(edges))
+    graph = coo_array((ones, (example_nodes, text_nodes)), shape=(n_nodes, n_nodes))
     _, labels = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
     for example, label in enumerate(labels[:n_examples].tolist()):

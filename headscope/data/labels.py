@@ -22,16 +22,16 @@ _TRUTH = {"false": 0, "true": 1}
 _SHOWN = 20  # Classes that a message names.
 
 
-def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
+def class_ids(examples: Examples, names: Mapping[int, str]) -> tuple[int, ...]:
     """Return the model's class number of every example; the whole file decides how it is read."""
-    numbers = read_labels(examples, examples.labels or (), id2label, "class")
+    numbers = read_labels(examples, examples.labels or (), names, kind="class")
     return tuple(numbers[label] for label in examples.labels or ())
 
 
-def tag_ids(examples: Examples, id2label: Mapping[int, str], model: str) -> list[tuple[int, ...]]:
+def tag_ids(examples: Examples, names: Mapping[int, str], model: str) -> list[tuple[int, ...]]:
     """Return the model's numbers of the tags of every sentence; ``model`` is its name."""
     sentences = examples.tags or ()
-    numbers = read_labels(examples, chain(*sentences), id2label, "tag", model)
+    numbers = read_labels(examples, chain(*sentences), names, kind="tag", model=model)
     return [tuple(numbers[tag] for tag in sentence) for sentence in sentences]
 
 
@@ -39,18 +39,20 @@ def read_labels(
     examples: Examples,
     labels: Iterable[str],
     names: Mapping[int, str],
+    *,
     kind: str,
     model: str = "the model",
 ) -> dict[str, int]:
     """Return the number of every different label, as all labels of the file are read.
 
+    ``names`` are the model's, by number; ``kind`` is what a message calls a label: class or tag.
     Raises :class:`InputError` for a label that is neither name nor number, for a file that mixes
     both, and where both fit and disagree.
     """
     different = tuple(dict.fromkeys((*labels, *examples.all_labels)))
     if kind != "tag":
         different = tuple(label for label in different if not is_missing(label, names))
-    numbers = _numbers(different, names, f"{examples.name}: ", kind, model)
+    numbers = _numbers(different, names, where=f"{examples.name}: ", kind=kind, model=model)
     if numbers is not None:
         return numbers
     by_name = _by_name(different, names)
@@ -61,6 +63,7 @@ def read_labels(
             f"{_where(examples, unknown[0])}: {model} has no {kind} {unknown[0]!r}; it knows "
             f"{_known(names)}.{_hint(examples, unknown[0])}"
         )
+    # Some labels are names alone, and others numbers alone.
     name = next(label for label in different if label not in by_number)
     number = next(label for label in different if label not in by_name)
     raise InputError(
@@ -71,14 +74,14 @@ def read_labels(
 
 def class_number(label: str, names: Mapping[int, str], model: str) -> int:
     """Return the number of the one class that a user names, by its name or number."""
-    numbers = _numbers((label,), names, "label ", "class", model)
+    numbers = _numbers((label,), names, where="label ", kind="class", model=model)
     if numbers is None:
         raise InputError(f"{model} has no class {label!r}; it knows {_known(names)}.")
     return numbers[label]
 
 
 def _numbers(
-    labels: tuple[str, ...], names: Mapping[int, str], where: str, kind: str, model: str
+    labels: tuple[str, ...], names: Mapping[int, str], *, where: str, kind: str, model: str
 ) -> dict[str, int] | None:
     """Return the number of each label if all are names or all are numbers, else None.
 

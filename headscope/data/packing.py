@@ -154,7 +154,12 @@ def pack_pairs(
         after=(),
         starts=tuple(target_starts[:-1]),
     )
-    return Windows(corpus.name, corpus.sha256, length, (sources, targets))
+    return Windows(
+        name=corpus.name,
+        sha256=corpus.sha256,
+        length=length,
+        streams=(sources, targets),
+    )
 
 
 def pack(text: Corpus, model: TextModel, length: int) -> Windows:
@@ -170,5 +175,10 @@ def pack(text: Corpus, model: TextModel, length: int) -> Windows:
             f"{length} takes {width:,} besides {length - width} special ones; give "
             "a longer text or a smaller length."
         )
-    stream = TokenStream(tokens, text_frame.before, text_frame.after, starts)
-    return Windows(text.name, text.sha256, length, (stream,))
+    stream = TokenStream(
+        tokens=tokens,
+        before=text_frame.before,
+        after=text_frame.after,
+        starts=starts,
+    )
+    return Windows(name=text.name, sha256=text.sha256, length=length, streams=(stream,))

@@ -25,7 +25,8 @@ from headscope.core.files import sha256_of_file
 from headscope.data.columns import Columns, plain
 from headscope.data.corpus import Corpus, LabelledTexts
 from headscope.data.cross_pairs import corpus_of_labelled, labelled_texts
-from headscope.data.files import Edge, Sentence, Written, read_filled
+from headscope.data.files import read_filled
+from headscope.data.sentences import Edge, Sentence, Written
 from headscope.data.tables import read_records
 from headscope.data.word_pieces import placed
 
@@ -50,6 +51,8 @@ _CHARACTER = re.compile(r".", re.DOTALL)
 
 
 class _Row(NamedTuple):
+    """A row of the table."""
+
     line: int
     texts: tuple[str, ...]  # One text, or a source and its target
     positions: tuple[str, str]  # As written: from, to
@@ -74,17 +77,22 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
         texts = _cross_examples(path, rows)
         if not any(example.half == 1 and example.pairs for example in texts[:limit]):
             raise _unconfirmed(path, rows)
-        return corpus_of_labelled(str(path), sha256_of_file(path), texts, labels)
+        return corpus_of_labelled(
+            name=str(path),
+            sha256=sha256_of_file(path),
+            texts=texts,
+            labels=labels,
+        )
     sentences = _sentences(path, rows)
     if not any(item.half == 1 and item.sentence.pairs for item in placed(sentences[:limit])):
         raise _unconfirmed(path, rows)
     return Corpus(
-        str(path),
-        sha256_of_file(path),
-        len(sentences),
-        lambda: iter(sentences),
+        name=str(path),
+        sha256=sha256_of_file(path),
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
         labels=labels,
-        characters=_unit(row.texts[0] for row in rows) is _CHARACTER,
+        characters=_word_pattern(row.texts[0] for row in rows) is _CHARACTER,
     )
 
 
@@ -105,7 +113,7 @@ def _rows(path: Path) -> Iterator[_Row]:
                 f"{path}, line {line}: the label {label!r} has a character that cannot be shown; "
                 "write it in letters."
             )
-        yield _Row(line, texts, (start, stop), label)
+        yield _Row(line=line, texts=texts, positions=(start, stop), label=label)
 
 
 def _names_source_and_target(path: Path) -> bool:
@@ -122,12 +130,12 @@ def _unconfirmed(path: Path, rows: Sequence[_Row]) -> CorpusError:
     )
 
 
-def _unit(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return what a word of these texts is: what spaces part, or a character."""
+def _word_pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the words of these texts: what stands between spaces, or a character."""
     return _WORD if any(" " in text for text in texts) else _CHARACTER
 
 
-def _position(path: Path, row: _Row, column: int, n_words: int) -> int:
+def _position(path: Path, row: _Row, *, column: int, n_words: int) -> int:
     """Read the number of a word that a row names in column from (0) or to (1)."""
     cell = row.positions[column]
     position = int(cell) if _POSITION.fullmatch(cell) else n_words
@@ -141,12 +149,12 @@ def _position(path: Path, row: _Row, column: int, n_words: int) -> int:
 
 def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
     """Gather the pairs of each text, in the order in which texts come first."""
-    unit = _unit(row.texts[0] for row in rows)
+    word_pattern = _word_pattern(row.texts[0] for row in rows)
     pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
     written_as: dict[tuple[str, ...], Written] = {}
     for row in rows:
         text = row.texts[0]
-        matches = list(unit.finditer(text))
+        matches = list(word_pattern.finditer(text))
         words = tuple(match[0] for match in matches)
         spans = tuple(match.span() for match in matches)
         written_as.setdefault(words, Written(text, spans))
@@ -160,8 +168,9 @@ def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
 
 
 def _pair_in_text(path: Path, row: _Row, words: Sequence[str]) -> Edge:
-    query = _position(path, row, 0, len(words))
-    key = _position(path, row, 1, len(words))
+    """Read the pair of a row of one text; refuse a word with itself."""
+    query = _position(path, row, column=0, n_words=len(words))
+    key = _position(path, row, column=1, n_words=len(words))
     if query == key:
         raise CorpusError(
             f"{path}, line {row.line}: both ends of the pair are {words[query]!r}, word {query}; "
@@ -175,18 +184,20 @@ def _cross_examples(path: Path, rows: Sequence[_Row]) -> list[LabelledTexts]:
 
     ``from`` counts the words of the target, ``to`` those of the source.
     """
-    source_unit = _unit(row.texts[0] for row in rows)
-    target_unit = _unit(row.texts[1] for row in rows)
+    source_pattern = _word_pattern(row.texts[0] for row in rows)
+    target_pattern = _word_pattern(row.texts[1] for row in rows)
     pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
     for row in rows:
         source, target = row.texts
         pairs = pairs_of.setdefault(row.texts, {})
         if row.label:
-            query = _position(path, row, 0, len(target_unit.findall(target)))
-            key = _position(path, row, 1, len(source_unit.findall(source)))
+            n_target = len(target_pattern.findall(target))
+            n_source = len(source_pattern.findall(source))
+            query = _position(path, row, column=0, n_words=n_target)
+            key = _position(path, row, column=1, n_words=n_source)
             pairs[query, key, row.label] = None
     return labelled_texts(
         ((source, target, tuple(pairs)) for (source, target), pairs in pairs_of.items()),
-        source_word=source_unit,
-        target_word=target_unit,
+        source_word=source_pattern,
+        target_word=target_pattern,
     )

@@ -37,8 +37,8 @@ from headscope.data.tables import header_of, notes_on, number_in, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
-_K1 = 1.2
-_B = 0.75
+_K1 = 1.2  # Of BM25: how soon more of a word counts no more
+_B = 0.75  # Of BM25: how much a document's length counts
 _DOCUMENTS = ("document", "doc", "passage", "text")
 _QUERY_TABLES = [Texts("query", document) for document in _DOCUMENTS]
 _QUESTION_TABLES = [Texts("question", document) for document in _DOCUMENTS]
@@ -185,7 +185,13 @@ def _read_triples(path: Path) -> Examples:
         _refuse_scores(path, judged)
     queries = {query: query for query, _, _ in judged}
     documents = {document: document for _, document, _ in judged}
-    examples = _joined(str(path), sha256_of_file(path), queries, documents, judged)
+    examples = _joined(
+        name=str(path),
+        sha256=sha256_of_file(path),
+        queries=queries,
+        documents=documents,
+        judged=judged,
+    )
     index_of = {document: index for index, document in enumerate(documents)}
     candidates: dict[str, dict[int, None]] = {query: {} for query in queries}
     for query, document, _ in judged:
@@ -235,7 +241,13 @@ def _read_scored(path: Path) -> Examples:
         )
     documents = {text.strip(): text.strip() for text in pairs.second or ()}
     queries = {query: query for query, _, _ in judged}
-    examples = _joined(pairs.name, pairs.sha256, queries, documents, judged)
+    examples = _joined(
+        name=pairs.name,
+        sha256=pairs.sha256,
+        queries=queries,
+        documents=documents,
+        judged=judged,
+    )
     return replace(examples, ids=None, notes=(*examples.notes, *pairs.notes))
 
 
@@ -266,14 +278,21 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
             "the three files do not belong together."
         )
     digest = sha256_of("".join(map(sha256_of_file, files)))
-    return _joined(str(folder), digest, queries, documents, judged)
+    return _joined(
+        name=str(folder),
+        sha256=digest,
+        queries=queries,
+        documents=documents,
+        judged=judged,
+    )
 
 
 def _read_texts(file: Path) -> dict[str, str]:
     """Return the text of every line of corpus.jsonl or queries.jsonl by its name."""
     texts: dict[str, str] = {}
     for line, row in read_records(file, _TEXTS):
-        if (name := row["_id"]) in texts:
+        name = row["_id"]
+        if name in texts:
             raise CorpusError(f"{file}, line {line}: the _id {name!r} stands there twice.")
         texts[name] = f"{row.get('title', '')} {row.get('text', '')}".strip()
     # BEIR's corpora have a few empty documents.
@@ -281,6 +300,7 @@ def _read_texts(file: Path) -> dict[str, str]:
 
 
 def _joined(
+    *,
     name: str,
     sha256: str,
     queries: Mapping[str, str],

@@ -1,4 +1,4 @@
-"""Tokens as a reader may see them."""
+"""Tokens as people can read them: bytes spelled as characters, spaces made visible."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
-from headscope.data.files import Sentence
+from headscope.data.sentences import ROOT, Sentence
 
 TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
 _TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
@@ -63,13 +63,14 @@ def _reversed_order(sentence: Sentence) -> list[int]:
     heads = sentence.heads or ()
     relations = sentence.relations or ()
     order = list(range(len(heads)))
-    root = heads.index(-1)
+    root = heads.index(ROOT)
     phrases: dict[int, list[int]] = {}  # Words of each phrase, by the word under the root
     for word in order:
         top = word
         while top != root and heads[top] != root:
             top = heads[top]
-        if top != root and relations[word] != "punct":
+        is_punctuation = relations[word] == "punct"
+        if top != root and not is_punctuation:
             phrases.setdefault(top, []).append(word)
     for words in phrases.values():
         for i, word in zip(words, reversed(words), strict=True):

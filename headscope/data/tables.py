@@ -3,6 +3,9 @@
 ``.csv`` has commas (or semicolons or tabs, where its header says so) and quotes; ``.jsonl``,
 ``.ndjson`` and ``.json`` have an object a line, or one array of objects; ``.tsv`` and anything else
 have tabs, and quotes are part of the text. Every row has the width of the first.
+
+:func:`read_records` is what readers call, each with the columns that it wants. Behind it stands how
+rows of cells are read and which column is which; at the end, what is said about a table.
 """
 
 from __future__ import annotations
@@ -83,9 +86,11 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 def number_in(path: Path, line: int, column: str, text: str) -> float:
     """Read a cell that has to hold a finite number."""
+    number = math.nan
     with suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
+        number = float(text)
+    if math.isfinite(number):
+        return number
     hint = ""
     if line == 1 and path.suffix.lower() not in JSON:
         hint = f" If line 1 is a header, call this column {column}."
@@ -113,7 +118,7 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
     else:
         _refuse_json(path)
         _refuse_quoted(path, columns, first_cells)
-        index_of = _unnamed(path, columns, first_row, sample_cells)
+        index_of = _columns_by_place(path, columns, first_row, sample_cells)
         data_rows = chain([first_row], sample, rows)
     for line, cells in data_rows:
         yield line, {column: cells[i] for column, i in index_of.items() if i < len(cells)}
@@ -135,6 +140,128 @@ def _refuse_json(path: Path) -> None:
         with suppress(ValueError, RecursionError):
             json.loads(line)
             raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
+
+
+def _separator(path: Path, columns: Columns) -> str:
+    """Return what separates the cells of a file: of CSV the one by which the header has names."""
+    is_csv = path.suffix.lower() == ".csv"
+    usual = "," if is_csv else "\t"
+    line = next((line for _, line in read_filled(path)), "")
+    if is_csv and _SEPARATOR_LINE.fullmatch(line):
+        raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
+
+    def n_names(separator: str) -> int:
+        """Count the names of columns in the first line, split so."""
+        try:
+            cells = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:
+            return 0
+        return len([cell for cell in cells if columns.name_in([cell])])
+
+    best = max(_SEPARATED, key=n_names)
+    fewest = 1 if is_csv else 2
+    if n_names(usual) > 0 or n_names(best) < fewest:
+        return usual
+    if not is_csv:
+        raise CorpusError(
+            f"{path}, line 1: the header has {_SEPARATED[best]} between its names; name the file "
+            ".csv, or put tabs between the cells."
+        )
+    return best
+
+
+def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterator[_Cells]:
+    """Yield rows; refuse one that is wider or narrower than the first."""
+    width = None
+    for line, cells in rows:
+        is_text_alone = columns.text_alone and len(cells) == 1
+        if is_text_alone:
+            yield line, cells
+            continue
+        width = len(cells) if width is None else width
+        if len(cells) != width:
+            mend = "give every row as many"
+            if path.suffix.lower() == ".csv":
+                mend = "quote cells with commas, and save lines of text as .txt"
+            raise CorpusError(
+                f"{path}, line {line}: {_counted(len(cells))} where the first row has {width}; "
+                f"{mend}."
+            )
+        yield line, cells
+
+
+def _counted(n: int) -> str:
+    return f"{n} column" if n == 1 else f"{n} columns"
+
+
+def _columns_by_place(
+    path: Path, columns: Columns, first_row: _Cells, sample: Sequence[Sequence[str]]
+) -> dict[str, int]:
+    """Return which cell is which column in a table without a header; refuse what is not clear.
+
+    ``sample`` are cells of rows below the first.
+    """
+    line, cells = first_row
+    where = f"{path}, line {line}"
+    if columns.text_alone:
+        sample = [row for row in sample if len(row) == len(cells)]
+    if looks_like_header(cells, sample):
+        raise CorpusError(
+            f"{where}: this reads like a header, and none of its names is known "
+            f"({listed(cells)}); {columns.naming()}."
+        )
+    order = columns.order.get(len(cells))
+    if order is None:
+        raise CorpusError(
+            f"{where}: {_counted(len(cells))} where {' or '.join(map(str, columns.order))} are "
+            f"expected ({', '.join(columns.needed)}), and no header; {columns.naming()} in one."
+        )
+    for i, values in enumerate(zip(cells, *sample, strict=True)):
+        doubt = _doubt(path, order, i, values)
+        if doubt:
+            raise CorpusError(
+                f"{where}: without a header column {i + 1} {doubt}; {columns.naming()} in one."
+            )
+    if columns.text_alone:
+        order = columns.order[max(columns.order)]
+    return {column: i for i, column in enumerate(order) if column}
+
+
+def _doubt(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
+    """Say what makes it doubtful that a column without a name is what its place says."""
+    column = order[i]
+    is_csv = path.suffix.lower() == ".csv"
+    if column in TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
+        return "would be text, and holds numbers alone"
+    if column == "sentence2" and len(values) >= _FEW and are_labels(values):
+        return "would be the second text, and holds a few values that repeat"
+    if column == "" and not are_labels(values) and (is_csv or len(order) > 2):
+        return "would be a label that is not read, and holds text"
+    if is_csv and len(order) == 1 and all(map(_SEMICOLONS.search, values)):
+        return "has semicolons in every row, which may separate cells"
+    return ""
+
+
+def _split(path: Path, separator: str) -> Iterator[_Cells]:
+    """Yield (line number, cells) of the rows that are not blank."""
+    if path.suffix.lower() != ".csv":
+        yield from ((number, line.split("\t")) for number, line in read_filled(path))
+        return
+    # A quoted cell may hold line breaks; the number is that of the line where its row ends.
+    lines = (line + "\n" for _, line in read_lines(path))
+    reader = csv.reader(lines, strict=True, delimiter=separator)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise CorpusError(
+            f"{path}, line {reader.line_num}: not valid CSV ({error}); quote cells that hold "
+            "commas or quotes, or save the file as TSV."
+        ) from None
+
+
+# --- what a table has, and what of it is not read ---
 
 
 def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
@@ -209,121 +336,3 @@ def _are_texts(values: Sequence[Any]) -> bool:
     """Whether values are texts of three words or more on average."""
     counts = [len(value.split()) for value in values if isinstance(value, str)]
     return bool(counts) and sum(counts) >= 3 * len(counts)
-
-
-def _separator(path: Path, columns: Columns) -> str:
-    """Return what separates the cells of a file: of CSV the one by which the header has names."""
-    is_csv = path.suffix.lower() == ".csv"
-    usual = "," if is_csv else "\t"
-    line = next((line for _, line in read_filled(path)), "")
-    if is_csv and _SEPARATOR_LINE.fullmatch(line):
-        raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
-
-    def names(separator: str) -> int:
-        try:
-            cells = next(csv.reader([line], delimiter=separator), [])
-        except csv.Error:
-            return 0
-        return len([cell for cell in cells if columns.name_in([cell])])
-
-    best = max(_SEPARATED, key=names)
-    fewest = 1 if is_csv else 2
-    if names(usual) > 0 or names(best) < fewest:
-        return usual
-    if not is_csv:
-        raise CorpusError(
-            f"{path}, line 1: the header has {_SEPARATED[best]} between its names; name the file "
-            ".csv, or put tabs between the cells."
-        )
-    return best
-
-
-def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterator[_Cells]:
-    """Yield rows; refuse one that is wider or narrower than the first."""
-    width = None
-    for line, cells in rows:
-        is_text_alone = columns.text_alone and len(cells) == 1
-        if is_text_alone:
-            yield line, cells
-            continue
-        width = len(cells) if width is None else width
-        if len(cells) != width:
-            mend = "give every row as many"
-            if path.suffix.lower() == ".csv":
-                mend = "quote cells with commas, and save lines of text as .txt"
-            raise CorpusError(
-                f"{path}, line {line}: {_counted(len(cells))} where the first row has {width}; "
-                f"{mend}."
-            )
-        yield line, cells
-
-
-def _counted(n: int) -> str:
-    return f"{n} column" if n == 1 else f"{n} columns"
-
-
-def _unnamed(
-    path: Path, columns: Columns, first_row: _Cells, sample: Sequence[Sequence[str]]
-) -> dict[str, int]:
-    """Return which cell is which column in a table without a header; refuse what is not clear.
-
-    ``sample`` are cells of rows below the first.
-    """
-    line, cells = first_row
-    where = f"{path}, line {line}"
-    if columns.text_alone:
-        sample = [row for row in sample if len(row) == len(cells)]
-    if looks_like_header(cells, sample):
-        raise CorpusError(
-            f"{where}: this reads like a header, and none of its names is known "
-            f"({listed(cells)}); {columns.naming()}."
-        )
-    order = columns.order.get(len(cells))
-    if order is None:
-        raise CorpusError(
-            f"{where}: {_counted(len(cells))} where {' or '.join(map(str, columns.order))} are "
-            f"expected ({', '.join(columns.needed)}), and no header; {columns.naming()} in one."
-        )
-    for i, values in enumerate(zip(cells, *sample, strict=True)):
-        problem = _problem(path, order, i, values)
-        if problem:
-            raise CorpusError(
-                f"{where}: without a header column {i + 1} {problem}; {columns.naming()} in one."
-            )
-    if columns.text_alone:
-        order = columns.order[max(columns.order)]
-    return {column: i for i, column in enumerate(order) if column}
-
-
-def _problem(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
-    """Say what makes it doubtful that a column without a name is what its place says."""
-    column = order[i]
-    is_csv = path.suffix.lower() == ".csv"
-    if column in TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
-        return "would be text, and holds numbers alone"
-    if column == "sentence2" and len(values) >= _FEW and are_labels(values):
-        return "would be the second text, and holds a few values that repeat"
-    if column == "" and not are_labels(values) and (is_csv or len(order) > 2):
-        return "would be a label that is not read, and holds text"
-    if is_csv and len(order) == 1 and all(map(_SEMICOLONS.search, values)):
-        return "has semicolons in every row, which may separate cells"
-    return ""
-
-
-def _split(path: Path, separator: str) -> Iterator[_Cells]:
-    """Yield (line number, cells) of the rows that are not blank."""
-    if path.suffix.lower() != ".csv":
-        yield from ((number, line.split("\t")) for number, line in read_filled(path))
-        return
-    # A quoted cell may hold line breaks; the number is that of the line where its row ends.
-    lines = (line + "\n" for _, line in read_lines(path))
-    reader = csv.reader(lines, strict=True, delimiter=separator)
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise CorpusError(
-            f"{path}, line {reader.line_num}: not valid CSV ({error}); quote cells that hold "
-            "commas or quotes, or save the file as TSV."
-        ) from None

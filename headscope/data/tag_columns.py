@@ -1,4 +1,4 @@
-"""Tagged words in columns, a word a line, or as JSON lines; errors say which line.
+"""Tagged words in columns, a word a line; errors say which line.
 
 Tabs split columns where a file has any (words may then have spaces inside), else white space does.
 The word is the first column and its tag the last, but for
@@ -12,6 +12,8 @@ Blank lines part sentences. Lines that begin with ``#`` before a sentence are co
 have all columns and a tag: ``#`` is a word, too. ``-DOCSTART-`` lines are passed over. What could
 be read in two ways is refused.
 
+First :func:`read_columns`, then how lines become rows, and which column is which.
+
 References
 ----------
 Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Benikova et al. 2014 (GermEval); Pan et al. 2017
@@ -20,24 +22,22 @@ Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Benikova et al. 2014 (GermEval); 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.data.entities import scheme_of_file
-from headscope.data.files import read_blocks, read_filled
+from headscope.data.files import read_blocks
 
-JSON_LINES = (".jsonl", ".ndjson", ".json")  # Endings of files that have an object a line.
 _DOCUMENT = "-DOCSTART-"
 _ONTONOTES = "#begin document"
 #: Names of the column of words, and of that of tags: the first row that has one counts.
 _WORDS = ("tokens", "token", "words", "word", "forms", "form")
-_TAGS = (
+TAGS = (
     ("ner_tags", "ner_tag", "ner"),
     ("tags", "tag", "labels", "label"),
     ("upos", "upos_tags", "pos_tags", "pos_tag", "pos"),
@@ -59,6 +59,8 @@ class TaggedWord(NamedTuple):
 
 
 class _Row(NamedTuple):
+    """A line in columns."""
+
     line: int
     cells: list[str]
 
@@ -68,6 +70,7 @@ Tagged = tuple[list[list[TaggedWord]], tuple[str, ...]]  # Sentences, and notes 
 
 def read_columns(path: Path) -> Tagged:
     """Read the sentences of a file in columns."""
+    # Read rows of cells, and take a header off.
     sentences = list(_rows(path))
     if not sentences:
         return [], ()
@@ -80,6 +83,7 @@ def read_columns(path: Path) -> Tagged:
             f"{path}: no blank line parts sentences, so its {len(sentences[0]):,} words would be "
             "one sentence; put a blank line behind each sentence."
         )
+    # Find the columns of words and of tags.
     columns = list(zip(*[row.cells for row in chain(*sentences)], strict=True))
     notes: tuple[str, ...] = ()
     if by_name is not None:
@@ -89,22 +93,31 @@ def read_columns(path: Path) -> Tagged:
     language = _language(columns[word_column])
     if language:
         notes = (*notes, f"{language}: before each word is its language, and no part of it.")
+    # Take both from every row.
     tagged_sentences = []
     for rows in sentences:
         tagged_words = []
         for line, cells in rows:
             word = cells[word_column].removeprefix(f"{language}:")
             tag = cells[tag_column]
-            if not word or not tag or " " in tag:
-                raise CorpusError(
-                    f"{path}, line {line}: the word is {word!r} and its tag {tag!r}; give every "
-                    "row both, and split all columns in the same way."
-                )
+            _check_word(path, line, word, tag)
             if word != _DOCUMENT:
                 tagged_words.append(TaggedWord(line, word, tag))
         if tagged_words:
             tagged_sentences.append(tagged_words)
     return tagged_sentences, notes
+
+
+def _check_word(path: Path, line: int, word: str, tag: str) -> None:
+    """Refuse a row without a word, or without one tag."""
+    if not word or not tag or " " in tag:
+        raise CorpusError(
+            f"{path}, line {line}: the word is {word!r} and its tag {tag!r}; give every "
+            "row both, and split all columns in the same way."
+        )
+
+
+# --- rows of cells ---
 
 
 def _rows(path: Path) -> Iterator[list[_Row]]:
@@ -199,11 +212,14 @@ def _of_another_width(path: Path, row: _Row, width: int, has_tabs: bool) -> Corp
     )
 
 
-def _columns_by_name(names: Sequence[str]) -> tuple[int, int] | None:
+# --- which column is which ---
+
+
+def columns_by_name(names: Sequence[str]) -> tuple[int, int] | None:
     """Return which column holds the words and which the tags, by name; None without both."""
     lower = [name.strip().lower() for name in names]
     words = [i for i, name in enumerate(lower) if name in _WORDS]
-    for known in _TAGS:
+    for known in TAGS:
         tags = [i for i, name in enumerate(lower) if name in known]
         if len(words) == len(tags) == 1:
             return words[0], tags[0]
@@ -214,14 +230,14 @@ def _columns_by_name(names: Sequence[str]) -> tuple[int, int] | None:
 
 def _header(path: Path, cells: Sequence[str]) -> tuple[int, int] | None:
     """Return the columns that a header names; None where the row is none."""
-    known_names = {*_WORDS, *chain(*_TAGS)}
+    known_names = {*_WORDS, *chain(*TAGS)}
     if len([cell for cell in cells if cell.lower() in known_names]) < 2:
         return None
-    columns = _columns_by_name(cells)
+    columns = columns_by_name(cells)
     if columns is None:
         raise CorpusError(
             f"{path}: the header ({', '.join(cells)}) does not name one column of words and one of "
-            f"tags; call them {_WORDS[1]} and {_TAGS[1][1]}."
+            f"tags; call them {_WORDS[1]} and {TAGS[1][1]}."
         )
     return columns
 
@@ -331,59 +347,3 @@ def _language(words: Sequence[str]) -> str:
         match = _LANGUAGE.fullmatch(word)
         codes.add(match[1] if match else "")
     return codes.pop() if len(codes) == 1 else ""
-
-
-def read_json_lines(path: Path) -> Tagged:
-    """Read an object a line with a list of words and a list of tags, as data sets are exported."""
-    sentences = []
-    notes: set[str] = set()
-    for line, text in read_filled(path):
-        try:
-            item = json.loads(text)
-        except (ValueError, RecursionError):
-            item = None
-        if not isinstance(item, dict):
-            raise CorpusError(
-                f"{path}, line {line}: no JSON object; give one a line, such as "
-                '{"tokens": ["Anna", "ran"], "ner_tags": ["B-PER", "O"]}.'
-            )
-        sentence, tag_name = _tagged_sentence(path, line, item)
-        other_tags = {*chain(*_TAGS)} & {name.lower() for name in item if name != tag_name}
-        if other_tags:
-            notes.add(f"Tags are those named {tag_name}; others of the file are not read.")
-        if sentence:
-            sentences.append(sentence)
-    return sentences, tuple(sorted(notes))
-
-
-def _tagged_sentence(path: Path, line: int, item: dict[str, Any]) -> tuple[list[TaggedWord], str]:
-    """Return the tagged words of a JSON object, and what it calls their tags."""
-    names = list(item)
-    columns = _columns_by_name(names)
-    if columns is None:
-        raise CorpusError(
-            f"{path}, line {line}: no list of words and one list of tags by name (it has "
-            f"{', '.join(names[:8])}); call them tokens and ner_tags."
-        )
-    word_name = names[columns[0]]
-    tag_name = names[columns[1]]
-    words = item[word_name]
-    tags = item[tag_name]
-    if not _are_tagged(words, tags):
-        raise CorpusError(
-            f"{path}, line {line}: {word_name} and {tag_name} are no lists of as many words "
-            "and tags (names or whole numbers), none of them empty."
-        )
-    sentence = [TaggedWord(line, word, str(tag)) for word, tag in zip(words, tags, strict=True)]
-    return sentence, tag_name
-
-
-def _are_tagged(words: Any, tags: Any) -> bool:
-    """Whether a JSON value is a list of words, and another a list of as many tags."""
-    if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
-        return False
-    if not all(isinstance(word, str) and word for word in words):
-        return False
-    return all(
-        tag != "" and isinstance(tag, str | int) and not isinstance(tag, bool) for tag in tags
-    )

@@ -1,4 +1,8 @@
-"""Sequences of token ids as a task's model reads them, with masked positions where it predicts."""
+"""Sequences of token ids as a task's model reads them, with masked positions where it predicts.
+
+First rows of one text or of two read together, and :func:`padded`, which makes a batch of them; at
+the end the pairs of source and target of models with a decoder.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array
-from headscope.data.files import LastOther, punctuation_spans
+from headscope.data.controls import EarlierTexts
 from headscope.data.pieces import Encoding, TextModel, frame, special_ids, token_stream, tokenise
+from headscope.data.sentences import punctuation_spans
 from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
@@ -244,13 +249,19 @@ def encode_pairs(
     encoded_targets = tokenise(model, targets, targets=True)
     pairs = zip(encoded_sources, encoded_targets, target_texts, strict=True)
     for i, (source, target, target_text) in enumerate(pairs):
-        row = _pair_row(i, source, target, target_text, target_ends)
+        row = _pair_row(
+            index=i,
+            source=source,
+            target=target,
+            target_text=target_text,
+            target_ends=target_ends,
+        )
         longest = max(len(row.ids), len(row.labels))
         yield row if row.ids and longest <= model.max_length else None
 
 
 def _pair_row(
-    index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
+    *, index: int, source: Encoding, target: Encoding, target_text: str, target_ends: Ends
 ) -> PairRow:
     """Put a source and its target together, the target with the decoder's special tokens."""
     # What the tokenizer wrote behind the text gives way to one stop token.
@@ -307,12 +318,12 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
     """
-    earlier = LastOther[PairRow]()
+    earlier = EarlierTexts[PairRow]()
     for row in rows:
         if row is None:
             yield None
             continue
-        other_row = earlier.before(row, len(row.content), row.ids)
+        other_row = earlier.control_of(row, len(row.content), row.ids)
         if other_row is None:
             yield None
         else:

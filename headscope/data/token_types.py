@@ -64,7 +64,8 @@ class TokenTypes:
 
 def _checked(encoding: Encoding, rows: int) -> tuple[int, ...]:
     """Return the types of an encoding; refuse one that the model's table has no row for."""
-    if (highest := max(encoding.type_ids, default=0)) >= rows:
+    highest = max(encoding.type_ids, default=0)
+    if highest >= rows:
         raise CorpusError(
             f"The tokenizer gives token type {highest}, but the model's table of token types has "
             f"{rows} rows; tokenizer and weights do not belong together."

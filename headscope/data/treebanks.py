@@ -20,15 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
-from headscope.data.files import (
-    ROOT,
-    Sentence,
-    Span,
-    Written,
-    has_word,
-    is_punctuation,
-    read_blocks,
-)
+from headscope.data.files import read_blocks
+from headscope.data.sentences import ROOT, Sentence, Span, Written, has_word, is_punctuation
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")
@@ -50,8 +43,8 @@ class Token(NamedTuple):
     """A word as it is written: one word of a tree, or several (``zum``)."""
 
     form: str
-    first: int  # The words of the tree that it stands for, from zero
-    behind: int
+    first: int  # The first word of the tree that it stands for, from zero
+    behind: int  # The word behind its last one
     space: bool  # Whether a space follows
 
 
@@ -90,7 +83,8 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
                     "CoNLL-U; give plain text as text, or mend the treebank."
                 )
             has_rows = True
-            _add_row(path, number, _cells(path, number, line, columns), rows, tokens)
+            cells = _cells(path, number, line, columns)
+            _add_row(path, number, cells, rows=rows, tokens=tokens)
         if rows:
             if tokens[-1].behind > len(rows):
                 reach = f"a row reaches to word {tokens[-1].behind} of {len(rows)}"
@@ -100,7 +94,7 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
 
 
 def _add_row(
-    path: Path, number: int, cells: Mapping[str, str], rows: list[TreeRow], tokens: list[Token]
+    path: Path, number: int, cells: Mapping[str, str], *, rows: list[TreeRow], tokens: list[Token]
 ) -> None:
     """Add what a row holds to the words of its sentence, and to the words as they are written."""
     row_id = _row_id(path, number, cells["ID"])
@@ -116,7 +110,7 @@ def _add_row(
         raise _mend(path, number, f"{cells['ID']} begins inside another such row")
     if not inside:
         space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
-        tokens.append(Token(cells["FORM"], first - 1, last, space))
+        tokens.append(Token(form=cells["FORM"], first=first - 1, behind=last, space=space))
     if "-" not in cells["ID"]:
         rows.append(_tree_row(number, cells))
 

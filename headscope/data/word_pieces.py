@@ -1,7 +1,8 @@
 """Which pieces are which word: sentences as a model reads them, with their words found again.
 
-Words are found by where each piece stands in the text, so that they change no piece; their rarity
-is looked up.
+A tokenizer reads the whole text, as the model's users have it read; words are found afterwards by
+where each piece stands in the text (:func:`_aligned`). Sentences also get their half of the corpus
+and their control (:func:`placed`), and the rarity of their words.
 """
 
 from __future__ import annotations
@@ -15,15 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.files import (
-    LastOther,
-    Sentence,
-    is_punctuation,
-    split_words,
-    text_key,
-)
+from headscope.data.controls import EarlierTexts
 from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import Encoding, TextModel, tokenise
+from headscope.data.sentences import Sentence, is_punctuation, split_words, text_key
 
 IntArray = NDArray[np.int64]
 
@@ -79,13 +75,13 @@ def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
     cannot read are counted too, both in the index and as controls.
     """
     half_of_text: dict[str, int] = {}
-    earlier_sentences = LastOther[Sentence]()
+    earlier_sentences = EarlierTexts[Sentence]()
     for index, sentence in enumerate(sentences):
         text = text_key(sentence.text)
         half = index % 2
         if sentence.pairs is not None:
             half = half_of_text.setdefault(text, len(half_of_text) % 2)
-        swapped = earlier_sentences.before(sentence, len(sentence.words), text)
+        swapped = earlier_sentences.control_of(sentence, len(sentence.words), text)
         yield Placed(sentence, half, swapped)
 
 
@@ -155,7 +151,7 @@ def _aligned(sentence: Sentence, encoding: Encoding) -> tuple[Sentence, IntArray
     special = np.array(encoding.special_tokens_mask, dtype=bool)
     word_of = np.full(len(special), -1, dtype=np.int64)
     word_spans = np.array(sentence.spans, dtype=np.int64).reshape(-1, 2)
-    #: Rows of ``word_spans`` that can have pieces
+    # Rows of ``word_spans`` that can have pieces:
     word_numbers = np.arange(len(word_spans))
 
     # A special token that the text spells out is no word.

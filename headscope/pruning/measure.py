@@ -157,7 +157,7 @@ class Pruner:
                 full,
                 outputs,
                 seed=self.seed,
-                drawn=self._resamples_of_full,
+                baseline_values=self._resamples_of_full,
                 values=resamples,
             )
             difference = change.estimate()
@@ -208,7 +208,7 @@ class Pruner:
             select_examples(self.full, self.examples),
             select_examples(outputs, self.examples),
             seed=self.seed,
-            drawn=self._resamples_of_full,
+            baseline_values=self._resamples_of_full,
         )
 
     def forget_all_but(self, pruned: Repaired) -> None:

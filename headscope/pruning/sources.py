@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from headscope.data.examples import Examples, Unshared, sample_texts, without_shared
+from headscope.data.examples import Examples, sample_texts
 from headscope.data.labels import read_alike
+from headscope.data.unshared import Unshared, without_shared
 from headscope.tasks.calibration import open_calibration, pick
 from headscope.tasks.making import read_examples
 

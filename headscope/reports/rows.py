@@ -88,8 +88,8 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
     """
     for field, mark in marked(type(holder), Compare):
         value = getattr(holder, field)
-        if mark.part and value is not None:
-            value = getattr(value, mark.part)
+        if mark.attribute and value is not None:
+            value = getattr(value, mark.attribute)
         name = field.replace("_", " ") if mark.name is None else mark.name
         field_where = mark.where or where
         inner_values = _inner_values(value)
@@ -101,7 +101,7 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
         elif inner_values is not None:
             for key, inner in inner_values:
                 yield from _inner_rows(section, inner, mark, where, prefix, key)
-        elif value is not None or mark.part or is_plain(holder, field):
+        elif value is not None or mark.attribute or is_plain(holder, field):
             # A number that is None is unknown; a part that is None was not asked for.
             name = prefix + name.format(holder)
             yield number_row(section, field_where, name, _estimate(value), better=mark.better)

@@ -27,8 +27,8 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus, as_plain
-from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
+from headscope.data.unshared import lines_without_shared
 from headscope.models.run.formulas import ExchangedHeads, Factors, HeadInputs
 from headscope.models.run.intervene import Run, intervene
 from headscope.models.run.loaded import LoadedModel

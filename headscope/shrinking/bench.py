@@ -152,7 +152,7 @@ class Bench:
                 self._full_outputs,
                 outputs,
                 seed=self.seed,
-                drawn=self._full_resampled,
+                baseline_values=self._full_resampled,
                 values=resampled,
             ),
             metrics=self.task.metrics(outputs),

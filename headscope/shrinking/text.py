@@ -11,8 +11,9 @@ from pathlib import Path
 
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
-from headscope.data.examples import Examples, read_texts, sample_texts, without_shared
+from headscope.data.examples import Examples, read_texts, sample_texts
 from headscope.data.token_rows import Row, encode_rows
+from headscope.data.unshared import without_shared
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples

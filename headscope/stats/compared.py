@@ -1,7 +1,12 @@
 """Markers on the fields of results: what ``headscope diff`` compares, and what must be equal.
 
-``Annotated[Estimate, Compare(better=1)]`` says it where the field is defined. A field without a
-marker is compared only where nothing else differs.
+A result says it where it defines the field::
+
+    cosine: Annotated[Estimate, Compare(better=1)]      # more is better
+    seed: Annotated[int, Setting()]                     # results of two seeds are not compared
+
+A field without a marker is compared only where nothing else differs. ``reports/rows.py`` and
+``reports/conditions.py`` read the markers.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ from headscope.stats.estimate import Estimate
 class Compare:
     """A field that is compared: a number, words, or rows that have such fields themselves.
 
-    Templates are filled in with the row that the field belongs to, or with each row of a table, as
-    ``{0}``; ``{key}`` is a row's key in a dict.
+    Its texts are templates of :meth:`str.format`: ``{0}`` is the row that the field belongs to (of
+    a table, each of its rows in turn), and ``{key}`` the key of a row in a dict.
     """
 
     #: Its name, or the prefix of the names of nested fields (a template). None means the field's
@@ -29,8 +34,8 @@ class Compare:
     name: str | None = None
     where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
-    part: str = ""  # The attribute of the value that is compared
-    words: str = ""  # A template, where it is compared as words
+    attribute: str = ""  # The only attribute of the value that is compared; empty: the value
+    words: str = ""  # The words that are compared in place of the value (a template)
 
 
 @dataclass(frozen=True)
@@ -41,34 +46,34 @@ class Setting:
     keys: tuple[str, ...] = ()  # The only keys of a dict that are compared
 
 
-M = TypeVar("M", Compare, Setting)
+Marker = TypeVar("Marker", Compare, Setting)
 ComparedEstimate = Annotated[Estimate, Compare()]
 
 
-def marked(kind: type, marker: type[M]) -> Iterator[tuple[str, M]]:
-    """Yield the fields of a dataclass that have a marker, with it."""
-    return ((name, mark) for name, mark in _marks(kind) if isinstance(mark, marker))
+def marked(dataclass_type: type, marker: type[Marker]) -> Iterator[tuple[str, Marker]]:
+    """Yield the names of the fields that have such a marker, each with its marker."""
+    return ((name, mark) for name, mark in _metadata(dataclass_type) if isinstance(mark, marker))
 
 
 @cache
-def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Return every field with each of its markers."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    marks: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(kind):
-        metadata = getattr(hints[field.name], "__metadata__", ())
-        marks += [(field.name, mark) for mark in metadata]
-    return tuple(marks)
+def _metadata(dataclass_type: type) -> tuple[tuple[str, Any], ...]:
+    """Return the name of every field with each thing that ``Annotated`` says of it."""
+    hints = typing.get_type_hints(dataclass_type, include_extras=True)
+    metadata: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(dataclass_type):
+        annotations = getattr(hints[field.name], "__metadata__", ())
+        metadata += [(field.name, annotation) for annotation in annotations]
+    return tuple(metadata)
 
 
 def is_plain(row: Any, name: str) -> bool:
     """Whether a field of a row is a number or text, or None where it is unknown."""
-    kind: type = type(row)
-    return not {int, float, str}.isdisjoint(kinds_of(kind)[name])
+    row_type: type = type(row)
+    return not {int, float, str}.isdisjoint(field_types(row_type)[name])
 
 
 @cache
-def kinds_of(kind: type) -> dict[str, set[Any]]:
-    """Return the type of each field, and the parts of its type."""
-    hints = typing.get_type_hints(kind)
+def field_types(dataclass_type: type) -> dict[str, set[Any]]:
+    """Return the types of each field: of ``float | None`` itself, float and None."""
+    hints = typing.get_type_hints(dataclass_type)
     return {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}

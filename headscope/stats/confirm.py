@@ -41,18 +41,19 @@ def ascending(n: int, steps: int = STEPS) -> tuple[int, ...]:
     All of 1 to n - 1 where n is at most ``steps``. A refusal ends the sequence, so it begins where
     little is lost; large steps make refusals by chance rare.
     """
+    # i n / steps to the nearest integer, in whole numbers
     rounded = [(2 * i * n + steps) // (2 * steps) for i in range(1, steps)]
     return tuple(sorted({k for k in rounded if 0 < k < n}))
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a model loses, with the upper end of its interval: ``allowed`` if at most the bound."""
+    """What a model loses, and whether that is allowed."""
 
     change: Change
-    lost: float  # Above 0 for a loss, whichever direction of the metric is better.
-    most_lost: float  # Infinite where it is unknown; then nothing is allowed.
-    allowed: bool
+    lost: float  # Above 0 for a loss, whichever direction of the metric is better
+    most_lost: float  # Upper end of its interval; infinite where it is unknown
+    allowed: bool  # Whether the upper end is at most the bound
 
 
 def judged(change: Change, sign: int, bound: float) -> Judged:

@@ -1,4 +1,7 @@
-"""What a change of some heads does to a model's output, as values."""
+"""What a change of some heads does to a model's output, and how results become tables.
+
+First the values, then the functions that lay them out as columns of a pandas table.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import head_name
-from headscope.stats.compared import Compare, kinds_of
+from headscope.stats.compared import Compare, field_types
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -47,21 +50,30 @@ def estimated_columns(name: str, number: Estimate | None) -> Mapping[str, float 
 def columns(row: Any, *names: str) -> dict[str, Any]:
     """Lay fields of a result row out as columns of a table.
 
-    An estimate has three; an effect has those of its cosine, and of a task where there is one.
+    An estimate has three; an effect has those of its cosine, and of a task where there is one. The
+    type of the field decides, so that an unknown one has its columns too.
     """
+    row_type: type = type(row)
+    types_of = field_types(row_type)
     cells: dict[str, Any] = {}
-    kind: type = type(row)
     for name in names:
         value = getattr(row, name)
-        if Estimate in (kinds := kinds_of(kind)[name]):
+        if Estimate in types_of[name]:
             cells |= estimated_columns(name, value)
-        elif Effect in kinds:
-            cells |= estimated_columns(f"{name}_cosine", value and value.cosine)
-            if value is not None and value.metric is not None:
-                cells |= {f"{name}_metric": value.metric}
-                cells |= estimated_columns(f"{name}_difference", value.difference)
+        elif Effect in types_of[name]:
+            cells |= _effect_columns(name, value)
         else:
             cells[name] = value
+    return cells
+
+
+def _effect_columns(name: str, effect: Effect | None) -> dict[str, float | None]:
+    """Lay an effect out as columns of a table."""
+    cosine = None if effect is None else effect.cosine
+    cells = dict(estimated_columns(f"{name}_cosine", cosine))
+    if effect is not None and effect.metric is not None:
+        cells[f"{name}_metric"] = effect.metric
+        cells |= estimated_columns(f"{name}_difference", effect.difference)
     return cells
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-#: Fewest examples on which a loss is confirmed: with 20 of them, in two halves, 7% of searches
-#: named a number that cost too much.
+#: Fewest examples on which a bound on a loss is confirmed: with 20 of them, in two halves, 7% of
+#: searches confirmed a number of heads that costs more, where 2.5% may.
 FEWEST_TESTED = 60
 
 

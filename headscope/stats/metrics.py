@@ -28,7 +28,7 @@ Metric = Callable[[Outputs, Array], Array]
 
 CLUSTER = "cluster"  # Name of the array that says which examples belong together.
 RESAMPLES = 1000  # Resamples of a bootstrap.
-_ENTRIES = 1 << 20  # Entries of a table held at a time, of which there are some ten: 8 MiB each.
+_MOST_COUNTS = 1 << 20  # Counts (resamples, n) that are held at a time: 8 MiB, some ten times.
 
 
 def mean_of(name: str, scale: float = 1.0) -> Metric:
@@ -61,8 +61,12 @@ class Rate:
         return np.asarray(100.0 * (counts @ self.right(outputs)) / counts.sum(axis=1))
 
 
+def _predicted_right(outputs: Outputs) -> Array:
+    return np.asarray(outputs["predicted"] == outputs["label"], dtype=float)
+
+
 #: Share of examples whose ``predicted`` is their ``label``, times 100.
-accuracy = Rate(lambda outputs: (outputs["predicted"] == outputs["label"]).astype(float))
+accuracy = Rate(_predicted_right)
 
 
 def rate_of(name: str) -> Rate:
@@ -81,7 +85,7 @@ class CountedF1:
     hits: str  # True positives of each example
     predicted: str
     right: str
-    assumed: float = 1.0  # Size of a change that is assumed where none was seen.
+    assumed: float = 1.0  # Size of the change that is assumed where no example changed
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""
@@ -91,9 +95,9 @@ class CountedF1:
         return np.asarray(200.0 * hits / np.maximum(predicted + right, 1e-300))
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
+        self, outputs: Outputs, are_right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
-        """Add two examples, right or wrong, as large as those that differ from another model.
+        """Add two examples, each right or wrong, as large as those that differ from another model.
 
         That is the mean over those that were seen and one of the assumed size; a single model gets
         examples of size 1.
@@ -104,7 +108,7 @@ class CountedF1:
             changes = np.max([np.abs(outputs[name] - other[name]) for name in names], axis=0)
             size = float((self.assumed + changes.sum()) / (1 + np.count_nonzero(changes)))
         return {
-            self.hits: np.append(outputs[self.hits], size * np.array(right)),
+            self.hits: np.append(outputs[self.hits], size * np.array(are_right)),
             self.predicted: np.append(outputs[self.predicted], (size, size)),
             self.right: np.append(outputs[self.right], (size, size)),
         }
@@ -117,7 +121,7 @@ def token_rate(right: str, tokens: str) -> CountedF1:
     differ in three tokens where no sentence changed: with one the interval covered 76% of 50
     sentences of which 3% changed by 1 to 4 tokens, with three it covers 95% or more.
     """
-    return CountedF1(right, tokens, tokens, 3.0)
+    return CountedF1(hits=right, predicted=tokens, right=tokens, assumed=3.0)
 
 
 @dataclass(frozen=True)
@@ -142,14 +146,14 @@ class ClassMetric:
         return self.value_of_table(tables)
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
+        self, outputs: Outputs, are_right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
         """Add two examples of the commonest class; where wrong, the next class is predicted."""
         classes, sizes = np.unique(outputs["label"], return_counts=True)
         order = np.argsort(-sizes, kind="stable")
         commonest = classes[order[0]]
         next_class = classes[order[1]] if len(classes) > 1 else commonest + 1
-        predicted = [commonest if is_right else next_class for is_right in right]
+        predicted = [commonest if is_right else next_class for is_right in are_right]
         return {
             "label": np.append(outputs["label"], (commonest, commonest)),
             "predicted": np.append(outputs["predicted"], predicted),
@@ -231,7 +235,7 @@ def resampled(
     n_units = int(unit_of.max()) + 1
     values = []
     rng = np.random.default_rng(seed)
-    most_rows = max(1, _ENTRIES // len(unit_of))
+    most_rows = max(1, _MOST_COUNTS // len(unit_of))
     for start in range(0, resamples, most_rows):
         rows = min(most_rows, resamples - start)
         drawn = rng.integers(0, n_units, size=(rows, n_units))
@@ -260,5 +264,5 @@ def value_of(metric: Metric, outputs: Outputs) -> float:
 
 
 def size_of(outputs: Outputs) -> int:
-    """Return the number of examples."""
+    """Return the number of examples: every array has one entry of each."""
     return len(next(iter(outputs.values())))

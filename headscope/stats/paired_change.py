@@ -62,19 +62,6 @@ _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of the
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
 
 
-def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
-    """Join a metric of the same examples in several orders, as :func:`over_orders` does changes."""
-    mean = fmean(float(value) for value in values)
-    intervals = [value.interval for value in values if value.interval is not None]
-    if len(intervals) < len(values):
-        return Estimate(mean)
-    return Estimate(
-        value=mean,
-        low=min(low for low, _ in intervals),
-        high=max(high for _, high in intervals),
-    )
-
-
 @dataclass(frozen=True)
 class Change:
     """A metric of two models on the same examples."""
@@ -136,6 +123,22 @@ def over_orders(changes: Sequence[Change]) -> Change:
     )
 
 
+def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
+    """Join a metric of the same examples in several orders, as :func:`over_orders` does changes.
+
+    Without an interval where one of them has none.
+    """
+    mean = fmean(float(value) for value in values)
+    intervals = [value.interval for value in values if value.interval is not None]
+    if len(intervals) < len(values):
+        return Estimate(mean)
+    return Estimate(
+        value=mean,
+        low=min(low for low, _ in intervals),
+        high=max(high for _, high in intervals),
+    )
+
+
 def paired_change(
     metric: Metric,
     baseline: Outputs,
@@ -144,24 +147,23 @@ def paired_change(
     level: float = 0.95,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    drawn: Array | None = None,
+    baseline_values: Array | None = None,
     values: Array | None = None,
 ) -> Change:
     """Measure a change with its paired interval and p-value.
 
     Both models' outputs (n, ...) are on the same examples in the same order; the class of the
     metric says which interval it has. There are more resamples where the level asks for it.
-    ``drawn`` and ``values`` (resamples,) are what :func:`resampled` gave for the baseline and the
-    outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
-    for it.
+    ``baseline_values`` and ``values`` (resamples,) are what :func:`resampled` gave for both with
+    this seed, where a caller has it already; :class:`Rate` and :class:`Counted` have no use for it.
     """
     units = drawn_units(outputs)
-    before = value_of(metric, baseline)
+    baseline_value = value_of(metric, baseline)
     value = value_of(metric, outputs)
     unknown = Change(
         value=value,
-        baseline=before,
-        difference=value - before,
+        baseline=baseline_value,
+        difference=value - baseline_value,
         low=-math.inf,
         high=math.inf,
         level=level,
@@ -181,10 +183,11 @@ def paired_change(
         original = baseline
         baseline = metric.with_two_more(original, (True, False), outputs)
         outputs = metric.with_two_more(outputs, (False, True), original)
-        drawn = None
+        baseline_values = None
         values = None
-    gaps = plan.values(metric, outputs, values) - plan.values(metric, baseline, drawn)
-    scale = max(abs(before), abs(value))
+    values = plan.values(metric, outputs, values)
+    gaps = values - plan.values(metric, baseline, baseline_values)
+    scale = max(abs(baseline_value), abs(value))
     is_rounding = np.abs(gaps) <= _ARITHMETIC * scale
     gaps[is_rounding] = 0.0
     low, high = plan.interval(gaps, scale)
@@ -194,7 +197,7 @@ def paired_change(
 
 
 def _change_of_rate(metric: Rate, baseline: Outputs, outputs: Outputs, unknown: Change) -> Change:
-    """Give a change of a rate of independent examples its interval and p-value."""
+    """Give the change of a rate of independent examples, so far unknown, its interval and p."""
     was_right = np.asarray(metric.right(baseline)) > 0.5
     is_right = np.asarray(metric.right(outputs)) > 0.5
     gained = int((is_right & ~was_right).sum())
@@ -249,9 +252,9 @@ def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
 
 @dataclass(frozen=True)
 class _Bootstrap:
-    """How intervals are read off resamples of so many independent units."""
+    """Intervals from bootstrap resamples, as the module's docstring describes them."""
 
-    units: int
+    units: int  # That resamples are drawn from
     level: float = 0.95
     resamples: int = RESAMPLES  # More where the level asks for it
     seed: int = 0

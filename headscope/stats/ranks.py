@@ -1,4 +1,7 @@
-"""Ranks of matrices as values."""
+"""How many dimensions a matrix uses: the kinds of rank, as results hold them.
+
+``spectra.py`` computes them, of a model's weights and of random ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ class NumericalRank:
     """How many singular values exceed ``rtol`` times the largest."""
 
     value: int | None  # None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide
-    rtol: float  # As asked for; by default the stored dtype's epsilon times the larger size
+    rtol: float  # An option; by default the epsilon of the stored dtype times the larger side
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class MatrixRank:
     #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
     singular_values: tuple[float, ...]
     #: Singular values above the rounding of the stored dtype.
-    numerical_rank: Annotated[NumericalRank, Compare("numerical", part="value")]
+    numerical_rank: Annotated[NumericalRank, Compare("numerical", attribute="value")]
     #: ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
     stable_rank: Annotated[float | None, Compare("stable")]
     #: exp(entropy of sigma / sum sigma).
@@ -61,12 +64,13 @@ def statistics(ranks: MatrixRank | ControlStatistics) -> dict[str, float | None]
 
 @dataclass(frozen=True)
 class LayerControl:
-    """Controls for layers of one shape: single heads, and all heads of a layer concatenated."""
+    """Ranks of random layers of one shape: of single heads, and of all heads of a layer as one."""
 
     n_heads: int  # Heads of such a layer
-    heads: dict[str, ControlStatistics]  # By matrix, as in :data:`MATRICES`.
+    heads: dict[str, ControlStatistics]  # By matrix: ``qk``, ``ov``, ``w_q``, ``w_k``
     layers: dict[str, ControlStatistics]
     asymmetry: float | None  # Means of ||B - B^T||_F / ||B||_F of heads, of layers.
     layer_asymmetry: float | None
-    #: Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
+    #: Mean overlap of the ``query`` and of the ``key`` spaces of two different heads, and of the
+    #: ``query`` space of one head with the ``key`` space of any
     overlap: dict[str, float | None]

@@ -1,4 +1,4 @@
-r"""One layer's weights as factors of the products whose ranks are measured.
+r"""How many dimensions the heads of one layer use: singular values and ranks of two products.
 
 ::
 
@@ -11,6 +11,9 @@ output receives ``b_V W_O``.
 
 With the preceding LayerNorm folded in, the input is the normalised state before gain and shift:
 ``x = g * x' + s`` turns W into ``diag(g) W`` and b into ``s W + b``.
+
+In this order: the factors of a layer (or random ones); singular values and ranks of a product; its
+asymmetry, and the overlap of column spaces; all of these of one layer; means over random layers.
 """
 
 from __future__ import annotations
@@ -59,7 +62,12 @@ class Factors:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
         """Apply a function to each factor."""
-        return Factors(*map(change, (self.W_Q, self.W_K, self.W_V, self.W_O_T)))
+        return Factors(
+            W_Q=change(self.W_Q),
+            W_K=change(self.W_K),
+            W_V=change(self.W_V),
+            W_O_T=change(self.W_O_T),
+        )
 
     def first(self, n_heads: int) -> Factors:
         """Keep the first heads only."""
@@ -82,10 +90,11 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
         W_Q = _with_row(W_Q, _exact(weights.b_Q))
         W_K = _with_row(W_K, torch.zeros_like(W_K[:, 0]))
         W_V = _with_row(W_V, _exact(weights.b_V))
-    return Factors(W_Q, W_K, W_V, _exact(weights.W_O.mT))
+    return Factors(W_Q=W_Q, W_K=W_K, W_V=W_V, W_O_T=_exact(weights.W_O.mT))
 
 
 def _exact(weight: Tensor) -> Tensor:
+    """Copy a weight to the CPU, in float64."""
     return weight.detach().cpu().double()
 
 
@@ -118,6 +127,8 @@ def random_factors(like: Factors, seed: int) -> Factors:
     generator = torch.Generator().manual_seed(seed)
     return like.each(lambda W: torch.randn(W.shape, generator=generator, dtype=torch.float64))
 
+
+# --- singular values and ranks ---
 
 LEVELS = ("90", "95", "99")  # Shares whose dimensions are counted.
 #: A cumulative sum may fall short of a share that it reaches on paper, and by more than float64
@@ -153,7 +164,7 @@ def _triangle(factor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Reading:
+class RankSettings:
     """How ranks are computed from singular values."""
 
     share: str = "sigma2"  # Of what ``dims`` hold a share: ``sigma2`` or ``sigma``
@@ -194,18 +205,21 @@ def _dimensions(shares: Tensor) -> list[dict[str, int | None]]:
     return [dict(zip(LEVELS, row, strict=True)) for row in rows]
 
 
-def product_ranks(A: Tensor, B: Tensor, reading: Reading) -> list[MatrixRank]:
+def product_ranks(A: Tensor, B: Tensor, settings: RankSettings) -> list[MatrixRank]:
     """Measure ``A B^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
-    return reading.ranks(product_singular_values(A, B), A.shape[-2], B.shape[-2])
+    return settings.ranks(product_singular_values(A, B), A.shape[-2], B.shape[-2])
 
 
-def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
+def matrix_ranks(factors: Factors, settings: RankSettings) -> dict[str, list[MatrixRank]]:
     """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
-    ranks = {name: product_ranks(A, B, reading) for name, (A, B) in factors.products.items()}
+    ranks = {name: product_ranks(A, B, settings) for name, (A, B) in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
         sigma = torch.linalg.svdvals(_triangle(factor))
-        ranks[name] = reading.ranks(sigma, *factor.shape[-2:])
+        ranks[name] = settings.ranks(sigma, *factor.shape[-2:])
     return ranks
+
+
+# --- asymmetry and overlap ---
 
 
 def asymmetry(A: Tensor, B: Tensor) -> Tensor:
@@ -251,6 +265,9 @@ def subspace_overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
     return squares / torch.minimum(rank_U[:, None], rank_V[None, :]).clamp(min=1)
 
 
+# --- one layer ---
+
+
 @dataclass(frozen=True)
 class LayerSpectra:
     """The spectra of one layer: of each head alone, and of all heads side by side as one."""
@@ -263,14 +280,14 @@ class LayerSpectra:
     overlap: dict[str, Tensor]
 
 
-def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
+def layer_spectra(factors: Factors, settings: RankSettings) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
     joined = factors.concatenated()
-    query = column_basis(factors.W_Q, 2 * reading.eps)
-    key = column_basis(factors.W_K, 2 * reading.eps)
+    query = column_basis(factors.W_Q, 2 * settings.eps)
+    key = column_basis(factors.W_K, 2 * settings.eps)
     return LayerSpectra(
-        heads=matrix_ranks(factors, reading),
-        layer=matrix_ranks(joined, reading),
+        heads=matrix_ranks(factors, settings),
+        layer=matrix_ranks(joined, settings),
         asymmetry=asymmetry(factors.W_Q, factors.W_K).tolist(),
         layer_asymmetry=asymmetry(joined.W_Q, joined.W_K).tolist(),
         overlap={
@@ -281,13 +298,14 @@ def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     )
 
 
-#: Takes functions that make factors when their turn comes, so that few are in memory.
+#: From functions, each of which makes the factors of a layer when its turn comes (so that few are
+#: in memory), to the spectra of these layers
 ReadLayers = Callable[[Iterable[Callable[[], Factors]]], Iterator[LayerSpectra]]
 
 
 @contextmanager
-def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
-    """Yield a function that reads layers in the background, one per thread, as many as torch has.
+def layer_reader(settings: RankSettings) -> Iterator[ReadLayers]:
+    """Yield a function that measures layers in the background, one per thread of torch's.
 
     Torch decomposes one matrix at a time, and several threads gain little inside one.
     """
@@ -296,10 +314,13 @@ def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
     # torch sets a thread's share of the cores when it first asks
     pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
     try:
-        yield partial(pool.map, lambda make: layer_spectra(make(), reading))
+        yield partial(pool.map, lambda make_factors: layer_spectra(make_factors(), settings))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
+
+
+# --- random layers ---
 
 
 def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
@@ -336,7 +357,7 @@ def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     means = {name: _mean(values) for name, values in columns.items()}
     std = {
-        name: stdev([float(v) for v in values if v is not None])
+        name: stdev([float(value) for value in values if value is not None])
         for name, values in columns.items()
         if means[name] is not None and len(values) > 1
     }

@@ -1,7 +1,7 @@
-"""Intervals and tests: rates, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
+"""Intervals and p-values, in this order: of rates, of means over sentences, and of random draws.
 
-``scipy.special`` has the distributions that are needed; ``scipy.stats`` and ``optimize`` take
-half a second to load, so functions that need them load them.
+Most take arrays with an entry of each head, and nothing but sums over what was measured. The
+distributions are those of ``scipy.special``: ``scipy.stats`` takes half a second to load.
 
 References
 ----------
@@ -33,16 +33,20 @@ FEWEST_UNITS = 8
 FEWEST_DRAWS = 2
 
 
+# --- rates ---
+
+
 def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     """Return the 95% Wilson score interval of hits / trials; (0, 1) where there is no trial."""
     n = np.asarray(trials, dtype=float)
-    safe = np.where(n > 0, n, 1.0)
-    p = np.asarray(hits, dtype=float) / safe
+    has_trial = n > 0
+    n = np.where(has_trial, n, 1.0)
+    p = np.asarray(hits, dtype=float) / n
     z2 = Z95**2
-    centre = p + z2 / (2 * safe)
-    half = Z95 * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
-    low = np.where(n > 0, (centre - half) / (1 + z2 / safe), 0.0)
-    high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
+    centre = p + z2 / (2 * n)
+    half = Z95 * np.sqrt(p * (1 - p) / n + z2 / (4 * n**2))
+    low = np.where(has_trial, (centre - half) / (1 + z2 / n), 0.0)
+    high = np.where(has_trial, (centre + half) / (1 + z2 / n), 1.0)
     # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.
     return np.clip(low, 0.0, p), np.clip(high, p, 1.0)
 
@@ -84,12 +88,13 @@ def paired_p(
     ``expected`` and ``expected_squared`` are the sums of the baseline's chances, and of their
     squares, over all trials; ``chances_at_hits`` over those that were hit.
     """
-    h = np.asarray(hits, dtype=float)
+    hits = np.asarray(hits, dtype=float)
     n = max(trials, 1)
-    mean_gap = (h - expected) / n
-    mean_square = (h - 2.0 * np.asarray(chances_at_hits) + expected_squared) / n
+    # The gap of a trial is (1 or 0) - chance; a hit's square is 1 - 2 chance + chance^2.
+    mean_gap = (hits - expected) / n
+    mean_square = (hits - 2.0 * np.asarray(chances_at_hits) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean_gap**2, 0.0, None) / n)
-    return t_p(h / n, error, expected / n, np.inf)
+    return t_p(hits / n, error, expected / n, np.inf)
 
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
@@ -112,6 +117,9 @@ def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[flo
     chance = float(guessed @ true) / n**2
     wrong = n - right
     return chance, float(binomial_p(wrong, n, 1 - chance))
+
+
+# --- means over sentences ---
 
 
 def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLike) -> Array:
@@ -196,7 +204,8 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
 def effective_units(queries: ArrayLike, queries_squared: ArrayLike) -> Array:
     """Return how many sentences of one length would tell as much: at most as many as there are.
 
-    The square of the sum of all queries over the sum over sentences of their squares; 0 without.
+    ``queries`` are all of them, ``queries_squared`` the sum over sentences of their squared number;
+    the effective number is the square of the first over the second, 0 without queries.
     """
     queries = np.asarray(queries, dtype=float)
     squared = np.asarray(queries_squared, dtype=float)
@@ -214,9 +223,11 @@ def ratio_error(
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
     The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4, with n / (n - 1) for the
-    effective number n of sentences (:func:`effective_units`). Infinite where fewer than
-    :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there
-    is no query.
+    effective number n of sentences (:func:`effective_units`). ``sums`` is what the mean is of,
+    summed over all queries; ``squares``, ``products`` and ``queries_squared`` are sums over
+    sentences: of the square of a sentence's sum, of that sum times its queries, and of its squared
+    queries. Infinite where fewer than :data:`FEWEST_UNITS` sentences have queries: they say too
+    little about the next. NaN where there is no query.
     """
     total = np.asarray(sums, dtype=float)
     queries = np.asarray(queries, dtype=float)
@@ -261,6 +272,9 @@ def jackknife(full: ArrayLike, without_each: Array) -> tuple[Array, Array]:
     return np.minimum(np.exp(centre - half), full), np.maximum(np.exp(centre + half), full)
 
 
+# --- means over random draws ---
+
+
 def joint_mean(
     values: Sequence[float],
     downs: Sequence[float],
@@ -296,7 +310,7 @@ def joint_mean(
     all_low, all_high = interval(0.025 / n_means)
     if not np.isfinite([low, high, all_low, all_high]).all():
         return JointEstimate(mean)
-    return JointEstimate(mean, low, high, all_low, all_high)
+    return JointEstimate(value=mean, low=low, high=high, all_low=all_low, all_high=all_high)
 
 
 def finite(value: float) -> float | None:
@@ -340,15 +354,15 @@ def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
     sequence_error = np.full(by_draw.shape[1:], np.nan)
     if sequences > 1:
         sequence_error = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)
-    wide_sequences = t_half_width(sequence_error, sequences, fewest)
+    sequence_half_width = t_half_width(sequence_error, sequences, fewest)
     draw_error = np.zeros(by_draw.shape[1:])
-    wide_draws = draw_error
+    draw_half_width = draw_error
     if draws > 1:
         draw_error = by_draw.std(axis=0, ddof=1) / np.sqrt(draws)
-        wide_draws = t_half_width(draw_error, draws, FEWEST_DRAWS)
+        draw_half_width = t_half_width(draw_error, draws, FEWEST_DRAWS)
     return CrossedMean(
         mean=by_sequence.mean(axis=0),
         sem=np.hypot(sequence_error, draw_error),
-        half_width=np.hypot(wide_sequences, wide_draws),
+        half_width=np.hypot(sequence_half_width, draw_half_width),
         draw_std=draw_error * np.sqrt(draws),
     )

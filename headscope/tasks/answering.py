@@ -130,7 +130,7 @@ class QuestionAnswering(Task):
         return context[start:stop]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        """Keep the best span of each window, and the sum of logits for no answer."""
+        """Keep the best span of each window, and the sum of logits of giving no answer."""
         scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
         rows = [self._rows[i] for i in batch.index]
         context = torch.tensor([row.window for row in rows], device=scores.device)
@@ -278,7 +278,15 @@ def _windows(
             *range(start, stop),
             *range(context_stop, len(encoding.ids)),
         )
-        yield _span_row(encoding, loaded, right, example, window, start, stop)
+        yield _span_row(
+            encoding,
+            loaded,
+            right=right,
+            example=example,
+            window=window,
+            start=start,
+            stop=stop,
+        )
         if stop == context_stop:
             return
 
@@ -286,13 +294,17 @@ def _windows(
 def _span_row(
     encoding: Encoding,
     loaded: LoadedModel,
+    *,
     right: Sequence[tuple[int, str]],
     example: int,
     window: Sequence[int],
     start: int,
     stop: int,
 ) -> SpanRow:
-    """Make a row of the tokens at ``window``; those of the context are at ``start`` to ``stop``."""
+    """Make a row of the tokens at the positions ``window`` of a question with its whole context.
+
+    Those from ``start`` to before ``stop`` are the context's.
+    """
     begin = window.index(start)
     ids = tuple(encoding.ids[i] for i in window)
     special_mask = encoding.special_tokens_mask

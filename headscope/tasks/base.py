@@ -1,4 +1,11 @@
-"""What all tasks share: examples, tokenised once, that any version of the model is run on."""
+"""What all tasks share: examples, tokenised once, that any version of the model is run on.
+
+A task is made of examples and a model. :meth:`Task.outputs` runs a version of the model over the
+rows, and :meth:`Task.metrics`, :meth:`Task.interval` and :meth:`Task.change` are computed from
+these outputs alone. :meth:`Task.loss_batches` yields losses to differentiate by the gates of heads.
+A task of one kind fills in the methods behind "what tasks differ in". At the end stand helpers of
+several tasks, and :class:`TokenTask`, the base of those that predict tokens.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +42,8 @@ from headscope.tasks.loss_batches import LossBatch, RowSet, tokens_with_gradient
 from headscope.tasks.positions import mean_by_row, need_logits, select_masks
 
 R = TypeVar("R", bound=Row)
-#: Rows, how many examples are measured on them, and how many examples there were.
+#: What a task keeps of its examples: rows, how many examples are measured on them, and how many
+#: there were before those that are too long were left out.
 Taken = tuple[Sequence[Row], int, int]
 BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and their outputs
 
@@ -43,23 +51,23 @@ BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and 
 class Task:
     """Examples of one kind and the metrics that a model earns on them.
 
-    A task is made from examples and a model; the seed is that of what is drawn.
+    The seed is that of what is drawn (masks, irrelevant documents); the limit that of windows.
     """
 
-    name: ClassVar[str]  # as ``--task`` has it
-    words: ClassVar[str]  # what it measures, and what it needs, on one line
-    higher_is_better: ClassVar[bool] = True  # whether a larger value is a better model
-    has_labels: bool = True  # whether :meth:`loss_batches` can use labels
+    name: ClassVar[str]  # As ``--task`` has it
+    words: ClassVar[str]  # What it measures, and what it needs, on one line
+    higher_is_better: ClassVar[bool] = True  # Whether a larger value is a better model
+    has_labels: bool = True  # Whether :meth:`loss_batches` can use labels
     #: The model's head whose outputs are compared; None where its embeddings are.
     head: ClassVar[str | None] = None
     #: An output that two models share on every example only if they are the same; None where other
     #: models may share all of them (a rank, an answer).
     identifying: ClassVar[str | None] = None
-    alone: ClassVar[bool] = False  # whether batches have to be read one after the other
+    alone: ClassVar[bool] = False  # Whether batches have to be read one after the other
     #: Whether some metrics are of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
-    notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
-    table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
+    notes: tuple[str, ...] = ()  # Sentences about what a metric cannot say of these examples
+    table: Mapping[str, Metric]  # All metrics by name; the first is the task's value
 
     rows: Sequence[Row]  # Everything that is read, as token ids
     n_examples: int  # How many examples are measured on them
@@ -187,21 +195,22 @@ class Task:
         return ()
 
     def loss_batches(
-        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+        self, loaded: LoadedModel, *, labels: bool = True, value_only: bool = False
     ) -> Iterator[LossBatch]:
-        """Yield batches whose loss can be differentiated by gates, in the order of the rows'.
+        """Yield batches whose loss can be differentiated by gates, always in the same order.
 
         ``labels``: the loss is that of the task's labels, where it has some; else the distance to
-        the unpruned model. ``of_value``: the output e is what the task's value is made of, and
-        nothing beside it.
+        the unpruned model. ``value_only``: the output e (:class:`LossBatch`) is what the task's
+        value is made of, and nothing beside it.
         """
         labelled = labels and self.has_labels
-        if labelled and (sets := self._sets()) is not None:
+        sets = self._sets() if labelled else None
+        if sets is not None:
             yield from self._batches_of_sets(loaded, sets)
             return
         loss = self._loss if labelled else self._label_free_loss
         select_loss = select_masks if labelled else self.distance.select
-        embed = self._embed_value if of_value else self._embed
+        embed = self._embed_value if value_only else self._embed
         for batch in self.batches(loaded, tokens_with_gradients(loaded)):
             yield LossBatch(
                 loaded=loaded,
@@ -278,13 +287,16 @@ class Task:
         raise NotImplementedError
 
     def _sets(self) -> Iterable[Sequence[Row]] | None:
-        """Return the rows of each example, where the labelled loss is one of several at once."""
+        """Return sets of rows, where the labelled loss compares rows; one of each example.
+
+        None where every row has a loss of its own.
+        """
         return None
 
     def _loss_of_sets(
         self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """Return the labelled loss of each of these sets, by their numbers."""
+        """Return the labelled loss of each set of a batch; ``sets`` are the numbers of the sets."""
         raise NotImplementedError
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -299,9 +311,11 @@ class Task:
         return self._embed(batch, hidden, logits)
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Return each row's output as a vector."""
+        """Return each row's output e as a vector; by default its unit embedding."""
         return F.normalize(self.pooling.embed(hidden, batch.hidden_mask), dim=-1)
 
+
+# --- what several tasks use ---
 
 BELOW_CHANCE = 0.01  # p below which accuracy is said to be lower than chance.
 

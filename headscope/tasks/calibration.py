@@ -1,11 +1,14 @@
-"""Calibration data: which examples heads are chosen on; a task run on versions of one model."""
+"""Choosing heads by a task: on which examples, and how versions of the model are run on them.
+
+First the calibration of one task and the examples for it, then the mean of z that a removed head
+may leave behind, and runs that change one head after the other.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,15 +23,14 @@ from headscope.data.tables import TABLES
 from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Rerun
-from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
 from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.making import read_examples
 from headscope.tasks.positions import TOKEN_HEADS, one_position
 
-#: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
-#: folder never is.
-_LABELLED = {
+#: Tasks whose heads may be chosen on plain text too, and the endings of their labelled files. Any
+#: other file is plain text for them, a folder never.
+_LABELLED_FILES = {
     "classification": TABLES,
     "similarity": TABLES,
     "retrieval": TABLES,
@@ -43,29 +45,26 @@ class TaskCalibration:
 
     loaded: LoadedModel
     task: Task
-    means: Means | None = None  # By row of the site: what a gate of zero leaves behind
+    means: Means | None = None  # What a gate of zero leaves behind, by site; None: nothing
 
     @property
     def has_labels(self) -> bool:
         """Whether the task has a loss besides the distance to the unpruned model."""
         return self.task.has_labels
 
-    def batches(self, *, labels: bool, of_value: bool = False) -> Iterator[LossBatch]:
+    def batches(self, *, labels: bool, value_only: bool = False) -> Iterator[LossBatch]:
         """Pass over the examples once, always in the same order.
 
-        Without labels the loss is the distance to the full model; ``of_value`` leaves out of the
-        output e what the task's value is not made of.
+        Without labels the loss is the distance to the full model; ``value_only`` is that of
+        :meth:`Task.loss_batches`.
         """
-        for batch in self.task.loss_batches(self.loaded, labels=labels, of_value=of_value):
+        for batch in self.task.loss_batches(self.loaded, labels=labels, value_only=value_only):
             yield replace(batch, means=self.means)
 
-    def quality(self, gates: Tensor, run: Callable[[Tensor], Outputs] | None = None) -> float:
-        """Measure the metric with gates (n_layers, n_heads); higher is better.
-
-        ``run`` gives the outputs with gates, where the caller has a faster way to them.
-        """
-        run = run or partial(self.task.outputs, self.loaded)
-        value = self.task.value(run(gates.to(self.loaded.device)))
+    def quality(self, gates: Tensor) -> float:
+        """Measure the task's value with gates (n_layers, n_heads), so that higher is better."""
+        outputs = self.task.outputs(self.loaded, gates.to(self.loaded.device))
+        value = self.task.value(outputs)
         return value if self.task.higher_is_better else -value
 
 
@@ -135,9 +134,11 @@ def open_calibration(
 def _is_plain_text(task: str, source: str | Path | None) -> bool:
     """Whether calibration data are text without the labels that the task has."""
     if source is None:
-        return task in _LABELLED or task == "token-classification"
+        return task in _LABELLED_FILES or task == "token-classification"
     path = Path(source)
-    return task in _LABELLED and not path.is_dir() and path.suffix.lower() not in _LABELLED[task]
+    if task not in _LABELLED_FILES or path.is_dir():
+        return False
+    return path.suffix.lower() not in _LABELLED_FILES[task]
 
 
 def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
@@ -164,9 +165,10 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
 
 
 class HeadByHead(Rerun):
-    """Runs a task on changed versions of a model; layers before the change are played back.
+    """Runs a task on versions of a model that differ in one head, say.
 
-    The outputs are those of :meth:`Task.outputs`, metrics of written texts aside.
+    Layers before the change are not computed but played back. The outputs are those of
+    :meth:`Task.outputs`, metrics of written texts aside.
     """
 
     def __init__(self, task: Task, loaded: LoadedModel) -> None:

@@ -1,4 +1,8 @@
-"""How far the outputs of a changed model are from those of the whole one."""
+"""How far the outputs of a changed model are from those of the whole one, the reference.
+
+The reference runs once, when its outputs are first asked for (:meth:`Distance.embeddings`); what
+it gave is compared with any number of changed models.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,11 @@ class Distance:
         self._outputs: list[Tensor] = []
 
     def select(self, batch: Padded) -> Select | None:
-        """Return what the head of the other model is to get."""
+        """Return what a changed model's head reads; None of a head that reads whole rows.
+
+        It reads the states at masks, and behind them those of the reference, so that one pass of
+        the head gives the logits of both.
+        """
         if self.head not in TOKEN_HEADS:
             return None
         self.embeddings()
@@ -67,8 +75,8 @@ class Distance:
     ) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, what :attr:`outputs_name` names: (batch,) each.
 
-        Both are differentiable. A language model's is the mean over the masks of a row; numbers are
-        compared in units of their ``spread`` where that is given.
+        Both are differentiable. The distance of a language model's outputs is the mean over the
+        masks of a row; that of numbers is in units of their ``spread`` where that is given.
         """
         embedding = self._reference.pooling.embed(hidden, batch.hidden_mask)
         reference_embedding = self.embeddings()[batch.index].to(embedding)
@@ -140,7 +148,10 @@ class Distance:
 
 
 def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
-    """Split values by the batch's rows, or by each row's masks."""
+    """Split a head's outputs by the batch's rows: (rows, ...), or of masks (masked, ...).
+
+    Of outputs at all positions, (rows, pos, ...), those at padding are left out.
+    """
     by_rows = len(values) == len(batch.index) and not batch.masked.numel()
     if by_rows and values.dim() < 3:
         return list(values)

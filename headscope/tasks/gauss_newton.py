@@ -143,4 +143,5 @@ def distance(
 
 
 def _full_output(batch: LossBatch, stored: Tensor | None) -> Tensor:
+    """Return the unpruned model's output e: as it was stored, or computed now."""
     return batch.full().detach() if stored is None else stored

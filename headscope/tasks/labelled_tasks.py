@@ -1,4 +1,8 @@
-"""Tasks of labelled sentences and scored pairs: classes, and similarity of two kinds."""
+"""Tasks of labelled sentences and scored pairs.
+
+Classification; similarity by the cosine of two embeddings; and by the score that a cross-encoder
+gives two texts read together.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,7 @@ class Similarity(Task):
         second = embeddings[self._pairs[:, 1]]
         similarity = (first * second).sum(axis=1)
         both_zero = ~(first.any(axis=1) | second.any(axis=1))
-        similarity[both_zero] = 1.0  # two equal states, if empty ones
+        similarity[both_zero] = 1.0  # equal states, though a cosine of zeros is 0
         return {"similarity": similarity, "gold": self._gold}
 
     def degenerate(self, outputs: Outputs) -> str | None:
@@ -169,6 +173,7 @@ class PairScores(Task):
     table = {"spearman": spearman}  # noqa: RUF012
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise both texts of each pair together, and list the gold scores."""
         rows, fitting = tokenised(loaded, examples.first, examples.second)
         scores = examples.scores or ()
         self._gold = np.array([scores[i] for i in fitting])

@@ -32,8 +32,8 @@ class LossBatch:
     loaded: LoadedModel
     batch: Padded
     owner: Tensor  # (rows,): which example each row belongs to
-    read_loss: Read  # What makes a loss of the model's states
-    read_embed: Read  # What makes an output e of them
+    read_loss: Read  # From what the model returns to a loss
+    read_embed: Read  # The same to an output e
     select_loss: Select | None = None  # Which positions the head reads for the loss
     select_embed: Select | None = None  # The same for the embedding
     means: Means | None = None  # What a gate of zero leaves behind; zeros unless given
@@ -55,10 +55,13 @@ class LossBatch:
         return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
 
     def gates(self, kind: str = "example") -> Tensor:
-        """Return gates of one to differentiate by."""
+        """Return gates of one to differentiate by.
+
+        ``example``: one of each head and example; ``token``: one of each head and query.
+        """
         heads = (self.loaded.n_layers, self.loaded.n_heads)
         rows, _, pos = self.query_mask.shape
-        shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
+        shape = {"example": (self.size, *heads), "token": (rows, *heads, pos)}
         dtype = next(self.loaded.model.parameters()).dtype
         return torch.ones(shape[kind], dtype=dtype, device=self.loaded.device, requires_grad=True)
 
@@ -87,7 +90,7 @@ class LossBatch:
 
 
 class RowSet:
-    """Rows that are compared with each other, as one item for batching."""
+    """Rows that are compared with each other, as one item for batching; its length is padded."""
 
     def __init__(self, index: int, rows: Sequence[Row]) -> None:
         self.index = index

@@ -40,7 +40,7 @@ TOP = 10  # Documents of a ranking that count.
 #: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
 _SCALE = 20.0
 _NEGATIVES = 4
-_MOST_SCORES = 1 << 22  # Of queries and documents that are held at a time: 32 MiB.
+_MOST_SCORES = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
 
 
 class Retrieval(Task):
@@ -195,27 +195,8 @@ class Rerank(Task):
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        # Read every pair that fits, query by query.
-        pairs = []
-        for query, documents in enumerate(examples.candidates or ()):
-            pairs += [(query, document) for document in documents]
-        encoded = encode_rows(
-            loaded,
-            [examples.first[query] for query, _ in pairs],
-            [examples.documents[document] for _, document in pairs],
-        )
-        n_longer = 0
-        graded_rows: dict[int, list[tuple[Row, float]]] = {}
-        for (query, document), row in zip(pairs, encoded, strict=True):
-            if row is None:
-                n_longer += 1
-                continue
-            grade = 0.0
-            if examples.relevance is not None:
-                grade = examples.relevance[query].get(document, 0.0)
-            graded_rows.setdefault(query, []).append((row, grade))
-
         # Keep the queries whose documents have an order, and a relevant one where that is known.
+        graded_rows, n_longer, n_pairs = _graded_rows(loaded, examples)
         self.has_labels = examples.relevance is not None
         self._rows_of_query: list[Array] = []
         self._texts: list[str] = []
@@ -231,7 +212,7 @@ class Rerank(Task):
             grades += grades_of_query
         self._grades = np.array(grades)
 
-        self.notes = (*examples.notes, *_longer(n_longer, len(pairs)))
+        self.notes = (*examples.notes, *_longer(n_longer, n_pairs))
         table: dict[str, Metric] = {}
         if self.has_labels:
             table["ndcg_at_10"] = mean_of("ndcg", 100.0)
@@ -293,6 +274,34 @@ class Rerank(Task):
         return wide(need_logits(logits))
 
 
+def _graded_rows(
+    loaded: LoadedModel, examples: Examples
+) -> tuple[dict[int, list[tuple[Row, float]]], int, int]:
+    """Tokenise each query with its documents: its rows that fit, each with the document's grade.
+
+    Also returns how many pairs are too long, and how many there are.
+    """
+    pairs = []
+    for query, documents in enumerate(examples.candidates or ()):
+        pairs += [(query, document) for document in documents]
+    encoded = encode_rows(
+        loaded,
+        [examples.first[query] for query, _ in pairs],
+        [examples.documents[document] for _, document in pairs],
+    )
+    n_longer = 0
+    graded_rows: dict[int, list[tuple[Row, float]]] = {}
+    for (query, document), row in zip(pairs, encoded, strict=True):
+        if row is None:
+            n_longer += 1
+            continue
+        grade = 0.0
+        if examples.relevance is not None:
+            grade = examples.relevance[query].get(document, 0.0)
+        graded_rows.setdefault(query, []).append((row, grade))
+    return graded_rows, n_longer, len(pairs)
+
+
 def _longer(n_longer: int, n_texts: int) -> tuple[str, ...]:
     """Say how many texts do not fit the model."""
     if not n_longer:
@@ -301,6 +310,9 @@ def _longer(n_longer: int, n_texts: int) -> tuple[str, ...]:
         f"{n_longer:,} of {n_texts:,} texts are longer than the model's limit and left out, with "
         "what is judged of them.",
     )
+
+
+# --- how a ranking is measured ---
 
 
 def on_grid(scores: Array, largest: float | None = None) -> Array:

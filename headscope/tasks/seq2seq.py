@@ -71,6 +71,7 @@ class Seq2Seq(TokenTask):
     same_guess = "gives the same token at every position"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Tokenise sources with their targets; choose the metrics that suit the targets."""
         targets = examples.second or ()
         encoded = encode_pairs(loaded, examples.first, targets, ends_of(loaded))
         rows, fitting = numbered(encoded)

@@ -1,4 +1,4 @@
-"""The task of tagging words."""
+"""The task of tagging words: is each word's tag right, or each entity that the tags mark?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from headscope.data.entities import Scheme, in_labels_of
 from headscope.data.examples import Examples
-from headscope.data.files import Sentence
 from headscope.data.labels import tag_ids
 from headscope.data.pieces import tokenise
+from headscope.data.sentences import Sentence
 from headscope.data.token_rows import Padded, Row
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.run.loaded import LoadedModel
@@ -62,6 +62,7 @@ class TokenClassification(TokenTask):
         return rows, len(rows), len(sentences) - n_empty
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Count each row's right tags, and its entities where the tags mark some."""
         tag_logits = need_logits(logits)[0]
         guessed_tags = tag_logits.argmax(dim=-1)
         n_tags = tag_logits.shape[-1]
@@ -70,7 +71,7 @@ class TokenClassification(TokenTask):
         outputs["right_tags"] = _tag_counts(batch, batch.gold, n_tags)
         if self._scheme is not None:
             counts = self._entity_counts(self._scheme, batch, guessed_tags)
-            outputs |= zip(_ENTITIES, counts.T, strict=True)
+            outputs |= dict(zip(_ENTITIES, counts.unbind(dim=1), strict=True))
         return outputs
 
     def _entity_counts(self, scheme: Scheme, batch: Padded, guessed_tags: Tensor) -> Tensor:

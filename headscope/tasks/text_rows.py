@@ -9,7 +9,7 @@ from headscope.data.token_rows import Row, encode_rows, mask_row
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import numbered
 
-#: Heads that mean more than the embeddings below them, which tasks of embeddings do not read.
+#: Heads that a model was trained for, and that tasks of embeddings leave unread.
 _UNREAD = ("classification", "token-classification", "question-answering")
 
 

@@ -86,13 +86,14 @@ class Fidelity(Task):
         return 1 - distances["cosine"] + distances.get(self.distance.outputs_name, 0.0)
 
     def loss_batches(
-        self, loaded: LoadedModel, *, labels: bool = True, of_value: bool = False
+        self, loaded: LoadedModel, *, labels: bool = True, value_only: bool = False
     ) -> Iterator[LossBatch]:
         """Yield batches as every task does; the whole model's outputs are made before the first."""
         self.distance.embeddings()
-        yield from super().loss_batches(loaded, labels=labels, of_value=of_value)
+        yield from super().loss_batches(loaded, labels=labels, value_only=value_only)
 
     def _embed_value(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the unit embedding alone: the task's value is its cosine."""
         return super()._embed(batch, hidden, logits)
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -123,6 +124,7 @@ class MaskedLM(TokenTask):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
+        """Cut running text into windows, and mask 15% of their tokens."""
         length = min(WINDOW, loaded.max_length)
         count = self._limit or WINDOWS
         lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)

@@ -23,8 +23,8 @@ from transformers import BertConfig, BertModel
 import headscope
 from headscope.analyses.classify.passes import plan_passes
 from headscope.data.corpus import open_text
-from headscope.data.files import Sentence, split_words
 from headscope.data.frequencies import find_frequencies
+from headscope.data.sentences import Sentence, split_words
 from headscope.show.figures import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384

@@ -218,7 +218,7 @@ def classify(inputs):
     """Classify every head on the sentences."""
     import headscope
     from headscope.data.corpus import as_corpus
-    from headscope.data.files import Sentence
+    from headscope.data.sentences import Sentence
 
     load_modules("headscope.analyses.classify.run", "scipy.stats", "wordfreq")
     loaded = headscope.load("demo")

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2Model
 
 import headscope
 from headscope.analyses.flow.result import FlowResult
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import Sections

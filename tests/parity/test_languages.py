@@ -85,8 +85,14 @@ def read(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int
         assert piece.strip("\u2581") in ("", TARGET[slice(*row.target_spans[position - 1])])
     assert len(row.decoder_content) == len(loaded.tokenizer.tokenize(TARGET))
     ids, mask = loaded.pad([row.ids])
-    limits = {"ends": target_ends, "pad_id": loaded.pad_id, "max_new_tokens": 6}
-    (written,) = decode_greedily(loaded.network, ids, mask, **limits)
+    (written,) = decode_greedily(
+        loaded.network,
+        ids,
+        mask,
+        target_ends=target_ends,
+        pad_id=loaded.pad_id,
+        max_new_tokens=6,
+    )
     return list(row.ids), list(row.labels), list(row.decoder_ids), written
 
 

@@ -22,7 +22,7 @@ from headscope.analyses.classify.optional.patched_runs import patch
 from headscope.analyses.classify.optional.patching import SMALLEST, evidence, p_above, verdict
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.data.corpus import open_treebank
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import encode_words, placed
 from headscope.models.run import replay
 from headscope.reports.reading import Results

@@ -194,7 +194,7 @@ def test_half_the_squared_distance_of_e_is_the_label_free_loss(head, opened):
     if head in ("score", "numbers"):  # the change of numbers counts in units of their spread
         logits = task.distance.logits().numpy()
         np.testing.assert_allclose(task.distance.spread.numpy(), logits.std(axis=0))
-    for batch in task.loss_batches(loaded, labels=False, of_value=True):
+    for batch in task.loss_batches(loaded, labels=False, value_only=True):
         unit = batch.embed(batch.gates().detach())
         torch.testing.assert_close(unit.norm(dim=-1), torch.ones(batch.size).to(unit))
 

@@ -21,7 +21,7 @@ from headscope.artefacts.runtime_files import OnnxFile
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
 from headscope.core.roles import Thresholds
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.models.run.intervene import gated
 from headscope.models.surgery.output_maps import make_permanent
 from headscope.reports.compare import unlike

@@ -17,7 +17,7 @@ from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.targets import generated_pairs
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples, read_translations, without_shared
+from headscope.data.examples import Examples, read_translations
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import (
     Padded,
@@ -28,6 +28,7 @@ from headscope.data.token_rows import (
     filled,
     padded,
 )
+from headscope.data.unshared import without_shared
 from headscope.models.run.intervene import Means, sums_of_z
 from headscope.models.run.loaded import LoadedModel, ends_of
 

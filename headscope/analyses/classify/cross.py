@@ -215,10 +215,10 @@ class LabelledHeads(Parts):
             return
         rows = site.rows
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        of_target = words.of_target[rows].to(pattern.dtype)
-        of_source = words.of_source[rows].to(pattern.dtype)
+        target_pieces = words.target_pieces[rows].to(pattern.dtype)
+        source_pieces = words.source_pieces[rows].to(pattern.dtype)
         # From tokens to words: (rows, heads, target words, source words)
-        weights = torch.einsum("btq,bhqk,bsk->bhts", of_target, pattern, of_source)
+        weights = torch.einsum("btq,bhqk,bsk->bhts", target_pieces, pattern, source_pieces)
         pieces = words.pieces[rows, None, None]
         per_piece = weights / pieces.clamp(min=1)
         outside = -OUT * (pieces == 0).to(weights.dtype)

@@ -30,7 +30,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput

@@ -35,7 +35,7 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
-    Reading,
+    RankSettings,
     average,
     layer_factors,
     product_ranks,
@@ -165,8 +165,8 @@ def _spectra(factors: Factors) -> Spectra:
     eye = torch.eye(d_v, dtype=torch.float64).expand(factors.n_heads, d_v, d_v)
     # The singular values of W_V are those of W_V I^T.
     return {
-        "w_v": product_ranks(factors.W_V, eye, Reading()),
-        "ov": product_ranks(factors.W_V, factors.W_O_T, Reading()),
+        "w_v": product_ranks(factors.W_V, eye, RankSettings()),
+        "ov": product_ranks(factors.W_V, factors.W_O_T, RankSettings()),
     }
 
 

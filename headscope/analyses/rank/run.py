@@ -42,13 +42,13 @@ from headscope.session.validate import require_valid, validating
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
-    Reading,
+    RankSettings,
     ReadLayers,
     fold_gain,
     layer_control,
     layer_factors,
+    layer_reader,
     random_factors,
-    reading_layers,
 )
 from headscope.stats.statistics import finite
 
@@ -74,7 +74,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
     factors_of = functools.partial(_factors, biases=options.biases, norms=norms)
     shapes = _layers_by_size(loaded, factors_of)
-    with reading_layers(_reading(loaded, options)) as read:
+    with layer_reader(_rank_settings(loaded, options)) as read:
         with validating(loaded, options.validate) as certificate:
             spectra, gaussian = _measure_weights(loaded, factors_of, norms, shapes, read, options)
         validation = certificate.result()
@@ -169,11 +169,11 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
 # --- spectra of the weights, and of random ones ---------------------------------------------------
 
 
-def _reading(loaded: LoadedModel, options: RankOptions) -> Reading:
+def _rank_settings(loaded: LoadedModel, options: RankOptions) -> RankSettings:
     """Say how spectra are read, with the tolerance of the coarser type, as stored or as loaded."""
     names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
     eps = max(torch.finfo(DTYPES[name]).eps for name in names)
-    return Reading(options.share, eps, options.rtol)
+    return RankSettings(options.share, eps, options.rtol)
 
 
 def _factors(

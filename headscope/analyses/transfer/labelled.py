@@ -16,9 +16,9 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_labelled
-from headscope.data.files import split_words
 from headscope.data.labels import with_labels
 from headscope.data.reversed_phrases import TASK, reversed_phrases
+from headscope.data.sentences import split_words
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 

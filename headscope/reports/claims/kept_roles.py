@@ -26,7 +26,8 @@ from headscope.core.files import sha256_of
 from headscope.core.processes import current, share
 from headscope.core.progress import Progress, progress_of_part, silent
 from headscope.data.corpus import Corpus, sample_corpus
-from headscope.data.examples import Examples, without_shared
+from headscope.data.examples import Examples
+from headscope.data.unshared import without_shared
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import prepared

@@ -10,7 +10,7 @@ from headscope.core.errors import CorpusError
 from headscope.data.annotated import read_tagged
 from headscope.data.corpus import as_corpus, as_plain, open_text, open_treebank
 from headscope.data.examples import read_texts
-from headscope.data.files import Sentence, split_words
+from headscope.data.sentences import Sentence, split_words
 from headscope.data.treebanks import read_treebank
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"

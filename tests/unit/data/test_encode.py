@@ -14,8 +14,8 @@ from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.batches import buckets
 from headscope.data.edge_trials import uniform_weight
-from headscope.data.files import Sentence
 from headscope.data.pieces import Frame, encode_lines, frame, tokenise
+from headscope.data.sentences import Sentence
 from headscope.data.token_rows import window_rows
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 

@@ -11,13 +11,12 @@ from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import (
     Examples,
-    lines_without_shared,
     read_labelled,
     read_pairs,
     read_texts,
     read_translations,
-    without_shared,
 )
+from headscope.data.unshared import lines_without_shared, without_shared
 
 
 def written(folder: Path, name: str, text: str) -> Path:

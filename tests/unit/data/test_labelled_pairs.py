@@ -7,9 +7,9 @@ from tiny_models import TextOnly
 
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import LabelledTexts
-from headscope.data.cross_pairs import collate_labelled, encode_labelled, straight
-from headscope.data.files import Sentence
+from headscope.data.cross_pairs import collate_labelled, encode_labelled, words_on_line
 from headscope.data.pairs import open_labelled
+from headscope.data.sentences import Sentence
 from headscope.data.token_rows import Ends
 from headscope.data.word_pieces import placed
 
@@ -156,8 +156,8 @@ def test_bad_pairs_of_source_and_target_are_named_by_their_line(
 
 
 @pytest.mark.parametrize(("n_source", "n_target"), [(1, 1), (1, 4), (5, 1), (5, 5), (4, 7), (9, 3)])
-def test_the_straight_line_joins_the_ends(n_source: int, n_target: int) -> None:
-    line = straight(n_source, n_target, n_target).tolist()
+def test_the_words_on_line_line_joins_the_ends(n_source: int, n_target: int) -> None:
+    line = words_on_line(n_source, n_target, n_target).tolist()
     share = (n_source - 1) / max(n_target - 1, 1)
     assert line == [int(i * share + 0.5) for i in range(n_target)]
 

@@ -24,10 +24,10 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import open_text
-from headscope.data.files import NO_HEAD, ROOT, Sentence, Written, sentence_of
 from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import encode_lines
 from headscope.data.readable_pieces import readable_pieces
+from headscope.data.sentences import NO_HEAD, ROOT, Sentence, Written, sentence_of
 from headscope.data.token_rows import encode_rows
 from headscope.data.treebanks import read_treebank
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed

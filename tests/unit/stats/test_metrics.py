@@ -62,7 +62,7 @@ def test_seeds_and_chunks(monkeypatch):
     outputs = {"x": np.random.default_rng(11).normal(size=50)}
     one = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     assert (one != resampled(mean_of("x"), outputs, seed=2, resamples=64)).any()
-    monkeypatch.setattr("headscope.stats.metrics._ENTRIES", 50 * 32)
+    monkeypatch.setattr("headscope.stats.metrics._MOST_COUNTS", 50 * 32)
     chunked = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     np.testing.assert_allclose(chunked, one)
 

@@ -18,7 +18,7 @@ from headscope.pruning.ranking import Ranking
 from headscope.reports.claims import intervals
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import spearman
-from headscope.stats.spectra import Reading, asymmetry, column_basis, product_singular_values
+from headscope.stats.spectra import RankSettings, asymmetry, column_basis, product_singular_values
 from headscope.stats.statistics import t_p
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.
@@ -154,5 +154,5 @@ def test_weights_are_stored_in_float32():
     assert math.isnan(float(asymmetry(factor @ rotation, right @ rotation)))
     assert not product_singular_values(factor @ rotation, right @ rotation).any()
     equal = torch.linalg.qr(torch.randn(20, 10)).Q  # ten equal singular values but for float32
-    (rank,) = Reading(rtol=1e-6).ranks(torch.linalg.svdvals(equal.double())[None], 1)
+    (rank,) = RankSettings(rtol=1e-6).ranks(torch.linalg.svdvals(equal.double())[None], 1)
     assert rank.dims["90"] == 9

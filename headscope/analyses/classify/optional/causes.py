@@ -248,7 +248,7 @@ def _estimate(
     """
     calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
-        batches = calibration.batches(labels=False, of_value=True)
+        batches = calibration.batches(labels=False, value_only=True)
         newton = sample(batches, units, directions=DIRECTIONS, seed=seed)
         return newton.matrix.diagonal() / 2
     return -labelled_rows(calibration.batches(labels=True), units).mean(dim=0)

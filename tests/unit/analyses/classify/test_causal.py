@@ -13,7 +13,7 @@ from judging import judged
 from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import Batch, collate
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import EncodedSentence
 from tests.reference import lowest_argmax
 

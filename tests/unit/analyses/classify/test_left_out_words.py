@@ -7,7 +7,7 @@ import pytest
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.data.files import NO_HEAD, Sentence
+from headscope.data.sentences import NO_HEAD, Sentence
 from headscope.data.token_rows import encode_rows, sentences_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.making import make_task, read_examples

@@ -13,7 +13,7 @@ from headscope.analyses.classify.optional.minimal_pairs import (
     syntactic_pairs,
 )
 from headscope.data.corpus import sample_corpus
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 from headscope.data.word_pieces import EncodedSentence
 
 CLS = -1

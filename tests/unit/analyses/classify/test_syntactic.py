@@ -16,7 +16,7 @@ from headscope.analyses.classify.syntactic import Syntactic
 from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
-from headscope.data.files import Sentence
+from headscope.data.sentences import Sentence
 
 
 class Keep:

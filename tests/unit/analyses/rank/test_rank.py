@@ -14,7 +14,7 @@ from headscope.attention import AttentionWeights, attention_fused
 from headscope.stats.spectra import (
     LEVELS,
     Factors,
-    Reading,
+    RankSettings,
     asymmetry,
     column_basis,
     layer_control,
@@ -30,7 +30,7 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 
 def ranks(sigma, **how):
-    (matrix,) = Reading(**how).ranks(sigma[None], 1)
+    (matrix,) = RankSettings(**how).ranks(sigma[None], 1)
     return matrix
 
 
@@ -39,7 +39,7 @@ def numerical_rank(sigma, rtol):
 
 
 def control_of(draws):
-    return layer_control([layer_spectra(draw, Reading()) for draw in draws])
+    return layer_control([layer_spectra(draw, RankSettings()) for draw in draws])
 
 
 @settings(deadline=None, max_examples=25)
@@ -63,7 +63,7 @@ def test_every_statistic_is_the_dense_products(
     factors = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
     power = 2 if share == "sigma2" else 1
     for item in (factors, factors.concatenated()):
-        measured = matrix_ranks(item, Reading(share))
+        measured = matrix_ranks(item, RankSettings(share))
         width = item.W_Q.shape[-1]
         count = min(d_model, width)
         for head in range(item.n_heads):
@@ -86,7 +86,7 @@ def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
     weights = AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, gaussian(10, seed=3))
     factors = layer_factors(weights, biases=True)
     ones = np.column_stack([x, np.ones(6)])
-    measured = matrix_ranks(factors, Reading())
+    measured = matrix_ranks(factors, RankSettings())
     _, pattern = attention_fused(x[None], x[None], weights, scale=0.5)
     for head in range(3):
         query = np.vstack([W_Q[head], b_Q[head][None]])
@@ -118,10 +118,12 @@ def test_numerical_rank_counts_above_the_tolerance():
     assert numerical_rank(sigma, 1e-12) == 4
     # The default tolerance is the larger side times epsilon.
     for n, larger in ((768, 768), (10, 64)):
-        (square,) = Reading(eps=2.0**-10).ranks(sigma[None], n, 64)
+        (square,) = RankSettings(eps=2.0**-10).ranks(sigma[None], n, 64)
         assert square.numerical_rank.rtol == larger * 2.0**-10
     # A type too coarse to decide gives no rank.
-    (coarse,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
+    (coarse,) = product_ranks(
+        gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), RankSettings(eps=2**-7)
+    )
     assert (coarse.numerical_rank.value, coarse.numerical_rank.rtol) == (None, 300 * 2**-7)
     assert coarse.dims["90"] is not None
     assert numerical_rank(torch.ones(3).double(), 1.0) is None
@@ -169,7 +171,7 @@ def test_averages_and_deviations_by_hand():
     single = []
     asymmetries: list[float] = []
     for draw in draws:
-        single += matrix_ranks(draw, Reading())["qk"]
+        single += matrix_ranks(draw, RankSettings())["qk"]
         asymmetries += map(float, asymmetry(draw.W_Q, draw.W_K))
     ours = control.heads["qk"]
     for name in ("stable_rank", "effective_rank"):
