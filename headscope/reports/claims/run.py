@@ -77,7 +77,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         )
         names = [name for name in _section_names() if name not in options.skip]
         measured = run_sections([name for name in names if name != "transfer"], shared)
-        sections = measured.sections
+        sections = measured.results
         left_out |= measured.left_out
         if "transfer" in names:
             tuning = shared
@@ -89,7 +89,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     if tuning is not None:
         remaining = options.budget - (time.monotonic() - started)
         tuned = run_sections(["transfer"], _within_budget(tuning, remaining))
-        sections = dataclasses.replace(sections, transfer=tuned.sections.transfer)
+        sections = dataclasses.replace(sections, transfer=tuned.results.transfer)
         left_out |= tuned.left_out
 
     # Judge every claim.
