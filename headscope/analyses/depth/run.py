@@ -102,6 +102,7 @@ def _measure(
 
     @contextmanager
     def running(replica: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
+        """Give what one replica of the model does with a batch: the numbers of some windows."""
         layers = take_apart(replica).layers
 
         def run(batch: Array) -> tuple[Array, float]:
@@ -112,7 +113,7 @@ def _measure(
 
     for ratios, gap in side_by_side(loaded, batches, running):
         worst = max(worst, gap)
-        done = done + ratios.shape[-1]
+        done += ratios.shape[-1]
         check_decomposition(loaded, worst)
         measured.append(ratios)
         release_memory()  # what lies between blocks in use grows with every batch

@@ -1,4 +1,4 @@
-"""What heads read and pass on."""
+"""What heads read and pass on: what ``headscope flow`` can be asked."""
 
 from __future__ import annotations
 
