@@ -140,7 +140,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
         """Keep what a module was called with, but for the state: variants bring their own."""
-        state = next(iter(read.given))
+        states_name = next(iter(read.given))
         nothing = read.x_q[:0]
         arguments = {**read.given, states_name: nothing}
         inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
