@@ -28,6 +28,8 @@ from headscope.commands import SECTIONS, Command
 from headscope.core.errors import CheckFailedError, ValidationFailedError
 
 if TYPE_CHECKING:
+    from headscope.reports.baseline import Measurements
+    from headscope.reports.limits import Limits
     from headscope.reports.result import ReportResult
 
 
@@ -75,7 +77,7 @@ def _folder_name(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", last).strip(".-") or "model"
 
 
-def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
+def _limits_and_baseline(context: typer.Context) -> tuple[Limits, Measurements | None]:
     """Read the limits of the config file, and the baseline that they compare with, if any.
 
     Wrong rules are refused here, before anything is measured.
