@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
     from headscope.models.load.loading import load as load
-    from headscope.models.run.loaded import wrap as wrap
+    from headscope.models.run.wrapping import wrap as wrap
     from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
@@ -71,7 +71,7 @@ _MODULES = {
     "remove_layers": "models.surgery.layers",
     "remove_neurons": "models.surgery.neurons",
     "save": "artefacts.saving",
-    "wrap": "models.run.loaded",
+    "wrap": "models.run.wrapping",
 }
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
 #: Commands by the name of their function, and by that of the class of its result.

@@ -143,7 +143,7 @@ def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, s
     removed: dict[tuple[str, int], list[int]] = {}
     for *stack, layer, head in point.heads_removed:
         removed.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
-    for site in (loaded.whole or loaded).sites:
+    for site in loaded.with_all_stacks.sites:
         heads = removed.get((site.stack, site.layer), [])
         names = ", ".join(f"H{head}" for head in heads) or "none"
         heads_left = f"{site.n_heads - len(heads)} of {site.n_heads}"

@@ -32,8 +32,8 @@ from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded
+from headscope.models.run.implementation import own_implementation, use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import own_implementation, use_implementation
 from headscope.stats.estimate import Estimate
 
 PARTS = 12  # Consecutive parts of a run, whose medians the interval spans

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
+from headscope.analyses.classify.roles import ROLES
 from headscope.analyses.classify.stack_words import STACK_NAMES
 from headscope.core.heads import parse_head
 from headscope.reports.result import ReportResult
@@ -21,10 +22,10 @@ _NOT_CLASSIFIED = "Not classified: roles of decoders and cross-attention take pa
 
 
 def clearest(cards: Sequence[Card]) -> str:
-    """Name the head that the page selects first: one whose role is clear, syntactic if possible."""
-    for role in ("syntactic", "positional", "rare", "monotonic", "duplicate", "special"):
+    """Name the head that the page selects first: that whose role comes first of all roles."""
+    for role in ROLES:
         for card in cards:
-            if card.primary == role:
+            if card.primary == role.key:
                 return card.name
     return cards[0].name if cards else ""
 

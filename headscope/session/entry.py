@@ -72,9 +72,8 @@ def entry(
             options = kind(**{"command": f"headscope.{name}", **values})
         else:
             (model,) = arguments
-
+        from headscope.models.run.implementation import quiet_transformers
         from headscope.models.run.products import full_precision
-        from headscope.models.run.routing import quiet_transformers
 
         module = importlib.import_module(run)
         with full_precision(), quiet_transformers(), _shown_in_notebook(options) as options:

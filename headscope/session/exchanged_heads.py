@@ -29,7 +29,8 @@ from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
-from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
+from headscope.models.run.formulas import ExchangedHeads, Factors, HeadInputs
+from headscope.models.run.intervene import Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
 from headscope.models.run.replay import Recorded, Replay, Rerun
@@ -243,7 +244,7 @@ class Effects:
             """Ready one thread's copy of the model; yield what runs a batch."""
 
             def read(batch_number: int) -> None:
-                observed = Exchanged(partial(attend, batch_number))
+                observed = ExchangedHeads(partial(attend, batch_number))
                 with intervene(model, attention=observed) as router:
                     router.run(partial(model.forward, *self.batches[batch_number]))
 
@@ -253,7 +254,9 @@ class Effects:
         for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), reader):
             pass  # ``see`` has taken what it needs
 
-    def measure(self, versions: Sequence[Exchanged], progress: Progress, step: str) -> list[Effect]:
+    def measure(
+        self, versions: Sequence[ExchangedHeads], progress: Progress, step: str
+    ) -> list[Effect]:
         """Measure changed versions of the model, each alone; progress is told under ``step``."""
         cosines = self.cosines(versions, progress, step)
         task_effects = self.on_task(versions, progress, step)
@@ -271,7 +274,7 @@ class Effects:
         return dataclasses.replace(effect, metric=value, difference=difference)
 
     def on_task(
-        self, versions: Sequence[Exchanged], progress: Progress, step: str
+        self, versions: Sequence[ExchangedHeads], progress: Progress, step: str
     ) -> list[TaskEffect | None]:
         """Measure changed versions by the task, each alone; None where there is no task."""
         loaded = self._loaded
@@ -311,7 +314,7 @@ class Effects:
                     progress(f"{step}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
-    def cosines(self, versions: Sequence[Exchanged], progress: Progress, step: str) -> Array:
+    def cosines(self, versions: Sequence[ExchangedHeads], progress: Progress, step: str) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines).
 
         The unchanged model runs once on a batch and is recorded; a version then only computes the

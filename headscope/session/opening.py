@@ -11,7 +11,8 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.memory import check_memory
 from headscope.models.load.loading import load
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module

@@ -66,7 +66,7 @@ def _model(loaded: LoadedModel) -> dict[str, Any]:
     The SHA-256 of the weights' file is given only if the weights in memory are still those of the
     file.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     sha256 = loaded.weights_sha256  # computed anew whenever it is asked for
     if sha256 is not None:
         weights = "file"

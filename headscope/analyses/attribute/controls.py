@@ -9,7 +9,8 @@ from dataclasses import replace
 from headscope.analyses.attribute.calibration import spread
 from headscope.analyses.attribute.outputs import Example
 from headscope.data.token_rows import Row
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.copies import random_twin
 
 UNRELATED = 16  # Unrelated texts that a single example is compared with.

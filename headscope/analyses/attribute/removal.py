@@ -80,7 +80,7 @@ class Versions:
 
     def _layers_before(self, row: int) -> int:
         """Count the layers that have returned before the site of this row runs."""
-        return self._recorded[0].before(self._loaded.sites[row])
+        return self._recorded[0].calls_before(self._loaded.sites[row])
 
     def _run(
         self,

@@ -42,7 +42,8 @@ from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.residual import find_stream
 from headscope.models.run.head_outputs import head_outputs
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.copies import cast
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
@@ -215,7 +216,7 @@ def _in_float64(loaded: LoadedModel) -> LoadedModel:
         return cast(loaded, "float64")
     network = copy.deepcopy(loaded.network).cpu().double()
     copied = replace(wrap(network, loaded.tokenizer, name=loaded.name), pooling=loaded.pooling)
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
 
 
 # --- controls -------------------------------------------------------------------------------------

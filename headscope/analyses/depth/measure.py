@@ -68,11 +68,12 @@ from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.models.run.recording import Softmaxes
-from headscope.models.run.routing import Router, use_implementation
+from headscope.models.run.routing import Router
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import ModuleTurn, capture
 from headscope.stats.statistics import finite, t_half_width
 
@@ -140,10 +141,10 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
         """Keep what a module was called with, but for the state: variants bring their own."""
-        states_name = next(iter(read.given))
+        state = next(iter(read.arguments))
         nothing = read.x_q[:0]
-        arguments = {**read.given, states_name: nothing}
-        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
+        arguments = {**read.arguments, state: nothing}
+        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, arguments=arguments)
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
@@ -208,8 +209,8 @@ def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router)
 
     ``read`` is what the model called it with; its first argument is the state.
     """
-    state = next(iter(read.given))
-    inputs = replace(read, x_q=x, x_k=x, given={**read.given, state: x})
+    state = next(iter(read.arguments))
+    inputs = replace(read, x_q=x, x_k=x, arguments={**read.arguments, state: x})
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
     # Where W_O lies outside of the attention module, its answer is z.
@@ -223,7 +224,7 @@ def measure_ratios(
 
     That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
-    router = Router(loaded.sites, others=loaded.others)
+    router = Router(loaded.sites, unmeasured_sites=loaded.unmeasured_sites)
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     shared: dict[bool, Tensor] = {}

@@ -34,9 +34,9 @@ from headscope.data.files import Sentence
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.session.texts import counted_batches
 
 
@@ -164,7 +164,7 @@ def _read(
     router = Router(
         loaded.sites,
         [observer],
-        others=loaded.others,
+        unmeasured_sites=loaded.unmeasured_sites,
         # What is made of a chunk, in float64, is several times as large as its patterns.
         chunk_entries=CHUNK_ENTRIES // 4,
     )

@@ -65,7 +65,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         opened, None, pairs=False
     )  # of an encoder-decoder its encoder, by default
     validation = require_valid(opened, options.validate)
-    loaded = (opened.whole or opened).only(stack)
+    loaded = opened.with_all_stacks.only(stack)
 
     # The model: maps, and the spectra of its heads
     n_sentences = corpus.n_sentences

@@ -42,7 +42,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
 from headscope.core.rounding import EPS, VARIANCE
 from headscope.core.widest import exact, widest
-from headscope.models.run.intervene import HeadInputs
+from headscope.models.run.formulas import HeadInputs
 from headscope.models.run.pooling import wide
 
 FIRST_ORDER = "first-order"  # The form that is normalised though its weights may be negative.

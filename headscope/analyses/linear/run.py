@@ -16,7 +16,7 @@ from headscope.analyses.linear.result import LinearControl, LinearForm, LinearRe
 from headscope.analyses.linear.stored_keys import key_memory
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs
+from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened
@@ -44,10 +44,10 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     # Run it with every form in all heads, and with constant outputs.
     scales = sums.scales()
     versions = [
-        Exchanged(_linear_formula(form, sums, scales[:, i]))
+        ExchangedHeads(_linear_formula(form, sums, scales[:, i]))
         for i, form in enumerate(FORMS_AND_EVEN)
     ]
-    versions.append(Exchanged(_constant_formula(sums)))
+    versions.append(ExchangedHeads(_constant_formula(sums)))
     *form_effects, mean_output = effects.measure(versions, options.tell, "all heads")
 
     # Describe heads before the control, which may take the model's place in memory.

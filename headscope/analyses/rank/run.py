@@ -23,8 +23,8 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
-from headscope.models.layouts.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.positions import relative_terms, rotary, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
@@ -295,7 +295,7 @@ def _read_text(
 ) -> tuple[PatternAsymmetry, dict[str, Any]]:
     """Stream the text through the model once; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
-    router = Router(loaded.sites, [patterns], others=loaded.others)
+    router = Router(loaded.sites, [patterns], unmeasured_sites=loaded.unmeasured_sites)
     n_lines = min(text.n_sentences, limit or text.n_sentences)
     lines_read = 0
     tokens_read = 0

@@ -60,7 +60,9 @@ class Passes:
         size = max(1, BATCH_TOKENS // windows.length)
         batches = (order[start : start + size] for start in range(0, len(order), size))
         remaining = itertools.islice(batches, batches_done, None)
-        with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
+        with routed(
+            loaded.model, Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
+        ) as router:
             # Each process measures one batch at a time, so that all stop where one alone would.
             while not self.enough(sums, precision):
                 round_batches = list(itertools.islice(remaining, current().size))

@@ -25,7 +25,7 @@ from headscope.analyses.symmetric.result import (
 )
 from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, removed
+from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, mean_with_interval
 from headscope.session.opening import Model
@@ -126,30 +126,30 @@ def random_sets(
 
 def changed_versions(
     sets: Mapping[int, Sequence[Mapping[int, Sequence[int]]]], seed: int
-) -> dict[Key, list[Exchanged]]:
+) -> dict[Key, list[ExchangedHeads]]:
     """List the changed versions of the model: of random sets of heads, and of all heads."""
-    versions: dict[Key, list[Exchanged]] = {}
+    versions: dict[Key, list[ExchangedHeads]] = {}
     for count, draws in sets.items():
         for change in ("symmetric", "removed"):
             formula = _formula(change, seed)
-            versions[change, count] = [Exchanged(formula, heads) for heads in draws]
+            versions[change, count] = [ExchangedHeads(formula, heads) for heads in draws]
     for change in (*CHANGES, "removed"):
         n_draws = DRAWS if change in RANDOM else 1
         versions[change, "all"] = [
-            Exchanged(_formula(change, seed, draw)) for draw in range(n_draws)
+            ExchangedHeads(_formula(change, seed, draw)) for draw in range(n_draws)
         ]
     return versions
 
 
 def measure_versions(
-    effects: Effects, versions: Mapping[Key, Sequence[Exchanged]], tell: Progress
+    effects: Effects, versions: Mapping[Key, Sequence[ExchangedHeads]], tell: Progress
 ) -> dict[Key, list[Measured]]:
     """Measure all versions together in one pass over the text; by the task those of all heads.
 
     Two thirds of the changes are of random sets, whose task no verdict and no table asks for.
     """
-    all_versions: list[Exchanged] = []
-    with_task: list[Exchanged] = []
+    all_versions: list[ExchangedHeads] = []
+    with_task: list[ExchangedHeads] = []
     for (_, heads), versions_of_key in versions.items():
         all_versions += versions_of_key
         if heads == "all":
