@@ -28,6 +28,8 @@ from headscope.commands import SECTIONS, Command
 from headscope.core.errors import CheckFailedError, ValidationFailedError
 
 if TYPE_CHECKING:
+    from headscope.reports.baseline import Measurements
+    from headscope.reports.limits import Limits
     from headscope.reports.result import ReportResult
 
 
@@ -56,10 +58,13 @@ def report_command(command: Command) -> Callable[..., None]:
                 document = write_report(result, values["output"], outcomes, changes, listener)
             _add_step_summary(values["output"] / "report.md")
             _show(run, result, document)
+
+        # Exit with 3 if a check failed: the certificate, a section's own, or a limit.
         if result.validate is not None and not result.validate.passed:
             why = result.validate.reasons[0]
             raise ValidationFailedError(f"{run.model} fails validation: {why}.")
-        for name in result.failed:
+        if result.failed:
+            name = result.failed[0]
             raise CheckFailedError(f"{name}: {result.left_out[name]}")
         require(outcomes)
 
@@ -72,7 +77,7 @@ def _folder_name(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", last).strip(".-") or "model"
 
 
-def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
+def _limits_and_baseline(context: typer.Context) -> tuple[Limits, Measurements | None]:
     """Read the limits of the config file, and the baseline that they compare with, if any.
 
     Wrong rules are refused here, before anything is measured.

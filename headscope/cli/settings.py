@@ -1,7 +1,7 @@
 """What a TOML file sets: every table checked against the commands' flags, and converted.
 
 :func:`read_settings` reads a file. Of the tables of one command come the defaults of its flags
-(:func:`lay_under_flags`); of the tables of a report's sections come their options
+(:func:`set_flag_defaults`); of the tables of a report's sections come their options
 (:func:`section_settings`).
 """
 
@@ -131,7 +131,7 @@ def thresholds_of(command: str) -> type[ThresholdSet]:
     return kind
 
 
-def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
+def set_flag_defaults(context: typer.Context, path: Path | None) -> Path | None:
     """Make the file's values the defaults of the flags of the command that runs."""
     table = read_settings(path, context).tables.get(context.info_name or "", {})
     defaults = {
@@ -150,7 +150,7 @@ ConfigFile = Annotated[
         "--config",
         help="TOML file with a table per command; flags win over it.",
         hidden=True,
-        callback=lay_under_flags,
+        callback=set_flag_defaults,
         is_eager=True,
     ),
 ]

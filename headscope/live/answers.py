@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -115,29 +116,29 @@ class Answers:
         return _Outputs(answers, rows, patterns)
 
     def _write_texts(self, rows: list[Row], gates: Tensor, ends: Ends) -> _Outputs:
-        """Let three models write at most, and then all of them read what the full model wrote.
+        """Let up to three models write, and then every model read what the full model wrote.
 
         Those that write are the full one, the one with heads off, and one with a random set off.
-        The last rows of the batch are the one with heads off once more, which reads what it wrote
-        itself: its patterns are shown.
         """
-        n = len(rows)
+        # Token ids of every text by the full model, then by the next one, and so on.
+        n_texts = len(rows)
         written = self._write(rows, gates[:3], ends)
         off_model = 1 if len(gates) > 1 else 0
 
-        # Every text with what the full model wrote, for each model; then with heads off.
-        pairs = [self._pair(row, written[i % n], ends) for i, row in enumerate(rows * len(gates))]
-        written_with_off = written[off_model * n : (off_model + 1) * n]
-        shown: list[Row] = []
-        for row, ids in zip(rows, written_with_off, strict=True):
-            shown.append(self._pair(row, ids, ends))
+        # Every model reads each text with what the full model wrote.
+        written_by_full = written[:n_texts] * len(gates)
+        pairs = list(map(self._pair, rows * len(gates), written_by_full, repeat(ends)))
 
+        # The model with heads off stands in the batch once more, and reads what it wrote itself.
+        written_by_off = written[off_model * n_texts : (off_model + 1) * n_texts]
+        shown: list[Row] = list(map(self._pair, rows, written_by_off, repeat(ends)))
         all_gates = torch.cat([gates, gates[off_model : off_model + 1]])
+
         batch = padded([*pairs, *shown], self.model.pad_id, self.model.device)
-        gates_of_rows = all_gates.repeat_interleave(n, dim=0)
+        gates_of_rows = all_gates.repeat_interleave(n_texts, dim=0)
         _, logits, patterns = self._run(batch, gates_of_rows, len(pairs), shown)
         assert logits is not None
-        answers = list(self._written_answers(pairs, written, wide(logits), n))
+        answers = list(self._written_answers(pairs, written, wide(logits), n_texts))
         return _Outputs(answers, shown, patterns)
 
     def _run(
@@ -257,9 +258,9 @@ class Answers:
         tokenizer = self.model.tokenizer
         if logits is not None and head == "classification":
             return self._classes(wide(logits))
-        mask = getattr(tokenizer, "mask_token_id", None)
-        if logits is not None and head == "mlm" and mask in rows[0].ids:
-            position = rows[0].ids.index(mask)
+        mask_id = getattr(tokenizer, "mask_token_id", None)
+        if logits is not None and head == "mlm" and mask_id in rows[0].ids:
+            position = rows[0].ids.index(mask_id)
             shares = wide(logits[:: len(rows), position]).softmax(dim=-1)
             return _ranked(shares, lambda token: readable_pieces(tokenizer, [token])[0])
 

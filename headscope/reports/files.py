@@ -1,6 +1,6 @@
-"""Writing the result folder of a command: every file complete or absent, the JSON last.
+"""Writing the folder of a command's result, or of a report: every file is complete or absent.
 
-Figures are drawn only for a folder, so matplotlib is loaded only when one is written.
+The JSON is written last. Figures are drawn here alone, so matplotlib is not loaded before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headscope.commands import SECTIONS
+from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
@@ -25,17 +25,12 @@ from headscope.reports.result import DiffResult, Outcome, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
-#: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
+#: A list of plain values over several lines of JSON; within a string there are no line breaks.
 _PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 
 
-def state_name(command: str) -> str:
-    """Return the name of the file that a command saves its sums in while it runs."""
-    return f".{command}.state.safetensors"
-
-
 def write_result(command: str, result: Any, folder: Path) -> list[str]:
-    """Write a result's tables, figures and JSON, then drop the state of the run that made it.
+    """Write a result's tables, figures and JSON, then delete the state of the run that made it.
 
     Returns the names of the files.
     """
@@ -44,12 +39,12 @@ def write_result(command: str, result: Any, folder: Path) -> list[str]:
     text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
     files = {**view.files(result), name: text}
     write_files(folder, files, stale=view.stale, mark=name)
-    (folder / state_name(command)).unlink(missing_ok=True)
-    return [name, *(other for other in files if other != name)]
+    (folder / COMMANDS[command].state_file).unlink(missing_ok=True)
+    return [name, *(file for file in files if file != name)]
 
 
 def report_json(document: Mapping[str, Any]) -> str:
-    """Write a document as JSON with lists of numbers on one line each."""
+    """Write a document as JSON in which a list of numbers takes one line."""
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     return _PLAIN_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
@@ -63,39 +58,45 @@ def write_report(
 ) -> dict[str, Any]:
     """Write report.html, report.md, report.json, baseline.json, the tables and the figures.
 
-    Returns the content of report.json: the report, and the SHA-256 of each file. Files that an
-    earlier report wrote for sections that are gone go; files that are not the report's stay as they
-    are. report.md says how the limits came out (``outcomes``) and what changed since their
-    baseline.
+    Returns the content of report.json: the report, and the SHA-256 of each file of its sections.
+    Files that an earlier report wrote for sections that this one lacks are deleted; files that are
+    no report's stay as they are. report.md says how the limits came out (``outcomes``), and what
+    changed since their baseline.
     """
-    written = dict[str, Mapping[str, bytes]]()
+    # The tables and figures of every section.
+    files_by_section = dict[str, Mapping[str, bytes]]()
+    content: dict[str, bytes] = {}
     for name, result in report.sections.items():
-        written[name] = view_of(name).files(result)
-        progress("files", len(written), len(report.sections) + 2)  # with the page and the rest
+        files_by_section[name] = view_of(name).files(result)
+        content |= files_by_section[name]
+        # Two steps are left: the page, and the rest.
+        progress("files", len(files_by_section), len(report.sections) + 2)
+    stale = [name for name in _files_of_earlier_report(folder) if name not in content]
+
+    # The content of report.json: the sections, which are long, after all other fields.
     document = dict(to_dict(report))
     del document["failed"]
-    document |= {name: document.pop(name) for name in (*SECTIONS, "samples")}  # these come last
+    for name in (*SECTIONS, "samples"):
+        document[name] = document.pop(name)
     document["files"] = {
         section: {name: sha256_of(files[name]) for name in sorted(files)}
-        for section, files in written.items()
+        for section, files in files_by_section.items()
     }
-    content: dict[str, bytes] = {}
-    for files in written.values():
-        content |= files
-    gone = [name for name in _of_earlier_report(folder) if name not in content]
-    content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
+
+    # The report's own files.
     results = results_of(document, REPORT, report.sections)
+    content["report.md"] = report_markdown(report, outcomes, changes).encode("utf-8", "replace")
     content[BASELINE] = baseline_json(measurements_of(results)).encode("utf-8", "replace")
     content["report.html"] = report_html(report).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
-    write_files(folder, content, stale=gone, mark=REPORT)
+    write_files(folder, content, stale=stale, mark=REPORT)
     return document
 
 
-def _of_earlier_report(folder: Path) -> Iterator[str]:
-    """Name the files in a folder that are as the report there says it wrote them.
+def _files_of_earlier_report(folder: Path) -> Iterator[str]:
+    """Yield the names of files that an earlier report wrote here, unless they were changed since.
 
-    Only names that stay in the folder count, and nothing of a damaged report.
+    A name that leads out of the folder is left out, and so is all of a damaged report.
     """
     try:
         files = json.loads((folder / REPORT).read_text(encoding="utf-8"))["files"]

@@ -1,4 +1,4 @@
-"""``headscope list``: what there is to name, read from the lists that the program itself uses."""
+"""``headscope list``: the names that options take, read from the lists that the program uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import visible
 from headscope.reports.result import Entry, ListResult
 
-#: Everything that can be listed, by name: what things of this kind are, and the page about them.
+#: Everything that can be listed, by name: what it is, and the page of the docs about it.
 KINDS = {
     "methods": ("ways to choose the heads that prune removes", "docs/prune.md"),
     "tasks": ("what a model is measured by", "docs/tasks.md"),
@@ -23,8 +23,8 @@ KINDS = {
 
 
 def _entries(kind: str) -> Iterator[Entry]:
-    """List all of one kind, from the list that the program itself uses, loaded only now."""
-    page = KINDS[kind][1]
+    """Yield everything of one kind; the program's own list is imported only now."""
+    _, page = KINDS[kind]
     if kind == "methods":
         from headscope.pruning.options import METHODS
 
@@ -56,7 +56,7 @@ def _entries(kind: str) -> Iterator[Entry]:
 
 
 def entries_of(name: str | None = None) -> ListResult:
-    """List everything of one kind; the kinds themselves where none is named."""
+    """List everything of one kind; without a name, the kinds themselves."""
     if name is None:
         kinds = tuple(Entry(name, words, "", page) for name, (words, page) in KINDS.items())
         return ListResult("", kinds)

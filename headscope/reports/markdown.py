@@ -1,4 +1,8 @@
-"""``report.md``, readable as a comment on a pull request; and words that the page shares."""
+"""``report.md``, readable as a comment on a pull request; and the sentences that the page shares.
+
+First the shared sentences (:func:`certificate`, :func:`key_numbers`, :func:`headline`, ...), then
+:func:`report_markdown`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.pruning.result import PruneResult
+from headscope.pruning.result import Point, PruneResult
 from headscope.reports.claims.rule import NOT_YET
 from headscope.reports.claims.view import bar_of
 from headscope.reports.conditions import size_of
@@ -25,13 +29,13 @@ LINK = "<!-- headscope: link to the page -->"
 
 
 def model_title(report: ReportResult) -> str:
-    """Return the model's name; the demo's real one."""
+    """Return the model's name; for the demo, what it is."""
     name = str(report.provenance["model"]["id"])
     return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
 
 
 def certificate_in(report: ReportResult) -> Any:
-    """Return the certificate of a report, or what the first section says of it; None without."""
+    """Return the certificate of a report, or the first that a section carries; None if none is."""
     if report.validate:
         return report.validate
     checks = [getattr(result, "validation", None) for result in report.sections.values()]
@@ -53,9 +57,9 @@ def certificate(report: ReportResult) -> str:
 
 
 def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str, str, str]]:
-    """Return what the report leads with: what it is, this model's value, the controls'.
+    """Return the numbers that the report leads with, with or without those of the claims.
 
-    Without ``claims`` those of the claims are left out.
+    Each is (what it is, the model's value, the control's).
     """
     numbers: list[KeyNumber] = []
     for name, result in report.sections.items():
@@ -80,13 +84,16 @@ def headline(report: ReportResult) -> str:
 
 
 def _pruning_finding(prune: PruneResult) -> Iterator[str]:
-    """Say what is left with about half of the heads removed; nothing where none were."""
-    points = (
-        [point for point in prune.curves[0].points if point.heads_removed] if prune.curves else []
-    )
+    """Say what is left with about half of the heads removed; nothing if none were removed."""
+    curve = prune.curves[0].points if prune.curves else ()
+    points = [point for point in curve if point.heads_removed]
     if not points:
         return
-    point = min(points, key=lambda point: abs(len(point.heads_removed) / prune.n_heads - 0.5))
+
+    def distance_to_half(point: Point) -> float:
+        return abs(len(point.heads_removed) / prune.n_heads - 0.5)
+
+    point = min(points, key=distance_to_half)
     removed = f"{len(point.heads_removed)} of {prune.n_heads} heads removed"
     if prune.metric == "cosine":
         yield f"with {removed}, embeddings stay at cosine {point.value.value:.2f} to the original"
@@ -110,7 +117,7 @@ def report_markdown(
 ) -> str:
     """Write the report in GitHub's Markdown: what changed, the limits, the answer; the rest folded.
 
-    Tables have at most four columns, and every string of a model or corpus is inert. ``changes``
+    Tables have at most four columns, and every string of a model or corpus is escaped. ``changes``
     are those since the baseline of the limits.
     """
     return "\n".join([*_lines(report, outcomes, changes), ""])
@@ -119,7 +126,8 @@ def report_markdown(
 def _lines(
     report: ReportResult, outcomes: Sequence[Outcome], changes: DiffResult | None
 ) -> Iterator[str]:
-    """Yield the lines: changes and limits first, then the answer, the rest folded."""
+    """Yield the lines of report.md."""
+    # What changed, the limits, and warnings.
     model = report.provenance["model"]
     yield f"## headscope: {markdown(model_title(report))}"
     if changes is not None:
@@ -131,8 +139,12 @@ def _lines(
     yield from ("", LINK)
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
+
+    # The answer.
     yield from ("", f"**{markdown(headline(report))}**", "")
     yield f"{markdown(model['family'])}, {size_of(model)}. {markdown(certificate(report))}"
+
+    # The rest, folded.
     if report.classify is not None:
         yield from folded("Map of the heads' roles", _map(report.classify))
     if report.insights is not None:
@@ -143,10 +155,10 @@ def _lines(
     if report.classify is not None:
         view = view_of("classify")
         blocks = view.blocks(report.classify) if view.blocks else ()
-        yield from folded(view.title, _written(blocks))
+        yield from folded(view.title, _block_lines(blocks))
     for name, result in report.sections.items():
         for details in view_of(name).more(result):
-            yield from folded(details.title, _written(details.blocks))
+            yield from folded(details.title, _block_lines(details.blocks))
     if report.left_out:
         left_out = table(("section", "why"), report.left_out.items())
         yield from folded("Left out", left_out)
@@ -158,7 +170,7 @@ def _lines(
 
 
 def _map(result: ClassifyResult) -> Iterator[str]:
-    """Draw the map of roles as text: a picture would need a web address."""
+    """Draw the map of roles as text, since a picture would need a web address."""
     blocks = view_of("classify").blocks
     if blocks is None:
         return
@@ -176,33 +188,33 @@ def _map(result: ClassifyResult) -> Iterator[str]:
 
 
 def _claims(claims: Sequence[Insight]) -> Iterator[str]:
-    """Write a line for each claim that has a verdict, and name those that have none."""
+    """Write a line for each claim that has a verdict, and name those that have none yet."""
     decided = [claim for claim in claims if claim.verdict != NOT_YET]
-    waiting = [str(claim.number) for claim in claims if claim.verdict == NOT_YET]
+    not_yet = [str(claim.number) for claim in claims if claim.verdict == NOT_YET]
     rows = []
     for claim in decided:
         bar = bar_of(claim)
         number = "" if bar is None else tidy(bar.text)
         rows.append((str(claim.number), claim.claim, claim.verdict, number))
     lines = list(table(("#", "claim", "verdict", "number"), rows, bold=2)) if rows else []
-    if waiting:
-        lines += ["", f"Not measured yet: claims {', '.join(waiting)}."]
+    if not_yet:
+        lines += ["", f"Not measured yet: claims {', '.join(not_yet)}."]
     counts = Counter(claim.verdict for claim in decided)
     verdicts = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
     yield from folded(f"Claims from the literature: {verdicts or 'none measured yet'}", lines)
 
 
-def _written(blocks: Iterable[Block]) -> Iterator[str]:
+def _block_lines(blocks: Iterable[Block]) -> Iterator[str]:
     """Write the sentences and tables that are for the page, with an empty line between them."""
-    first = True
+    is_first = True
     for block in blocks:
         if PAGE not in block.on or not isinstance(block, Text | Table):
             continue
         if isinstance(block, Text) and not block.text:
             continue
-        if not first:
+        if not is_first:
             yield ""
-        first = False
+        is_first = False
         if isinstance(block, Text):
             yield markdown(block.text)
         else:

@@ -1,8 +1,11 @@
-"""What ``headscope insights`` and ``headscope report`` can be asked, and both functions."""
+"""The options of ``headscope insights`` and ``headscope report``, and both functions of Python.
+
+Both run sections, so they share :class:`ClaimsOptions`, with the settings of the sections.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -27,7 +30,7 @@ _THRESHOLDS = "What decides the claims; the documented ones by default."
 
 @dataclass(frozen=True, kw_only=True)
 class SectionFlags:
-    """What the command line sets for all sections at once."""
+    """Flags that set an option of all sections at once."""
 
     treebank: Annotated[
         Path | None,
@@ -41,7 +44,7 @@ class SectionFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags(SectionFlags):
-    """The same, and where the report is written."""
+    """Flags of ``report`` alone: besides those, where it is written and how much it reads."""
 
     output: Annotated[
         Path | None,
@@ -59,7 +62,7 @@ class ReportFlags(SectionFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(RunOptions):
-    """What the claims are tested with, in a report and alone."""
+    """What ``insights`` and ``report`` take: how sections are set, and how claim 2 is tested."""
 
     task: Annotated[
         str,
@@ -88,16 +91,19 @@ class ClaimsOptions(RunOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse settings that a section does not have, before any section is measured."""
-        for name in (name for name in SECTIONS if name in (self.settings or {})):
-            self.options_of(name)
+        """Refuse values that a section's options do not take, before any section is measured."""
+        settings = self.settings or {}
+        for name in SECTIONS:
+            if name in settings:
+                self.options_of(name)
 
     def options_of(self, name: str) -> ModelOptions | None:
-        """Return the options of a section; None for unknown ones, which the run refuses."""
+        """Return the options of a section; None if it lacks one, which the run refuses."""
         kind: type[ModelOptions] = COMMANDS[name].options
+        settings = (self.settings or {}).get(name, {})
         try:
-            return kind(**{**kind.report_defaults(), **(self.settings or {}).get(name, {})})
-        except TypeError:
+            return kind(**{**kind.report_defaults(), **settings})
+        except TypeError:  # an unknown option
             return None
         except HeadscopeError as error:
             raise WrongOptionError(f"[{name}] {error}") from None
@@ -181,14 +187,14 @@ class InsightsOptions(ClaimsOptions):
                 raise WrongOptionError(f"There is no section {name!r} to skip; {hint}")
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the parts of the run; only the labelled heads if the rest was measured before."""
+        """Return the steps: the sections, then the claims' own test, and transfer last.
+
+        Only that test is left if the sections were measured before.
+        """
         if self.sections is not None:
             return ("random heads",)
-        steps = [
-            name
-            for name in COMMANDS["insights"].uses
-            if name not in ("prune", "transfer", *self.skip)
-        ]
+        later = ("prune", "transfer")  # prune does not run here
+        steps = [name for name in COMMANDS["insights"].uses if name not in (*later, *self.skip)]
         if "classify" in steps:
             steps.append("insights")
         if "transfer" not in self.skip:
@@ -252,26 +258,37 @@ class ReportOptions(ClaimsOptions):
             raise OptionError("No section is left to run; give fewer to $skip.")
 
     def section_names(self) -> list[str]:
-        """Name the sections that are asked for, in their order."""
-        wanted = set(self.only or SECTIONS).difference(self.skip)
-        return [name for name in SECTIONS if name in wanted]
+        """Return the sections that the report runs, in their order."""
+        chosen = self.only or SECTIONS
+        return [name for name in SECTIONS if name in chosen and name not in self.skip]
 
     def step_names(self) -> tuple[str, ...]:
-        """Name every section that is asked for, and the files."""
-        return (*(name for name, _ in self._sections()), "files")
+        """Return the steps: every section, and writing the files."""
+        return (*self._options_of_sections(), "files")
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
-        """Return the needs of the most demanding section, since they run one after the other."""
-        needs = [(options.needs(weights)[0], name) for name, options in self._sections()]
-        most, name = max(needs, default=(0.0, ""))
-        rest = max((need for need, other in needs if other != name), default=0.0)
-        return most, {f"{name} (--skip {name})": rest}
+        """Return the needs of the most demanding section, since they run one after the other.
 
-    def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
-        """Yield the options of every section that is asked for."""
+        The second value has what is needed if that section is skipped.
+        """
+        needs = {
+            name: options.needs(weights)[0] for name, options in self._options_of_sections().items()
+        }
+        if not needs:
+            return 0.0, {}
+        most_demanding = max(needs, key=lambda name: (needs[name], name))
+        most = needs.pop(most_demanding)
+        rest = max(needs.values(), default=0.0)
+        return most, {f"{most_demanding} (--skip {most_demanding})": rest}
+
+    def _options_of_sections(self) -> dict[str, ModelOptions]:
+        """Return the options of every section that the report runs."""
+        options_by_section = {}
         for name in self.section_names():
-            if (options := self.options_of(name)) is not None:
-                yield name, options
+            options = self.options_of(name)
+            if options is not None:
+                options_by_section[name] = options
+        return options_by_section
 
 
 insights = entry(InsightsOptions, InsightsResult, "headscope.reports.claims.run")

@@ -1,4 +1,8 @@
-"""``report.html``: one page about a model, and the data of its script."""
+"""``report.html``: one page about a model, and the data of its script.
+
+:func:`report_html` gathers all that the template ``page.html.j2`` is filled in with; below it, in
+the order of the page, is how each piece is made.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,8 @@ from headscope.show.page.script_data import page_json
 from headscope.show.page.template import proof, rendered, role_colours, versions
 from headscope.show.view import view_of
 
-SIDE = 16  # Rows and columns of a head's mean attention.
-#: What the script reads of each head.
+SIDE = 16  # Rows and columns of a head's mean attention
+#: The fields of a card that the script reads.
 _CARD_FIELDS = (
     "name",
     "primary",
@@ -61,12 +65,12 @@ _CARD_FIELDS = (
 def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     """Write the page; the same result gives the same text.
 
-    A page with ``live`` heads asks its own server about sentences and about the model without some
-    heads.
+    With ``live`` heads it is the page of ``headscope serve``: it asks its own server about
+    sentences and about the model without some of these heads.
 
-    Strings of models and corpora go into the page through the template's escaping or as JSON, and
-    from there through textContent. The page's security policy lets only the one script run whose
-    hash it states, and nothing be fetched.
+    Strings of models and corpora go into the page through the template's escaping, or as JSON whose
+    texts the script shows by textContent. The page's security policy lets only the one script run
+    whose hash it states, and nothing be fetched.
     """
     # Heads: a card each, and the numbers that their map can be coloured by.
     cards = live_cards(report, live) if live else section_cards(report)
@@ -128,7 +132,7 @@ _MAP_CAPTION = (
 #: Short names of sections in the navigation.
 _SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
-#: Tokens that are never words, as tokenizers of encoders spell them.
+#: Special tokens, for a model whose provenance does not list them.
 _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 
 
@@ -153,7 +157,7 @@ def _model_line(report: ReportResult, size: str) -> str:
 def _contents(
     report: ReportResult, parts: Sequence[Part], *, have_heads: bool, have_claims: bool
 ) -> list[tuple[str, str]]:
-    """Return anchor and short name of what the navigation leads to."""
+    """Return (anchor, short name) of all that the navigation leads to."""
     contents = []
     if have_heads:
         contents.append(("heads", "Heads"))
@@ -169,7 +173,7 @@ def _contents(
 
 
 def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResult]:
-    """Return the classification by stack, of a page that is not live the first one only."""
+    """Return the classification of each stack on the page: all if it is live, else the first."""
     if report.classify is None:
         return []
     stacks = results_by_stack(report.classify)
@@ -177,7 +181,7 @@ def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResu
 
 
 def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int]]:
-    """Return key and name of every role, and how many heads have it."""
+    """Return (key, name, number of heads that have it) of every role."""
     counts = Counter[tuple[str, str]]()
     for classified in _classified_stacks(report, live=live):
         for key, name, n_heads, *_ in role_counts(classified):
@@ -198,11 +202,11 @@ def _legend(report: ReportResult, *, live: bool) -> str:
 def _data(
     report: ReportResult, cards: list[Card], captions: Mapping[str, str], first: str
 ) -> dict[str, Any]:
-    """Return what the page's script reads."""
+    """Return what the page's script reads; ``first`` is the head that it selects first."""
     captions_of_facts: dict[str, None] = {}  # each once, in their order
     for card in cards:
         captions_of_facts |= dict.fromkeys(caption for caption, _ in card.facts)
-    lines = list(captions_of_facts)
+    fact_captions = list(captions_of_facts)
     special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
     return {
         "first": first,
@@ -211,8 +215,8 @@ def _data(
         "scales": captions,
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
-        "captions": lines,
-        "heads": [_head_data(card, lines) for card in cards],
+        "captions": fact_captions,
+        "heads": [_head_data(card, fact_captions) for card in cards],
         "samples": [_sample_data(sample, special) for sample in report.samples],
     }
 
@@ -220,7 +224,7 @@ def _data(
 def _head_data(card: Card, captions: Sequence[str]) -> dict[str, Any]:
     """Return what the script reads of a head, with signs as print has them.
 
-    A fact's caption is its number in ``captions``.
+    In place of a fact's caption stands its number in ``captions``.
     """
     data = {field: getattr(card, field) for field in _CARD_FIELDS}
     data["labels"] = [[tidy(cell) for cell in row] for row in card.labels]
@@ -252,6 +256,7 @@ def _sample_data(sample: SamplePatterns, special: Collection[str]) -> dict[str, 
 
 def _parts(report: ReportResult) -> Iterator[Part]:
     """Yield what each section has to show, the key numbers, and how the report was made."""
+    # The sections.
     for name, result in report.sections.items():
         view = view_of(name)
         if view.blocks is not None and view.title:
@@ -259,12 +264,16 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         for details in view.more(result):
             anchor = details.title.lower().replace(" ", "-")
             yield _folded(anchor, details.title, details.blocks)
+
+    # The key numbers.
     numbers = []
     for caption, value, control in key_numbers(report, claims=False):
         numbers.append((caption, "not measured" if value == "-" else value, control))
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
         yield Part("numbers", "Key numbers", body([table]), wide=True)
+
+    # How the report was made.
     if report.left_out:
         reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))

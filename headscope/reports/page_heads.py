@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
@@ -33,17 +32,17 @@ def clearest(cards: Sequence[Card]) -> str:
 
 def section_cards(report: ReportResult) -> list[Card]:
     """Make a card of every head that samples or sections know, adding up what each section says."""
-    cards: dict[Place, Card] = {}
+    cards: dict[Place, Card] = {}  # By layer and head
     for sample in report.samples:
         for name in sample.patterns:
             layer, head = parse_head(name)
             cards[layer, head] = Card(layer, head)
     for name, result in report.sections.items():
         for card in view_of(name).facts(result, sorted(cards)):
-            head_place = (card.layer, card.head)
-            known = cards.get(head_place)
-            cards[head_place] = _joined(known or Card(*head_place), card)
-    return [cards[head] for head in sorted(cards)]
+            key = (card.layer, card.head)
+            known = cards.get(key, Card(*key))
+            cards[key] = _joined(known, card)
+    return [cards[key] for key in sorted(cards)]
 
 
 def _joined(known: Card, card: Card) -> Card:
@@ -65,7 +64,10 @@ def _joined(known: Card, card: Card) -> Card:
 
 
 def live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
-    """Make a card of every head that can be switched off; some stacks may not be classified."""
+    """Make a card of each of these heads, which can be switched off on a live page.
+
+    Heads of a stack that is not classified get a card that says so.
+    """
     known: dict[str, Card] = {}
     if report.classify is not None:
         known = {card.name: card for card in head_cards(report.classify)}
@@ -80,12 +82,12 @@ def live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
 
 
 def _rounded(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Round what is known to four digits; a rounded zero has no sign."""
+    """Round the numbers that are known to four digits; a rounded zero has no sign."""
     return {key: round(float(v), 4) + 0.0 for key, v in values.items() if v is not None}
 
 
 def scales_of(report: ReportResult, cards: Sequence[Card]) -> list[Scale]:
-    """Return the numbers that some head has, those of attention patterns first."""
+    """Return the scales of which some head has a number, those of attention patterns first."""
     scales: list[Scale] = []
     for name in report.sections:
         scales += view_of(name).scales
@@ -94,7 +96,7 @@ def scales_of(report: ReportResult, cards: Sequence[Card]) -> list[Scale]:
 
 
 def numbers_of(card: Card, scales: Sequence[Scale]) -> list[tuple[str, str]]:
-    """Return a head's numbers, to sort by and as they are shown."""
+    """Return a head's number on each scale: (as the table sorts it, as it is shown)."""
     numbers = []
     for scale in scales:
         value = card.values.get(scale.key)
@@ -104,7 +106,7 @@ def numbers_of(card: Card, scales: Sequence[Scale]) -> list[tuple[str, str]]:
 
 # --- the map --------------------------------------------------------------------------------------
 
-#: A layer and its heads by their original numbers, None where one was removed.
+#: A layer, and the cards of its heads by their original numbers; None where one was removed.
 Row = tuple[int, list[Card | None]]
 
 
@@ -112,7 +114,7 @@ class HeadsMap(NamedTuple):
     """The heads of one stack."""
 
     stack: str  # As the page calls it
-    prefix: str  # Of the names of its heads
+    prefix: str  # Begins the names of its heads: ``cross:``
     rows: list[Row]
 
 
@@ -120,27 +122,31 @@ def maps_of(report: ReportResult, cards: Sequence[Card], *, live: bool) -> list[
     """Arrange the cards of every stack; only a live page has more than one."""
     removed = report.provenance["model"].get("removed_heads") or []
     classified = report.classify
-    only_stack = "encoder"
+    classified_stack = "encoder"
     if classified is not None and classified.heads:
-        only_stack = classified.heads[0].stack
+        classified_stack = classified.heads[0].stack
+    cards_by_stack: dict[str, list[Card]] = {}
+    for card in cards:
+        stack = card.stack if live else classified_stack
+        cards_by_stack.setdefault(stack, []).append(card)
     maps = []
-    for stack, group in groupby(cards, lambda card: card.stack if live else only_stack):
+    for stack, cards_of_stack in cards_by_stack.items():
         prefix = "" if stack == "encoder" else f"{stack}:"
-        maps.append(HeadsMap(STACK_NAMES[stack], prefix, _rows(group, removed, stack)))
+        maps.append(HeadsMap(STACK_NAMES[stack], prefix, _rows(cards_of_stack, removed, stack)))
     return maps
 
 
-def _rows(cards: Iterable[Card], removed: Sequence[Sequence[Any]], stack: str) -> list[Row]:
+def _rows(cards: Sequence[Card], removed: Sequence[Sequence[Any]], stack: str) -> list[Row]:
     """Arrange cards of a stack by layer and head, None where a head was removed.
 
     ``removed`` are heads as (layer, head), or with their stack in front.
     """
-    by_place = {(card.layer, card.head): card for card in cards}
-    if not by_place:
-        return head_rows({}, range(0))
-    cells: dict[tuple[int, int], Card | None] = {}
+    if not cards:
+        return []
+    cells: dict[Place, Card | None] = {}
     for head in removed:
         if len(head) == 2 or head[0] == stack:
             cells[head[-2], head[-1]] = None
-    cells |= by_place
+    for card in cards:
+        cells[card.layer, card.head] = card
     return head_rows(cells, range(max(layer for layer, _ in cells) + 1))

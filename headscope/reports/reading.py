@@ -1,4 +1,4 @@
-"""Results as they are read back from files and folders."""
+"""Reading results back from files and folders: ``read_results("out/").classify``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ from headscope.reports.registry import REPORT, Sections, marks_of
 class Results(Sections):
     """The results that one file or folder holds, by section."""
 
-    name: str  # As the user gave it
-    #: The results as they were written, fields of later versions included.
+    name: str  # The file or folder, as the user gave it
+    #: The results as they were written, with fields that only later versions know.
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def certificates(self) -> dict[str, ValidationResult | ValidationSummary]:
-        """By section, whether our attention equals the model's; only of results that say it."""
-        by_section = {name: certificate_of(result) for name, result in self.sections.items()}
-        return {name: one for name, one in by_section.items() if one is not None}
+        """The certificates in the results, by section; not every result has one."""
+        certificates = {name: certificate_of(result) for name, result in self.sections.items()}
+        return {
+            name: certificate
+            for name, certificate in certificates.items()
+            if certificate is not None
+        }
 
 
 def read_results(path: str | Path) -> Results:
@@ -66,10 +70,9 @@ def read_results(path: str | Path) -> Results:
 def results_of(
     document: Mapping[str, Any], name: str, sections: Mapping[str, Any] | None = None
 ) -> Results:
-    """Take the results of a document that is given as plain values.
+    """Build the results of a document of plain values, which messages call ``name``.
 
-    ``name`` is what messages call it. ``sections`` are the results themselves, where they are at
-    hand and need not be built again.
+    ``sections`` are the results themselves, if they are at hand and need not be built.
     """
     if sections is None:
         return _typed(_split(document, name), name)
@@ -101,12 +104,14 @@ def load_json(path: Path) -> Any:
 
 
 def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Return the sections of a document, as written: those of a report, or its only one."""
+    """Return the sections of a document, as written: those of a report, or the one that it is."""
     if isinstance(document, Mapping):
+        # The result of one section is recognised by its fields.
         for name in SECTIONS:
             marks = marks_of(name)
             if len(marks & document.keys()) > len(marks) / 2:
                 return {name: dict(document)}
+        # A report has a field for each section.
         sections = {
             name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)
         }
@@ -119,7 +124,7 @@ def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
-    """Build the class of each section's result; a sentence says which field does not fit."""
+    """Build each section's result; raises InputError that names a field which does not fit."""
     sections: dict[str, Any] = {}
     for section in SECTIONS:
         if section not in raw:

@@ -1,4 +1,8 @@
-"""The results of a report's sections, by the names that the table of commands gives them."""
+"""The results of a report's sections: a class with a field for each, by the section's name.
+
+Its fields follow the table of commands, without importing the classes of all results. Type checkers
+and editors see them written out.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ if TYPE_CHECKING:
     from headscope.models.certificate.validation import ValidationResult
     from headscope.pruning.result import PruneResult
 
-REPORT = "report.json"  # The file that holds every section.
+REPORT = "report.json"  # The file that holds all sections
 
 
 class _Results:
-    """One result for each section, in the order in which a report runs them; None where not run."""
+    """One result for each section, in the order in which a report runs them; None if not run."""
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The results that there are, by section, in order."""
+        """The results of the sections that were run, by section."""
         results = {name: getattr(self, name) for name in SECTIONS}
         return {name: result for name, result in results.items() if result is not None}
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
     @dataclass(frozen=True, kw_only=True)
     class Sections(_Results):
-        """The fields that are made below, for editors and type checkers."""
+        """The fields that are made below at run time."""
 
         validate: ValidationResult | None = None
         explain: ExplainResult | None = None
@@ -68,8 +72,11 @@ else:
 
 
 def marks_of(name: str) -> set[str]:
-    """Return fields of a section by which its JSON is told: others have half of them at most."""
-    none = dataclasses.MISSING
+    """Return the fields by which a section's JSON is recognised.
+
+    Every result of the section has them all; of another section's, half of them at most.
+    """
+    missing = dataclasses.MISSING
     fields = dataclasses.fields(COMMANDS[name].result)
-    required = {f.name for f in fields if f.default is f.default_factory is none}
+    required = {f.name for f in fields if f.default is missing and f.default_factory is missing}
     return required - {"schema", "provenance", "validation"}

@@ -1,4 +1,7 @@
-"""What the commands of ``reports/`` find, as values: lists, claims, reports and differences."""
+"""The results of ``list``, ``insights``, ``compare``, ``diff`` and ``report``, as values.
+
+In this order; the comments beside fields are the descriptions in ``headscope schema``.
+"""
 
 from __future__ import annotations
 
@@ -314,14 +317,24 @@ class CompareResult:
         import pandas as pd
 
         names = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
-        rows = [
-            (report.label, report.name, row.section, row.what, n.value, n.low, n.high, text, note)
-            for row in self.rows
-            for report, cell in zip(self.reports, row.cells, strict=True)
-            if cell is not None
-            for n, text, note in [(cell.number, cell.text, cell.control)]
-        ]
-        return pd.DataFrame(rows, columns=names)
+        records: list[dict[str, Any]] = []
+        for row in self.rows:
+            for report, cell in zip(self.reports, row.cells, strict=True):
+                if cell is None:
+                    continue
+                record = {
+                    "report": report.label,
+                    "model": report.name,
+                    "section": row.section,
+                    "what": row.what,
+                    "value": cell.number.value,
+                    "low": cell.number.low,
+                    "high": cell.number.high,
+                    "text": cell.text,
+                    "control": cell.control,
+                }
+                records.append(record)
+        return pd.DataFrame(records, columns=names)
 
 
 @dataclass(frozen=True)

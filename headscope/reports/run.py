@@ -22,19 +22,21 @@ from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.texts import short_sentences
 
-_DIGITS = 2  # Digits after the decimal point that are kept of a weight.
+_DIGITS = 2  # Digits after the decimal point of a weight in the report
 
 
 def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
-    # Open the model; what is wrong with pooling or sentences is said before anything is measured.
+    # Open the model; refuse its pooling or the sentences before anything is measured.
     names = options.section_names()
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):
         loaded.pooling.check()
-    texts = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences or ()]
-    shared = SectionRun(
+    sentences = [
+        (text, read_sentence(loaded, text, "report").ids) for text in options.sentences or ()
+    ]
+    section_run = SectionRun(
         loaded,
         _settings(options),
         seed=options.seed,
@@ -44,33 +46,34 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         source=source_of(model, loaded, options),
     )
 
-    # Prove that the re-run equals the model; else report the failed certificate alone.
-    usable = not options.validate or validate_model(loaded).passed
-    results = run_sections(names if usable else ["validate"], shared)
-    left_out = dict(results.left_out)
-    if not usable:
+    # Prove that the re-run equals the model, and run the sections; else only report the failure.
+    is_valid = not options.validate or validate_model(loaded).passed
+    measured = run_sections(names if is_valid else ["validate"], section_run)
+    left_out = dict(measured.left_out)
+    if not is_valid:
         why = "validation failed, so nothing is reported on this model"
         left_out |= {name: why for name in names if name != "validate"}
 
-    sections = results.sections.sections
+    # The result.
+    results = measured.results.sections
     return ReportResult(
         schema=SCHEMA,
         provenance=provenance(
             loaded,
             command=options.command,
             seed=options.seed,
-            warnings=warnings_of(*sections.values()),
+            warnings=warnings_of(*results.values()),
         ),
-        settings={name: shared.changed(name) for name in names if name != "insights"},
+        settings={name: section_run.changed(name) for name in names if name != "insights"},
         left_out=left_out,
-        samples=_sample_patterns(loaded, texts) if usable and loaded.sites else (),
-        failed=results.failed,
-        **sections,
+        samples=_sample_patterns(loaded, sentences) if is_valid and loaded.sites else (),
+        failed=measured.failed,
+        **results,
     )
 
 
 def _settings(options: ReportOptions) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of all sections; those of the claims are options of the report."""
+    """Return the settings of all sections; insights gets those of the report's own options."""
     settings = dict(options.settings or {})
     settings["insights"] = {
         "thresholds": options.thresholds or InsightThresholds(),
@@ -85,7 +88,7 @@ def _settings(options: ReportOptions) -> dict[str, Mapping[str, Any]]:
 def _sample_patterns(
     loaded: LoadedModel, sentences: Sequence[tuple[str, list[int]]]
 ) -> tuple[SamplePatterns, ...]:
-    """Keep all heads' patterns on sentences with their token ids, or on two of the sample."""
+    """Return all heads' patterns on sentences, given with their token ids; by default on two."""
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []

@@ -1,4 +1,7 @@
-"""JSON Schema of a command's result, made of the class of the result."""
+"""The JSON Schema of a command's result, made from the result's class.
+
+Types come from the fields, descriptions from docstrings and from the comments beside fields.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
 
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+#: A field in the source of a class: the comments above it, its name, the comment behind it.
 _FIELD = re.compile(r"((?:^    #: .*\n)*)^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
 
 
 def schema_of(command: str) -> dict[str, Any]:
     """Return the schema of what a command writes.
 
-    Objects may have further fields: a later version adds some without a new number of the schema.
+    Objects may have further fields: a later version may add some under the same schema number.
     """
     writers = [row.name for row in COMMANDS.values() if row.result_class]
     if command not in writers:
@@ -38,46 +42,56 @@ def schema_of(command: str) -> dict[str, Any]:
 
 
 def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
-    """Add a dataclass to the definitions, and return what refers to it."""
+    """Add a dataclass to the definitions if it is not there, and return the reference to it."""
     name = kind.__name__
-    if name not in definitions:
-        definitions[name] = {}
-        # A report names the classes of its sections without importing them.
-        sections = {COMMANDS[name].result_class: COMMANDS[name].result for name in SECTIONS}
-        missing = dataclasses.MISSING
-        hints = typing.get_type_hints(kind, localns=sections)
-        fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.
-        comments = _comments(kind)
-        named = issubclass(kind, Head)
-        definitions[name] = {
-            "type": "object",
-            "description": (inspect.getdoc(kind) or "").partition("\n\n")[0],
-            "properties": {
-                **({"name": {"type": "string", "description": "L3H5"}} if named else {}),
-                **{
-                    f.name: {**_schema(hints[f.name], definitions), **comments.get(f.name, {})}
-                    for f in fields
-                },
-            },
-            "required": [
-                f.name for f in fields if f.default is missing and f.default_factory is missing
-            ],
+    reference = {"$ref": f"#/$defs/{name}"}
+    if name in definitions:
+        return reference
+    definitions[name] = {}  # a class may refer to itself
+
+    # A report names the classes of its sections without importing them.
+    sections = {COMMANDS[section].result_class: COMMANDS[section].result for section in SECTIONS}
+    hints = typing.get_type_hints(kind, localns=sections)
+    comments = _comments(kind)
+    properties: dict[str, Any] = {}
+    required = []
+    if issubclass(kind, Head):
+        properties["name"] = {"type": "string", "description": "L3H5"}
+    for field in dataclasses.fields(kind):
+        if not field.compare:  # it is not written
+            continue
+        properties[field.name] = {
+            **_schema(hints[field.name], definitions),
+            **comments.get(field.name, {}),
         }
-    return {"$ref": f"#/$defs/{name}"}
+        missing = dataclasses.MISSING
+        if field.default is missing and field.default_factory is missing:
+            required.append(field.name)
+    definitions[name] = {
+        "type": "object",
+        "description": (inspect.getdoc(kind) or "").partition("\n\n")[0],
+        "properties": properties,
+        "required": required,
+    }
+    return reference
 
 
 def _comments(kind: type) -> dict[str, dict[str, str]]:
-    """Return the comment above or behind each field of a class as its description."""
+    """Return the comment above or behind each field of a class, as its description."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except OSError:  # no source beside the package
         return {}
-    fields = _FIELD.findall(source)
-    texts = {name: behind or above.replace("#:", "") for above, name, behind in fields}
-    return {name: {"description": " ".join(text.split())} for name, text in texts.items() if text}
+    descriptions = {}
+    for above, name, behind in _FIELD.findall(source):
+        text = behind or above.replace("#:", "")
+        if text:
+            descriptions[name] = {"description": " ".join(text.split())}
+    return descriptions
 
 
 def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type, adding the dataclasses in it to the definitions."""
     origin = typing.get_origin(hint)
     args = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):

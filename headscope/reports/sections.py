@@ -1,10 +1,10 @@
 """The sections of one run, on one model that is loaded and validated once.
 
-The function behind a section has its name: ``headscope.NAME``. Its options are the section's
-settings, and their class says what a report has to know of it: ``report_defaults()`` the settings
-that differ in a report, ``widest_dtype`` that it computes in the device's widest type, whatever the
-others use. Results of other sections come in through the options ``roles`` (what classify found)
-and ``sections`` (everything).
+:func:`run_sections` calls the function of each section, ``headscope.NAME``. What it is called with
+comes from :class:`SectionRun`: the settings that the user gave, the defaults that differ in a
+report (``report_defaults()`` of the section's class of options), and what all sections share.
+Results of earlier sections come in through the options ``roles`` (what classify found) and
+``sections`` (everything).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headscope.reports.registry import Sections
 from headscope.session.opening import Model
 from headscope.session.options import ModelOptions
 
-#: Parameters that are no settings: a run of sections decides them, or they name or make files.
+#: Options that are no settings of a section: the run decides them, or they name or make files.
 _NO_SETTINGS = {
     "validate",
     "progress",
@@ -42,34 +42,20 @@ _NO_SETTINGS = {
     "folder",
     "save",
 }
-#: A model's name or folder, and with what options it is opened.
+#: A model's name or folder, and the options that it is opened with.
 Source = tuple[str, Mapping[str, Any]]
-
-
-def _plain(value: Any) -> Any:
-    """Turn an argument into what JSON can hold, files by their names."""
-    if hasattr(value, "sha256"):
-        return str(value.name)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 @dataclass(frozen=True)
 class SectionRun:
     """What the sections of one run share."""
 
-    loaded: LoadedModel  # The model of all sections.
-    #: Arguments by section, where they are not the defaults.
-    settings: Mapping[str, Mapping[str, Any]]
-    seed: int  # Of every section that is not given another.
-    command: str  # Recorded in the results.
-    check: bool = True  # Whether the model must be validated.
-    progress: Progress = silent  # Told ("section, what", done, total).
+    loaded: LoadedModel  # The model of all sections
+    settings: Mapping[str, Mapping[str, Any]]  # By section, the arguments that the user gave
+    seed: int  # Of every section whose settings have no other
+    command: str  # Recorded in the results
+    check: bool = True  # Whether the model must be validated
+    progress: Progress = silent  # Called with ("section, step", done, total)
     source: Source | None = None  # None for a model that was handed over in memory
 
     def __post_init__(self) -> None:
@@ -77,12 +63,15 @@ class SectionRun:
             check_settings(name, table)
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """Return the arguments of a section that are not its function's defaults."""
+        """Return the settings of a section that its function does not have by default."""
         arguments: dict[str, Any] = {"seed": self.seed} if "seed" in _parameters(name) else {}
         return {**arguments, **_options(name).report_defaults(), **self.settings.get(name, {})}
 
     def changed(self, name: str) -> dict[str, Any]:
-        """Return the arguments that differ from what a report does by default, as plain values."""
+        """Return the settings that differ from a report's defaults, as plain values.
+
+        These are recorded in the report.
+        """
         defaults: dict[str, Any] = {
             key: parameter.default for key, parameter in _parameters(name).items()
         }
@@ -90,15 +79,15 @@ class SectionRun:
         changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
             if isinstance(value, ThresholdSet):
-                difference = _changed_thresholds(value)
-                if difference:
-                    changed[key] = difference
+                changed_thresholds = _changed_thresholds(value)
+                if changed_thresholds:
+                    changed[key] = changed_thresholds
             elif _plain(value) != _plain(defaults[key]):
                 changed[key] = _plain(value)
         return changed
 
     def shared(self, name: str, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that a section takes of this run, and of sections before it."""
+        """Return the arguments that a section takes from this run and from earlier ``results``."""
         shared = {
             "validate": self.check,
             "progress": progress_of_part(name, self.progress),
@@ -108,8 +97,23 @@ class SectionRun:
         }
         if _options(name).widest_dtype:
             shared["dtype"] = widest_dtype(self.loaded.device)
-        taken = _parameters(name)
-        return {key: value for key, value in shared.items() if key in taken and value is not None}
+        declared = _parameters(name)
+        return {
+            key: value for key, value in shared.items() if key in declared and value is not None
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Turn an argument into what JSON can hold; a file becomes its name."""
+    if hasattr(value, "sha256"):
+        return str(value.name)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _changed_thresholds(thresholds: ThresholdSet) -> dict[str, Any]:
@@ -122,10 +126,10 @@ def _changed_thresholds(thresholds: ThresholdSet) -> dict[str, Any]:
 class SectionResults:
     """What a run measured."""
 
-    sections: Sections  # The results.
-    #: Sections that this model does not allow, or whose own check failed, and why.
+    results: Sections
+    #: Why a section has no result: this model does not allow it, or its own check failed.
     left_out: dict[str, str]
-    failed: tuple[str, ...]  # Those of them whose own check failed
+    failed: tuple[str, ...]  # Sections whose own check failed
 
 
 def run_sections(names: Iterable[str], run: SectionRun) -> SectionResults:
@@ -150,19 +154,21 @@ def run_sections(names: Iterable[str], run: SectionRun) -> SectionResults:
 
 
 def source_of(model: Model, loaded: LoadedModel, options: ModelOptions) -> Source | None:
-    """Return how a model that was opened by its name can be opened again in another type."""
+    """Return how a model can be opened again in another type; None for a model in memory."""
     if not isinstance(model, str | Path):
         return None
-    decided = ("dtype", "needs")  # by whoever opens it
-    loading = {key: value for key, value in options.loading.items() if key not in decided}
+    loading = {
+        key: value for key, value in options.loading.items() if key not in ("dtype", "needs")
+    }
     return str(model), {**loading, "task_head": loaded.task_head}
 
 
 @contextmanager
 def _model_in(dtype: str | None, run: SectionRun) -> Iterator[tuple[Model, Mapping[str, Any]]]:
-    """Give a section the model, or its name and how to open it where it computes in another type.
+    """Yield what a section is called with: the model, or its name to be opened in another type.
 
-    The weights of the model are freed meanwhile and read again, so that it is in memory once.
+    With the name come the options of opening it. While the block runs, the weights of the run's own
+    model are freed, so that the model is in memory once; then they are read again.
     """
     if dtype in (None, run.loaded.dtype) or run.source is None:
         yield run.loaded, {}
@@ -191,7 +197,7 @@ def _options(name: str) -> type[ModelOptions]:
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a section's function, but for the model and those of loading."""
+    """Return the parameters of a section's function, except the model and options of loading."""
     parameters = inspect.signature(COMMANDS[name].function).parameters
     return {
         option: parameters[option]

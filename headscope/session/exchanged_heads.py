@@ -233,17 +233,20 @@ class Effects:
         the batch, what the heads attend with, and their z (batch, heads, pos, d_head).
         """
 
+        def attend(batch_number: int, inputs: HeadInputs) -> Tensor:
+            """Attend as the model does, and show it."""
+            z = stream_attention(inputs.q, inputs.k, inputs.v, mask=inputs.mask, scale=inputs.scale)
+            see(batch_number, inputs, z)
+            return z
+
         @contextmanager
         def reader(model: LoadedModel) -> Iterator[Callable[[int], None]]:
-            def read(number: int) -> None:
-                def attend(inputs: HeadInputs) -> Tensor:
-                    qkv = (inputs.q, inputs.k, inputs.v)
-                    z = stream_attention(*qkv, mask=inputs.mask, scale=inputs.scale)
-                    see(number, inputs, z)
-                    return z
+            """Ready one thread's copy of the model; yield what runs a batch."""
 
-                with intervene(model, attention=ExchangedHeads(attend)) as router:
-                    router.run(partial(model.forward, *self.batches[number]))
+            def read(batch_number: int) -> None:
+                observed = ExchangedHeads(partial(attend, batch_number))
+                with intervene(model, attention=observed) as router:
+                    router.run(partial(model.forward, *self.batches[batch_number]))
 
             with prepared(model.network):
                 yield read

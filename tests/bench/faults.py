@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 from processes import Run, content, die_before, small_disk
 from timing import options
 
+from headscope.commands import COMMANDS as COMMAND_TABLE
 from headscope.core.errors import InputError
 from headscope.core.files import write_atomically
-from headscope.reports.files import state_name
 from headscope.reports.reading import read_results
 from headscope.show.folders import ready_folder, write_files
 from headscope.show.view import view_of
@@ -163,7 +163,7 @@ def kills(trials, times):
             run = trials.start(command, folder, "--resume")
             run.kill_after(trials.moment(command))
             late += run.end().code == 0
-            n_whole += (folder / state_name(command)).exists()
+            n_whole += (folder / COMMAND_TABLE[command].state_file).exists()
             with count.trial():
                 trials.survived(command, folder)
         count.notes.append(f"{n_whole} had saved a state, {late} had ended before")
@@ -176,7 +176,7 @@ def kills_in_passes(trials, times):
     count = Count("kill -9 twice in a pass, with a state to go on from")
     tried = 0
     for _, command, folder in trials.some(times):
-        state = folder / state_name(command)
+        state = folder / COMMAND_TABLE[command].state_file
         for _ in range(2):
             run = trials.start(command, folder, "--resume", state_seconds=0.0)
             before = state.stat().st_mtime_ns if state.exists() else 0
@@ -201,7 +201,7 @@ def every_change(trials, _):
     files = {
         n: (trials.scratch / "classify-whole" / n).read_bytes() for n in trials.whole_runs[command]
     }
-    state = state_name(command)
+    state = COMMAND_TABLE[command].state_file
 
     def write(folder):
         with ready_folder(folder):

@@ -12,10 +12,10 @@ from processes import Run, content
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.serialise import to_dict
 from headscope.data.corpus import SAMPLE, WINDOW
-from headscope.reports.files import state_name
 from headscope.session.resume import RunState
 
 
@@ -62,10 +62,10 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_pat
     for saves in (1, 2):  # the second goes on, and saves more
         run = Run(*words, killed, "--resume", before=_die_after_saves(saves))
         assert run.end().code == -signal.SIGKILL, "the run ended before it could be killed"
-        assert (killed / state_name(command)).exists()
+        assert (killed / COMMANDS[command].state_file).exists()
     assert Run(*words, killed, "--resume").end().code == 0
     assert content(killed) == content(uninterrupted)
-    assert state_name(command) not in content(uninterrupted)
+    assert COMMANDS[command].state_file not in content(uninterrupted)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             names.remove("transfer")
             tuning = section_run
         measured = run_sections(names, section_run)
-        sections = measured.sections
+        sections = measured.results
         left_out |= measured.left_out
         tell = progress_of_part("insights", tell)
 
@@ -100,7 +100,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     if tuning is not None:
         remaining = options.budget - (time.monotonic() - started)
         tuned = run_sections(["transfer"], _within_budget(tuning, remaining))
-        sections = dataclasses.replace(sections, transfer=tuned.sections.transfer)
+        sections = dataclasses.replace(sections, transfer=tuned.results.transfer)
         left_out |= tuned.left_out
 
     # Judge every claim.

@@ -12,7 +12,7 @@ from headscope.show.cells import tidy
 
 @cache
 def templates() -> Environment:
-    """Return the templates of this folder; what they are filled in with is escaped."""
+    """Return the templates of this folder; all that they are filled in with is escaped."""
     environment = Environment(
         loader=PackageLoader("headscope.show", "page"),
         autoescape=True,

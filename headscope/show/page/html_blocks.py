@@ -1,4 +1,7 @@
-"""Blocks as HTML; every string of a block is escaped here, or by the template of its table."""
+"""Blocks as HTML. Every string of a block is escaped, here or by the template of its table.
+
+:func:`body` writes blocks, :func:`_block_html` one of them; the tables are below.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,9 @@ from headscope.show.page.environment import templates
 from headscope.show.page.script_data import chart_html
 from headscope.show.terminal import matrix_cell
 
-#: Tokens of a matrix, and columns and rows of a corner, that are shown.
-_TOKENS = 16
-_ACROSS = 8
-_DOWN = 6
+_TOKENS = 16  # Tokens of a matrix that are shown
+_CORNER_COLUMNS = 8  # Columns and rows that are shown of a matrix that is not tokens by tokens
+_CORNER_ROWS = 6
 _PARAGRAPHS = {
     "formula": Markup("<p><code>{}</code></p>"),
     "check": Markup('<p class="check">{}</p>'),
@@ -39,9 +41,9 @@ _PARAGRAPHS = {
 
 
 def body(blocks: Iterable[Block], *, opened: bool = False) -> Markup:
-    """Write the blocks that are for the page; ``opened`` unfolds what is folded up."""
-    written = [_block_html(block, opened) for block in _on_page(blocks)]
-    return Markup("\n").join(html for html in written if html is not None)
+    """Write the blocks that are for the page; details are folded up, unless ``opened``."""
+    html_of_blocks = [_block_html(block, opened) for block in _on_page(blocks)]
+    return Markup("\n").join(html for html in html_of_blocks if html is not None)
 
 
 def _on_page(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -52,7 +54,7 @@ def _on_page(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _block_html(block: Block, opened: bool) -> Markup | None:
-    """Write one block; None of a kind that pages do not show."""
+    """Write one block; None for a kind of block that pages do not show."""
     if isinstance(block, Text):
         paragraph = _PARAGRAPHS.get(block.style, Markup("<p>{}</p>"))
         return paragraph.format(tidy(block.text))
@@ -74,16 +76,17 @@ def _block_html(block: Block, opened: bool) -> Markup | None:
 def answered(blocks: Iterable[Block]) -> tuple[list[Text], list[Block], list[Block]]:
     """Split the blocks of the page: the sentence that answers, its evidence, and the rest.
 
-    What shows it is the first figure, or without one the first table.
+    The evidence is the first figure, or the first table if there is no figure. The first two lists
+    have one block at most.
     """
-    shown = list(_on_page(blocks))
-    texts = [block for block in shown if isinstance(block, Text)]
+    on_page = list(_on_page(blocks))
+    texts = [block for block in on_page if isinstance(block, Text)]
     lead = [text for text in texts if text.style in ("lead", "failed")][:1] or texts[:1]
-    figures = [block for block in shown if isinstance(block, Chart | Panels | Custom)]
-    tables = [block for block in shown if isinstance(block, Table)]
+    figures = [block for block in on_page if isinstance(block, Chart | Panels | Custom)]
+    tables = [block for block in on_page if isinstance(block, Table)]
     evidence: list[Block] = list([*figures, *tables][:1])
     used = [*lead, *evidence]
-    rest = [block for block in shown if not any(block is other for other in used)]
+    rest = [block for block in on_page if not any(block is other for other in used)]
     return lead, evidence, rest
 
 
@@ -94,14 +97,14 @@ class _Cell(NamedTuple):
     """A cell of a table."""
 
     text: str
-    kind: str = ""  # Its class
+    kind: str = ""  # Its class in style.css: ``n`` for a number, ``q0`` to ``q9`` for a shade
     names_row: bool = False
 
 
 def _table(
     header: Sequence[str], rows: Iterable[Sequence[_Cell]], caption: str, kind: str = ""
 ) -> Markup:
-    """Write a table of cells."""
+    """Write a table of cells; ``kind`` is its class in style.css."""
     tables = templates().get_template("table.html.j2").module
     html: Markup = tables.cells(header, list(rows), caption, kind)  # type: ignore[attr-defined]
     return html.strip()
@@ -120,7 +123,7 @@ def _table_of_block(block: Table) -> Markup:
 
 def _corner(block: Matrix) -> Markup:
     """Show the first rows and columns of a wide matrix."""
-    values = [row[:_ACROSS] for row in block.values[:_DOWN]]
+    values = [row[:_CORNER_COLUMNS] for row in block.values[:_CORNER_ROWS]]
     n_columns = len(values[0]) if values else 0
     names = [visible(name) for name in block.rows] or [str(i) for i in range(len(values))]
     caption = f"{block.title} ({' x '.join(map(str, block.shape))})"

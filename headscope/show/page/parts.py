@@ -1,4 +1,4 @@
-"""What sections add to the report's page: a part of the page, and cards of single heads."""
+"""What sections add to a report's page: parts of the page, and cards of single heads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from headscope.core.heads import Head
 
-Place = tuple[int, int]
+Place = tuple[int, int]  # (layer, head)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page; its title stands in the contents, where it leads to the anchor."""
+    """A part of the page below a title; the page's contents link to its anchor."""
 
     anchor: str
     title: str
@@ -26,14 +26,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of every head that the map can be coloured by: its key in a card's ``values``.
+    """A number of every head by which the page's map can be coloured."""
 
-    Scales that are measured on attention patterns stand first.
-    """
-
-    key: str
+    key: str  # In a card's ``values``
     caption: str
-    of_pattern: bool = False
+    of_pattern: bool = False  # Whether it is measured on attention patterns: these stand first
 
 
 @dataclass(frozen=True)
@@ -43,20 +40,19 @@ class Card(Head):
     A section fills in what it knows; the page adds up the cards of all sections.
     """
 
-    primary: str = ""  # Key of its primary role; empty where the section says nothing of roles.
-    mark: str = ""  # At most five characters for the map.
-    sentence: str = ""  # What the head does, in plain words.
-    #: Three numbers at most: what it is, its value, what to compare it with.
+    primary: str = ""  # Key of its primary role; empty if the section says nothing of roles
+    mark: str = ""  # At most five characters for the map
+    sentence: str = ""  # What the head does, in plain words
+    #: Three numbers at most: (what it is, its value, what to compare it with).
     numbers: list[tuple[str, str, str]] = field(default_factory=list)
-    mean: str = ""  # Its mean attention: base64 of a byte a cell, row by row.
-    #: Names of the roles, and what the results call them.
-    roles: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    #: Role, detail, score, baseline, 95% interval, adjusted p.
+    mean: str = ""  # Its mean attention: base64 of a byte a cell, row by row
+    roles: list[str] = field(default_factory=list)  # Names of its roles
+    keys: list[str] = field(default_factory=list)  # And what the results call them
+    #: A row a label: role, detail, score, baseline, 95% interval, adjusted p.
     labels: list[list[str]] = field(default_factory=list)
-    #: Lines of the card; the first four show when the mouse is over the head.
+    #: (caption, text) of the card's lines; the first four show when the mouse is over the head.
     facts: list[tuple[str, str]] = field(default_factory=list)
-    #: Matrix, dims90 and the same of each control, effective and stable rank.
+    #: A row a matrix: its name, dims90 and the same of each control, effective and stable rank.
     ranks: list[list[str]] = field(default_factory=list)
-    #: By :attr:`Scale.key`; what is None is left out.
+    #: Numbers by :attr:`Scale.key`; None for those that are not known.
     values: Mapping[str, float | None] = field(default_factory=dict)

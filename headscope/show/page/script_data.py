@@ -1,6 +1,8 @@
-"""What a page's scripts read: JSON inside the page, and charts that are drawn from it.
+"""What a page's scripts read: JSON inside the page, and the data of its charts.
 
-The script draws a chart at the width that it has, so that its type can be read on every screen.
+``charts.js`` draws a chart from its data, at the width that it has on the screen, so that its
+letters can be read on every screen. Here the data are written under the short names that the script
+reads.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -18,19 +21,20 @@ from headscope.show.blocks import Chart, Panels, Series
 from headscope.show.cells import tidy
 from headscope.stats.estimate import Estimate
 
+#: Characters that might end a script in HTML or in old JavaScript, as JSON escapes them.
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def page_json(data: Any) -> Markup:
-    """Write JSON that no HTML parser can take for anything else; pure ASCII."""
+    """Write JSON as ASCII in which no HTML parser can see the end of the script."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return Markup("".join(_ESCAPES.get(char, char) for char in text))
 
 
 def chart_html(block: Chart | Panels) -> Markup:
-    """Write a figure for ``charts.js``; nothing where no panel has a value to show."""
+    """Write a figure for ``charts.js``; nothing if no panel has a value to show."""
     charts = [block] if isinstance(block, Chart) else _captioned(block)
-    panels = [_panel(chart, block.alt or chart.title) for chart in charts if _known(chart)]
+    panels = [_panel(chart, block.alt or chart.title) for chart in charts if _has_value(chart)]
     if not panels:
         return Markup("")
     data: dict[str, Any] = {"title": _words(block.title), "panels": panels}
@@ -47,7 +51,7 @@ def chart_html(block: Chart | Panels) -> Markup:
 
 
 def _captioned(block: Panels) -> list[Chart]:
-    """Give each chart its captions: in a figure file, charts side by side may share them."""
+    """Give each chart all captions; in a figure file, charts side by side or below share them."""
     charts = [panel for panel in block.panels if isinstance(panel, Chart)]
     shared_x = next((chart.x for chart in charts if chart.x), "")
     captioned: list[Chart] = []
@@ -65,9 +69,10 @@ def _captioned(block: Panels) -> list[Chart]:
     return captioned
 
 
-def _known(panel: Chart) -> bool:
+def _has_value(chart: Chart) -> bool:
     """Whether a chart has a value to show."""
-    return any(any(_value(y) is not None for y in series.y) for series in panel.series)
+    values = chain.from_iterable(series.y for series in chart.series)
+    return any(_value(y) is not None for y in values)
 
 
 def _panel(panel: Chart, alt: str) -> dict[str, Any]:
@@ -88,11 +93,12 @@ def _panel(panel: Chart, alt: str) -> dict[str, Any]:
 
 
 def _levels(levels: Mapping[str, float] | None) -> list[list[Any]]:
+    """Write named lines across a panel as pairs of name and value."""
     return [[_words(name), _short(value)] for name, value in (levels or {}).items()]
 
 
 def _series(series: Series, bars: bool) -> dict[str, Any]:
-    """Write a series; x that counts up by one is written as its first value alone."""
+    """Write a series, empty fields left out; x that counts up by one is its first value alone."""
     x: Any
     if bars:
         x = [_words(str(name)) for name in series.x]
@@ -123,12 +129,13 @@ def _pairs(pairs: Iterable[Sequence[float] | None]) -> list[list[float | None] |
 
 
 def _value(y: Estimate | float | None) -> float | None:
+    """Return a point's value; None if there is none, or none that is finite."""
     value = y.value if isinstance(y, Estimate) else y
     return value if value is not None and math.isfinite(value) else None
 
 
 def _short(value: float | None) -> float | None:
-    """Round to four digits, which an eye can tell apart; None for numbers that are not finite."""
+    """Round to four digits, more than an eye can see; None for numbers that are not finite."""
     if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.4g}")

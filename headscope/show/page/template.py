@@ -1,4 +1,7 @@
-"""Pages of one file that needs nothing else and runs no script but its own."""
+"""Pages in one file, which needs nothing else and runs no script but its own.
+
+:func:`rendered` fills a template in, also for a report; :func:`page_of` is the page of one result.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from headscope.show.page.html_blocks import answered, body
 
 
 def versions(result: Any, joint: str = ", ") -> str:
-    """Say which libraries made the report, and on what; ``joint`` stands between the two."""
+    """Say which libraries made a result, and how it was run; ``joint`` stands between the two."""
     run = result.provenance
     return (
         f"headscope {run['headscope']}, torch {run['torch']}, transformers {run['transformers']}"
@@ -37,8 +40,8 @@ def proof(check: Any) -> str:
 
 
 def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
-    """Write the page of one result: its answer, the evidence, then the rest."""
-    lead, figure, rest = answered(blocks)
+    """Write the page of one result: its answer, the evidence for it, then the rest."""
+    lead, evidence, rest = answered(blocks)
     model = result.provenance["model"]
     return rendered(
         "alone.html.j2",
@@ -51,13 +54,17 @@ def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
         headline=[(tidy(text.text), text.style == "failed") for text in lead],
         model_line=visible(model_line(result)),
         warnings=[visible(warning) for warning in warnings_of(result)],
-        body=body([*figure, *rest], opened=True),
+        body=body([*evidence, *rest], opened=True),
         versions=visible(f"{versions(result, '; ')}. Made by: {result.provenance['command']}"),
     )
 
 
 def rendered(template: str, more_style: str, scripts: Sequence[str], **values: Any) -> str:
-    """Fill a template in, with the page's style and these scripts in it."""
+    """Fill a template in, with the page's style and these script files inside.
+
+    ``more_style`` is added to style.css. The template states the hash of style and script, so that
+    a browser runs nothing else.
+    """
     assets = resources.files("headscope.show.page")
     style = assets.joinpath("style.css").read_text("utf-8") + more_style
     script = "".join(assets.joinpath(name).read_text("utf-8") for name in scripts)
@@ -76,7 +83,7 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
 
 
 def role_colours() -> str:
-    """Write the style rules of the roles' backgrounds, by day and by night."""
+    """Write the style rules of the roles' colours, by day and by night."""
     colours = []
     rules = []
     for role in primary_roles():
@@ -88,4 +95,5 @@ def role_colours() -> str:
 
 
 def _hash(text: str) -> str:
+    """Return the hash by which a page's security policy allows a script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
