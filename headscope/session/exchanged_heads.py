@@ -1,4 +1,9 @@
-"""Run a model with its attention replaced, and measure how little its outputs change."""
+"""Versions of a model in which heads attend by another formula: how little do its outputs change?
+
+:func:`open_for_exchange` opens a model and its text for a command; :class:`Effects` runs versions
+of it and compares each with the unchanged model: by the cosines of its embeddings, and by a task if
+one was asked for.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +28,19 @@ from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus, as_plain
 from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
-from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
+from headscope.models.run.intervene import Exchanged, HeadInputs, Run, intervene
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import cosine
 from headscope.models.run.replay import Recorded, Replay, Rerun
-from headscope.models.run.routing import Mechanism, prepared
+from headscope.models.run.routing import prepared
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
+from headscope.session.pooled_states import bootstrapped_mean, cosines_of
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid
 from headscope.stats.effects import Effect, EffectTask
 from headscope.stats.estimate import Estimate
-from headscope.stats.metrics import mean_of
-from headscope.stats.paired_change import interval_of
 from headscope.tasks.base import BatchOutputs, Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.positions import TOKEN_HEADS, one_position
@@ -45,43 +48,6 @@ from headscope.tasks.positions import TOKEN_HEADS, one_position
 #: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
 #: matrix products of so many run at full speed already.
 SHORT = 400
-
-
-class PooledStates:
-    """A model's embeddings of padded batches, which a changed model's are compared with.
-
-    The mean cosine is the fidelity of the change.
-    """
-
-    def __init__(self, loaded: LoadedModel, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._loaded = loaded
-        self._batches = batches
-        self._original = self._embeddings()
-
-    def cosines(
-        self, attention: Mechanism | None = None, *, scores: Factors | None = None
-    ) -> list[Array]:
-        """Return the cosine of every example, by batch, with another attention at every site."""
-        changed = self._embeddings(attention, scores)
-        return [
-            _cosines(embeddings, original)
-            for embeddings, original in zip(changed, self._original, strict=True)
-        ]
-
-    def _embeddings(
-        self, attention: Mechanism | None = None, scores: Factors | None = None
-    ) -> list[Tensor]:
-        loaded = self._loaded
-        with intervene(loaded, attention=attention, scores=scores) as router:
-            return [
-                loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
-                for ids, mask in self._batches
-            ]
-
-
-def _cosines(embeddings: Tensor, original: Tensor) -> Array:
-    """Return the cosine of every row of two batches of embeddings."""
-    return cosine(embeddings, original).cpu().numpy().clip(-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -93,60 +59,60 @@ class Opened:
     #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
     common: dict[str, Any]
 
-    @classmethod
-    def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
-        """Open, check and certify a model, and read its text; ``name`` is the command."""
-        # Read the task's examples first: they must not calibrate what they measure.
-        seed = options.seed
-        limit = options.limit
-        text = as_plain(options.text).first(limit)
-        n_lines_before = text.n_sentences
-        examples = None
-        if options.task is not None:
-            examples = read_examples(options.task, options.data, limit, seed)
-            text = lines_without_shared(text, examples)
-        source = _spread_evenly(text, options.sentences)
 
-        # Open the model, and certify the one stack that a text runs.
-        all_stacks = open_for_tasks(model, task=options.task, **options.loading)
-        need_tokenizer(all_stacks, name)
-        all_stacks.pooling.check()
-        if not all_stacks.sites:  # the certificate says why
-            require_valid(all_stacks, options.validate)
-        loaded = readable(all_stacks, name)
-        validation = require_valid(loaded, options.validate)
+def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Opened:
+    """Open, check and certify a model for a command, and read its text."""
+    # Read the task's examples first: they must not calibrate what they measure.
+    seed = options.seed
+    limit = options.limit
+    text = as_plain(options.text).first(limit)
+    n_lines_before = text.n_sentences
+    examples = None
+    if options.task is not None:
+        examples = read_examples(options.task, options.data, limit, seed)
+        text = lines_without_shared(text, examples)
+    measured_text = _spread_evenly(text, options.sentences)
 
-        # Measure the unchanged model.
-        task = None
-        if options.task is not None and examples is not None:
-            task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
-        effects = Effects(loaded, source, task, seed)
-        common = {
-            "schema": SCHEMA,
-            "provenance": provenance(
-                loaded,
-                command=options.command,
-                seed=seed,
-                data=source,
-                warnings=effects.warnings,
-            ),
-            "validation": validation,
-            "left_out": tuple(stack for stack in all_stacks.stacks if stack not in loaded.stacks),
-            "text": {
-                "name": text.name,
-                "sha256": text.sha256,
-                "lines": effects.lines,
-                "skipped": effects.skipped,
-                "tokens": sum(int(mask.sum()) for _, mask in effects.batches),
-                "dropped": n_lines_before - text.n_sentences,
-            },
-            "task": effects.task,
-        }
-        return cls(loaded, effects, common)
+    # Open the model, and certify the one stack that a text runs.
+    all_stacks = open_for_tasks(model, task=options.task, **options.loading)
+    need_tokenizer(all_stacks, command)
+    all_stacks.pooling.check()
+    if not all_stacks.sites:  # the certificate says why
+        require_valid(all_stacks, options.validate)
+    loaded = readable(all_stacks, command)
+    validation = require_valid(loaded, options.validate)
+
+    # Measure the unchanged model.
+    task = None
+    if options.task is not None and examples is not None:
+        task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
+    effects = Effects(loaded, measured_text, task, seed)
+    common = {
+        "schema": SCHEMA,
+        "provenance": provenance(
+            loaded,
+            command=options.command,
+            seed=seed,
+            data=measured_text,
+            warnings=effects.warnings,
+        ),
+        "validation": validation,
+        "left_out": tuple(stack for stack in all_stacks.stacks if stack not in loaded.stacks),
+        "text": {
+            "name": text.name,
+            "sha256": text.sha256,
+            "lines": effects.lines,
+            "skipped": effects.skipped,
+            "tokens": sum(int(mask.sum()) for _, mask in effects.batches),
+            "dropped": n_lines_before - text.n_sentences,
+        },
+        "task": effects.task,
+    }
+    return Opened(loaded, effects, common)
 
 
 def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
-    """Return so many lines of a text, at even distances; all where it has no more."""
+    """Return ``n_lines`` lines of a text, at even distances; all where it has no more."""
     n_lines = min(n_lines, text.n_sentences)
     chosen = {i * text.n_sentences // n_lines for i in range(n_lines)}
 
@@ -154,10 +120,6 @@ def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
         return (line for i, line in enumerate(text.lines()) if i in chosen)
 
     return dataclasses.replace(text, n_sentences=n_lines, read=read)
-
-
-#: The task's value of a changed model, and its difference to the unchanged one's.
-TaskEffect = tuple[float, Estimate]
 
 
 def readable(loaded: LoadedModel, command: str) -> LoadedModel:
@@ -172,6 +134,10 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
             f"{loaded.name} has no head that reads a text, so {command} has nothing to measure."
         )
     return loaded
+
+
+#: The task's value of a changed model, and its difference to the unchanged one's.
+TaskEffect = tuple[float, Estimate]
 
 
 class Effects:
@@ -190,7 +156,7 @@ class Effects:
         lines_of_batches = [len(ids) for ids, _ in self.batches]
         self.lines = sum(lines_of_batches)
         #: The number of the first line of every batch
-        self.first = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
+        self.first_lines = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
         self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
         self._baseline = None if task is None else task.outputs(loaded)
@@ -217,8 +183,8 @@ class Effects:
         """
 
         @contextmanager
-        def reading(model: LoadedModel) -> Iterator[Callable[[int], None]]:
-            def read(number: int) -> None:
+        def batch_runner(model: LoadedModel) -> Iterator[Callable[[int], None]]:
+            def run_batch(number: int) -> None:
                 def attend(inputs: HeadInputs) -> Tensor:
                     qkv = (inputs.q, inputs.k, inputs.v)
                     z = stream_attention(*qkv, mask=inputs.mask, scale=inputs.scale)
@@ -229,9 +195,9 @@ class Effects:
                     router.run(partial(model.forward, *self.batches[number]))
 
             with prepared(model.network):
-                yield read
+                yield run_batch
 
-        for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), reading):
+        for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), batch_runner):
             pass
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, step: str) -> list[Effect]:
@@ -245,7 +211,7 @@ class Effects:
 
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
         """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
-        effect = Effect(boot(cosines, self._seed))
+        effect = Effect(bootstrapped_mean(cosines, self._seed))
         if on_task is None:
             return effect
         value, difference = on_task
@@ -260,30 +226,32 @@ class Effects:
         if task is None or self._baseline is None:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}
-        few = one_position if loaded.task_head in TOKEN_HEADS else None
-        rerun = Rerun(loaded, task.batches(loaded), few)
+        select = one_position if loaded.task_head in TOKEN_HEADS else None
+        rerun = Rerun(loaded, task.batches(loaded), select)
 
         @contextmanager
-        def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
-            def read(numbered: tuple[int, Padded]) -> BatchOutputs:
-                i, batch = numbered
+        def version_runner(
+            model: LoadedModel,
+        ) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
+            def run_version(version_and_batch: tuple[int, Padded]) -> BatchOutputs:
+                i, batch = version_and_batch
                 with intervene(model, attention=versions[i]) as router:
                     run: Run = partial(router.checked, model.run)  # type: ignore[call-arg]
                     return task.read(rerun.again(run, model), batch)
 
             with prepared(model.network):
-                yield read
+                yield run_version
 
         # Versions that change the same first layer share what comes before it.
         for row in sorted({version.first_row for version in versions}):
             rerun.start_at(row)
-            changed = [i for i, version in enumerate(versions) if version.first_row == row]
-            numbered_batches = itertools.product(changed, rerun.batches)
-            outputs = side_by_side(loaded, numbered_batches, reading, alone=task.alone)
-            with closing(outputs):
-                for i in changed:
-                    of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
-                    change = task.change(self._baseline, of_version, seed=self._seed)
+            alike = [i for i, version in enumerate(versions) if version.first_row == row]
+            runs = itertools.product(alike, rerun.batches)
+            batch_outputs = side_by_side(loaded, runs, version_runner, alone=task.alone)
+            with closing(batch_outputs):
+                for i in alike:
+                    outputs = task.gathered(itertools.islice(batch_outputs, len(rerun.batches)))
+                    change = task.change(self._baseline, outputs, seed=self._seed)
                     effects[i] = change.value, change.estimate()
                     give_back()  # what lies between blocks in use grows with every version
                     progress(f"{step}, task", len(effects), len(versions))
@@ -294,15 +262,15 @@ class Effects:
         batches = self.batches
 
         @contextmanager
-        def reading(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
+        def version_runner(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
             replay = Replay(model)
             embed = model.pooling.embed
-            # The recorded batch, what its layers returned, and its embeddings.
+            # The batch that was last run unchanged, what its layers returned, and its embeddings.
             recorded_batch = -1
             recorded = Recorded()
             unchanged = Tensor()
 
-            def read(batch_and_version: tuple[int, int]) -> Array:
+            def run_version(batch_and_version: tuple[int, int]) -> Array:
                 nonlocal recorded_batch, recorded, unchanged
                 number, i = batch_and_version
                 version = versions[i]
@@ -314,23 +282,15 @@ class Effects:
                 playing = replay.playing(recorded, version.first_row)
                 with intervene(model, attention=version) as router, playing:
                     changed = embed(router.checked(model.forward, ids, mask), mask)
-                return _cosines(changed, unchanged)
+                return cosines_of(changed, unchanged)
 
             with prepared(model.network):
-                yield read
+                yield run_version
 
         runs = list(itertools.product(range(len(batches)), range(len(versions))))
         by_version = list[list[Array]]([] for _ in versions)
-        results = side_by_side(self._loaded, runs, reading)
+        results = side_by_side(self._loaded, runs, version_runner)
         for n_done, ((_, i), cosines) in enumerate(zip(runs, results, strict=True), start=1):
             by_version[i].append(cosines)
             progress(step, n_done, len(runs))
         return np.array([np.concatenate(cosines_of_batches) for cosines_of_batches in by_version])
-
-
-def boot(values: Array, seed: int) -> Estimate:
-    """Return the mean of values with its bootstrap interval, None where there is no value."""
-    if not len(values):
-        return Estimate(None)
-    mean = interval_of(mean_of("x"), {"x": values}, seed=seed)
-    return mean if np.isfinite(float(mean)) else Estimate(None)

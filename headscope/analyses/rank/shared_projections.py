@@ -29,7 +29,7 @@ from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import PooledStates, boot
+from headscope.session.pooled_states import PooledStates, bootstrapped_mean
 from headscope.session.texts import description, line_batches
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
@@ -268,7 +268,7 @@ def sweep_widths(
     def fidelity(mixed: dict[int, Mixed]) -> Estimate:
         """Return the mean cosine to the model's own output with other scores in every layer."""
         scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
-        return boot(np.concatenate(states.cosines(scores=scores)), seed)
+        return bootstrapped_mean(np.concatenate(states.cosines(scores=scores)), seed)
 
     results: list[SharedWidth] = []
     for width in widths:
