@@ -31,7 +31,7 @@ from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Exchanged, HeadInputs, Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay, Rerun
-from headscope.models.run.routing import prepared
+from headscope.models.run.routing import Router, prepared
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
@@ -140,6 +140,45 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 TaskEffect = tuple[float, Estimate]
 
 
+class _Embedder:
+    """Runs versions of one model on batches, and compares their embeddings with the unchanged ones.
+
+    A batch's layers before a change are not run again but played back.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        versions: Sequence[Exchanged],
+    ) -> None:
+        self._model = model
+        self._batches = batches
+        self._versions = versions
+        self._replay = Replay(model)
+        #: The batch that was last run unchanged, what its layers returned, and its embeddings
+        self._recorded_batch = -1
+        self._recorded = Recorded()
+        self._unchanged = Tensor()
+
+    def cosines(self, batch_and_version: tuple[int, int]) -> Array:
+        """Return the cosine of every line of a batch in one version; both by their numbers."""
+        number, i = batch_and_version
+        version = self._versions[i]
+        if number != self._recorded_batch:
+            with intervene(self._model) as router, self._replay.recording() as self._recorded:
+                self._unchanged = self._embed(router, number)
+            self._recorded_batch = number
+        playing = self._replay.playing(self._recorded, version.first_row)
+        with intervene(self._model, attention=version) as router, playing:
+            changed = self._embed(router, number)
+        return cosines_of(changed, self._unchanged)
+
+    def _embed(self, router: Router, number: int) -> Tensor:
+        ids, mask = self._batches[number]
+        return self._model.pooling.embed(router.checked(self._model.forward, ids, mask), mask)
+
+
 class Effects:
     """A model, and the lines on which changed versions are compared with it."""
 
@@ -150,6 +189,8 @@ class Effects:
         self._loaded = loaded
         self._task = task
         self._seed = seed
+
+        # The lines, as (token ids, attention mask).
         self.batches: list[tuple[Tensor, Tensor]] = []
         for _, lines in line_batches(loaded, text):
             self.batches += [loaded.pad(short_lines) for short_lines in buckets(list(lines), SHORT)]
@@ -159,6 +200,8 @@ class Effects:
         self.first_lines = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
         self.skipped = text.n_sentences - self.lines
         check_measured(text, self.lines)
+
+        # The task, and its value of the unchanged model.
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         self.warnings: tuple[str, ...] = ()  # What makes values of the task doubtful
@@ -263,29 +306,8 @@ class Effects:
 
         @contextmanager
         def version_runner(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
-            replay = Replay(model)
-            embed = model.pooling.embed
-            # The batch that was last run unchanged, what its layers returned, and its embeddings.
-            recorded_batch = -1
-            recorded = Recorded()
-            unchanged = Tensor()
-
-            def run_version(batch_and_version: tuple[int, int]) -> Array:
-                nonlocal recorded_batch, recorded, unchanged
-                number, i = batch_and_version
-                version = versions[i]
-                ids, mask = batches[number]
-                if number != recorded_batch:
-                    with intervene(model) as router, replay.recording() as recorded:
-                        unchanged = embed(router.checked(model.forward, ids, mask), mask)
-                    recorded_batch = number
-                playing = replay.playing(recorded, version.first_row)
-                with intervene(model, attention=version) as router, playing:
-                    changed = embed(router.checked(model.forward, ids, mask), mask)
-                return cosines_of(changed, unchanged)
-
             with prepared(model.network):
-                yield run_version
+                yield _Embedder(model, batches, versions).cosines
 
         runs = list(itertools.product(range(len(batches)), range(len(versions))))
         by_version = list[list[Array]]([] for _ in versions)
