@@ -71,10 +71,12 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
     # Each head with its matches by place.
     scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
     rows: list[_PrefixRow] = []
-    for place, words in PLACES.items():
-        random = prefix.random_weights.get(place)
-        clearest = sorted(scored, key=lambda head_matches: -float(head_matches[1][place].gain))
-        rows += [_PrefixRow(words, head.name, m[place], random) for head, m in clearest[:2]]
+    for target, words in PLACES.items():
+        random = prefix.random_weights.get(target)
+        clearest = sorted(scored, key=lambda head_matches: -float(head_matches[1][target].gain))
+        rows += [
+            _PrefixRow(words, head.name, matches[target], random) for head, matches in clearest[:2]
+        ]
     if rows:
         best = max(rows, key=lambda row: float(row.match.gain))
         control = ""
@@ -104,14 +106,16 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for place, words in PLACES.items():
-        gains = {(head.layer_name, head.head): m[place].gain.value for head, m in scored}
+    for target, words in PLACES.items():
+        gains = {
+            (head.layer_name, head.head): matches[target].gain.value for head, matches in scored
+        }
         yield b.HeadMap(
             f"Repeated tokens, weight {words}: {model_name(result)}",
             "gain over the same place without a repetition",
             gains,
             digits=3,
-            file=f"prefix_{place}",
+            file=f"prefix_{target}",
             on=b.NOWHERE,
         )
 
