@@ -19,7 +19,8 @@ from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
 from headscope.models.run.formulas import ExchangedHeads, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, PooledStates, mean_with_interval, text_stack
+from headscope.session.exchanged_heads import Effects, bootstrapped_mean, text_stack
+from headscope.session.pooled_states import PooledStates
 
 LINES = [
     "the cat sat on the mat",
@@ -168,7 +169,7 @@ def test_sets_of_random_heads_are_what_effects_measure():
     assert result.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
     assert result.whole["symmetric"].cosine.low is None
-    low, high = mean_with_interval(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
+    low, high = bootstrapped_mean(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
     assert 0.9 < low < 0.945 < high < 0.99
 
 

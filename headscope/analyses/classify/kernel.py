@@ -49,6 +49,7 @@ class Kernel(RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
+        # A sentence of n words has n - d pairs of words at each distance d, on either side.
         is_first_half = batch.half == 0
         for n_words in batch.first_piece[is_first_half].sum(dim=1).tolist():
             distance = np.arange(1, n_words)

@@ -1,4 +1,8 @@
-"""The roles of a model's heads, from an earlier classification or the same run."""
+"""The roles of a model's heads, from an earlier classification or the same run.
+
+``prune`` and other commands read a classification (:func:`classification_of`) and look up what the
+heads of their model do (:func:`find_roles`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 class KnownRoles:
     """What a classification says of the heads of a loaded model."""
 
-    by_place: dict[tuple[int, int], HeadResult]  # By row and position in the loaded model.
+    by_place: dict[tuple[int, int], HeadResult]  # By row, and index among the layer's heads.
     heads: tuple[HeadRoles, ...] = ()  # With the heads' original numbers.
     corpus: str | None = None  # What the heads were classified on; None without classification.
     warnings: tuple[str, ...] = ()  # What makes the roles doubtful.
@@ -34,7 +38,7 @@ def read_classification(source: Classification) -> ClassifyResult:
         return source
     try:
         result = from_dict(ClassifyResult, json.loads(Path(source).read_text(encoding="utf-8")))
-        _weights(result)
+        _weights_sha256(result)  # raises where there is none
         if result.schema != SCHEMA or not result.heads:
             raise KeyError("schema")
     except OSError as error:
@@ -51,7 +55,7 @@ def classification_of(
 ) -> ClassifyResult | None:
     """Return the classification of this model: the one that was named, or one in a folder.
 
-    One that was not named but only found in the folder is ignored where it cannot be used.
+    One that was not named but is in the folder is ignored where it cannot be used.
     """
     if source is None:
         path = Path(folder or "") / FILE
@@ -62,11 +66,11 @@ def classification_of(
         except InputError:
             return None
     result = read_classification(source)
-    if _weights(result) != loaded.weights_sha256:
+    if _weights_sha256(result) != loaded.weights_sha256:
         named = "" if isinstance(source, ClassifyResult) else f"{source} "
         raise InputError(
-            f"The classification {named}is of "
-            f"another model ({result.provenance['model']['id']}): its weights differ from those of "
+            f"The classification {named}is of another model ("
+            f"{result.provenance['model']['id']}): its weights differ from those of "
             f"{loaded.name}. Run 'headscope classify MODEL -o DIR' on it first."
         )
     return result
@@ -82,13 +86,16 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
             f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
-    classified = _weights(result)
+    classified = _weights_sha256(result)
     warnings: tuple[str, ...] = ()
     if None not in (classified, loaded.weights_sha256) and classified != loaded.weights_sha256:
         warnings = ("The classification (roles) was made with other weights than this model's.",)
     return KnownRoles(
         by_place=by_place,
-        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in heads),
+        heads=tuple(
+            HeadRoles(head.layer, head.head, head.primary, head.roles, stack=head.stack)
+            for head in heads
+        ),
         corpus=result.corpus.name,
         warnings=warnings,
     )
@@ -103,7 +110,7 @@ def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
     return by_name
 
 
-def _weights(result: ClassifyResult) -> str | None:
-    """SHA-256 of the weights that were classified; None if they were no file's."""
+def _weights_sha256(result: ClassifyResult) -> str | None:
+    """Return the SHA-256 of the weights that were classified; None if they were no file's."""
     sha256: str | None = result.provenance["model"]["weights_sha256"]
     return sha256

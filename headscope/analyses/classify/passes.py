@@ -157,8 +157,8 @@ class TextPass:
     def label(self, loaded: LoadedModel, runner: PassRunner, name: str) -> Iterator[StackLabels]:
         """Measure a model, and label the heads of these stacks.
 
-        ``name`` is ``model`` or ``control``. The controls with swapped trees and swapped sources
-        are run on the model itself only.
+        ``name`` is ``model``, or ``control`` for random weights. The control with swapped sources
+        is run on the model itself only.
         """
         sums = runner.measure(loaded, self.stacks, self.batches, name + self.suffix)
         skipped = self.batches.n_items - self._count_measured(sums)
@@ -192,10 +192,10 @@ class TextPass:
         head_ids = [tuple(site.head_ids) for site in sites]
         means = stack_sums if isinstance(stack_sums, CrossHeads) else stack_sums.profile
         edge_sums = self._edge_sums(stack, sums)
-        hits_of_kernels: Array | None = None
+        hits_by_kernel: Array | None = None
         swapped_control: SwappedControl | None = None
         if edge_sums is not None:
-            hits_of_kernels, swapped_control = self._kernels(edge_sums, thresholds, head_ids)
+            hits_by_kernel, swapped_control = self._kernels(edge_sums, thresholds, head_ids)
         evidence = Evidence(
             stack=stack,
             sums=stack_sums,
@@ -204,7 +204,7 @@ class TextPass:
             swapped=swapped_sources if isinstance(swapped_sources, CrossHeads) else None,
             edges=None if edge_sums is None else edge_sums.syntactic,
             labels=self.corpus.labels_of(stack),
-            kernel_hits=hits_of_kernels,
+            kernel_hits=hits_by_kernel,
         )
         heads = judge(evidence, head_ids)
         return StackLabels(

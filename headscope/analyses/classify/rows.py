@@ -51,9 +51,8 @@ class RowSummary:
     #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, up
     #: to rounding, go to the lowest position
     argmax: Tensor
-    #: (batch, n_layers * n_heads): largest weight on a content key; entropy of the full row (nats)
-    top: Tensor
-    entropy: Tensor
+    top: Tensor  # (batch, n_layers * n_heads): largest weight on a content key
+    entropy: Tensor  # (batch, n_layers * n_heads): entropy of the full row, nats
     #: (..., 2): entropy / ln n, n the keys that the row may see: over rows of two keys or more, and
     #: over rows of LONG keys or more
     relative: Tensor
@@ -154,13 +153,16 @@ class SentenceReducer:
         self._band_index = target.clamp(0, n - 1)
         self._band_valid = (target >= 0) & (target < n)
 
-        # Later pieces are no words; 1 / pieces at first pieces turns sums over pieces to means.
+        # A word stands at its first piece; its other pieces are added to that by the folds of
+        # Batch. Later pieces are no words; 1 / pieces turns sums over pieces to means.
         self._no_word = -OUT * (~batch.first_piece).float()
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
         self._folds = batch.folds
-        starts = torch.arange(n_rows + 1, device=device)
+        row_numbers = torch.arange(n_rows + 1, device=device)
         #: Where the additions of each row start, in each fold
-        self._fold_starts = [torch.searchsorted(fold[0], starts).tolist() for fold in batch.folds]
+        self._fold_starts = [
+            torch.searchsorted(fold[0], row_numbers).tolist() for fold in batch.folds
+        ]
 
         # Index into WORD_OFFSETS of the distance from word to word, at their first pieces; one
         # index more is for all other pairs of tokens. (batch, query_pos, key_pos)
@@ -196,6 +198,7 @@ class SentenceReducer:
         mean_weights = word_weights * self._per_piece[rows, None, None, :].to(word_weights.dtype)
         by_distance = self._by_distance(mean_weights, rows)
         no_word = self._no_word[rows, None, None, :].to(word_weights.dtype)
+        # Word weights last: they are overwritten.
         return {
             "band": torch.einsum("bhir,bir->bhr", at_offsets, inside),
             "by_distance": by_distance,
@@ -209,11 +212,10 @@ class SentenceReducer:
         A word attends with all its pieces (their sum has the argmax of their mean), and is attended
         to in all its pieces.
         """
-        folds = [
-            fold[:, starts[rows.start] : starts[rows.stop]]
-            - fold.new_tensor([[rows.start], [0], [0]])
-            for fold, starts in zip(self._folds, self._fold_starts, strict=True)
-        ]
+        folds = []
+        for fold, starts in zip(self._folds, self._fold_starts, strict=True):
+            row, piece, first_piece = fold[:, starts[rows.start] : starts[rows.stop]]
+            folds.append((row - rows.start, piece, first_piece))
         by_query = weights.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
         for row, piece, first_piece in folds:
             by_query[row, first_piece] += by_query[row, piece]

@@ -54,10 +54,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     corpus = corpus_for(opened, source)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
-    stacks = stacks_for(opened, options.stack, pairs=corpus.n_pairs > 0)
-    labels = {stack: corpus.labels_of(stack) for stack in stacks}
-    if corpus.labels and not any(labels.values()):
-        raise _no_stack_for_pairs(opened, corpus, stacks, options)
+    labels = _labels_by_stack(opened, corpus, options)
+    stacks = tuple(labels)
 
     # Prove that attention is re-run as it is. Counting words takes as long as that.
     with validating(opened, options.validate) as certificate:
@@ -132,16 +130,23 @@ def _open_model(model: Model, options: ClassifyOptions) -> LoadedModel:
     return opened
 
 
-def _no_stack_for_pairs(
-    opened: LoadedModel, corpus: Corpus, stacks: Sequence[str], options: ClassifyOptions
-) -> InputError:
-    """Return the error that no measured stack can follow a user's pairs."""
-    needed = "cross" if corpus.n_pairs else "encoder"
-    return InputError(
-        "Pairs in one text are scored in an encoder, pairs of source and target in "
-        f"cross-attention; {options.pairs} needs the stack {needed}, and of {opened.name} "
-        f"{' and '.join(stacks)} would be measured."
-    )
+def _labels_by_stack(
+    opened: LoadedModel, corpus: Corpus, options: ClassifyOptions
+) -> dict[str, tuple[str, ...]]:
+    """Choose the stacks that are measured, each with the labels of a user's pairs it is scored for.
+
+    Pairs that no measured stack can be scored for are an error.
+    """
+    stacks = stacks_for(opened, options.stack, pairs=corpus.n_pairs > 0)
+    labels = {stack: corpus.labels_of(stack) for stack in stacks}
+    if corpus.labels and not any(labels.values()):
+        needed = "cross" if corpus.n_pairs else "encoder"
+        raise InputError(
+            "Pairs in one text are scored in an encoder, pairs of source and target in "
+            f"cross-attention; {options.pairs} needs the stack {needed}, and of {opened.name} "
+            f"{' and '.join(stacks)} would be measured."
+        )
+    return labels
 
 
 def _least_scores(thresholds: Thresholds) -> dict[str, Any]:

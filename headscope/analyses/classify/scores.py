@@ -130,7 +130,7 @@ class SharpnessScore:
 class HeadResult(Head):
     """Everything measured about one head; a rate is None where nothing could be counted."""
 
-    primary: str  # The first of its roles in the order of PRIMARY; ``none`` if it has no role
+    primary: str  # The first of its roles in the order of priority; ``none`` without one
     roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.core.roles.ROLES`
     labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
     #: Its fixed offsets, labelled or not; None of cross-attention.

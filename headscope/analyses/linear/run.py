@@ -19,7 +19,7 @@ from headscope.core.activations import visible
 from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
-from headscope.session.exchanged_heads import Effects, Opened
+from headscope.session.exchanged_heads import Effects, open_for_exchange
 from headscope.session.opening import Model
 
 CONTROLS = 5  # How often random weights are drawn.
@@ -29,7 +29,7 @@ MOST_KEYS = 4096  # Tokens, from the first of the text, under whose keys values 
 def run(model: Model, options: LinearOptions) -> LinearResult:
     """Take the softmax out of attention, and measure what each head and the model lose."""
     # Open, and prove that our attention is the model's.
-    opened = Opened.of(model, options, "linear")
+    opened = open_for_exchange(model, options, "linear")
     loaded = opened.loaded
     effects = opened.effects
 

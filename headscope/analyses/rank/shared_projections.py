@@ -32,7 +32,7 @@ from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import PooledStates, mean_with_interval
+from headscope.session.pooled_states import PooledStates, bootstrapped_mean
 from headscope.session.texts import line_batches, text_description
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
@@ -286,7 +286,7 @@ def sweep_widths(
     def fidelity(mixed: Mapping[int, Mixed]) -> Estimate:
         """Return the mean cosine to the model's own output with other scores in every layer."""
         scores = {site.row: mixed[row_of_weights[site.projections]] for site in sites}
-        return mean_with_interval(np.concatenate(states.cosines(scores=scores)), seed)
+        return bootstrapped_mean(np.concatenate(states.cosines(scores=scores)), seed)
 
     # At every width: heads that share projections, and heads cut to a rank of the same cost.
     results: list[SharedWidth] = []

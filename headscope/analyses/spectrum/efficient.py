@@ -25,7 +25,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Mechanism
-from headscope.session.exchanged_heads import PooledStates
+from headscope.session.pooled_states import PooledStates
 from headscope.stats.statistics import crossed_mean, finite
 
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.

@@ -27,8 +27,9 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
 from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, mean_with_interval
+from headscope.session.exchanged_heads import Effects, TaskEffect, open_for_exchange
 from headscope.session.opening import Model
+from headscope.session.pooled_states import bootstrapped_mean
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
@@ -50,7 +51,7 @@ class Measured(NamedTuple):
 def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     """Make attention scores symmetric in all heads at once, and in sets of random heads."""
     # Open, and prove that our attention is the model's.
-    opened = Opened.of(model, options, "symmetric")
+    opened = open_for_exchange(model, options, "symmetric")
     loaded = opened.loaded
     effects = opened.effects
     seed = options.seed
@@ -68,7 +69,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     heads = []
     for row, head in positions:
         site = loaded.sites[row]
-        estimate = mean_with_interval(asymmetry[row][:, head], seed)
+        estimate = bootstrapped_mean(asymmetry[row][:, head], seed)
         heads.append(HeadSymmetry(site.layer, site.head_ids[head], estimate, stack=site.stack))
     drawn = {change: average_draws(draws) for change, draws in measured.items()}
     random_heads = [
@@ -100,7 +101,7 @@ def observed_scores(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Ar
         nonlocal causal
         scores, seen = square_scores(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask)
         values = numpy(score_asymmetry(scores, seen))
-        first_line = effects.first[batch]
+        first_line = effects.first_lines[batch]
         asymmetry[inputs.site.row][first_line : first_line + len(values)] = values
         causal |= seen.shape[-1] > 1 and looks_back(seen[0, 0])
 

@@ -134,8 +134,8 @@ def _p_values(compared: Mapping[str, Superiority | None]) -> dict[str, PValues]:
             beyond = np.abs(random - 0.5) >= abs(observed - 0.5) - 1e-12
             p_values[role] = float((1 + beyond.sum()) / (1 + DEALS))
     adjusted = adjust(np.array(list(p_values.values()))).tolist()
-    both = zip(p_values.values(), adjusted, strict=True)
-    return dict(zip(p_values, both, strict=True))
+    adjusted_of = dict(zip(p_values, adjusted, strict=True))
+    return {role: (p, adjusted_of[role]) for role, p in p_values.items()}
 
 
 def dealt(

@@ -1,10 +1,13 @@
-"""Optional parts of ``classify``, as shown: repeats, patched heads and removed heads."""
+"""Optional parts of ``classify``, as shown: repeats, patched heads and removed heads.
+
+:func:`more` is what ``classify`` shows of those that were run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
 from headscope.analyses.classify.optional.results import (
@@ -12,6 +15,7 @@ from headscope.analyses.classify.optional.results import (
     CauseTest,
     HeadCause,
     HeadPatch,
+    Match,
     PatchEffect,
     Patching,
     PrefixMatching,
@@ -31,7 +35,7 @@ _VERDICTS = {
     "not told apart": "No difference in cost shows between heads with a role and heads without",
 }
 
-#: In the order of the sentences about them.
+#: What is said of patched roles, by verdict, in this order
 _PATCH_VERDICTS = {
     "carries": "carried by their head",
     "does not": "not carried",
@@ -53,32 +57,46 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
 # --- repeated tokens ---
 
 
+class _PrefixRow(NamedTuple):
+    """A row of the table: one head and one place where it looks."""
+
+    looks: str
+    head: str
+    match: Match
+    random: float | None  # Largest gain of any head with random weights
+
+
 def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]:
     """Show where the tokens of repeated sequences look: the two clearest heads for each place."""
+    # Each head with its matches by place.
     scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
-    rows = []
-    for target, name in PLACES.items():
+    rows: list[_PrefixRow] = []
+    for target, words in PLACES.items():
         random = prefix.random_weights.get(target)
-        ranked = sorted(scored, key=lambda row: -float(row[1][target].gain))
-        rows += [(name, head.name, scores[target], random) for head, scores in ranked[:2]]
+        clearest = sorted(scored, key=lambda head_matches: -float(head_matches[1][target].gain))
+        rows += [
+            _PrefixRow(words, head.name, matches[target], random) for head, matches in clearest[:2]
+        ]
     if rows:
-        name, head_name, score, random = max(rows, key=lambda row: float(row[2].gain))
-        control = "." if random is None else f" (largest gain with random weights {random:.2f})."
+        best = max(rows, key=lambda row: float(row.match.gain))
+        control = ""
+        if best.random is not None:
+            control = f" (largest gain with random weights {best.random:.2f})"
         yield b.Text(
-            f"Of a token that comes a second time, {head_name} looks {name}: with a weight of "
-            f"{decimal(score.score, 2)}, and {decimal(score.control, 2)} where nothing is repeated"
-            f"{control}",
+            f"Of a token that comes a second time, {best.head} looks {best.looks}: with a weight "
+            f"of {decimal(best.match.score, 2)}, and {decimal(best.match.control, 2)} where "
+            f"nothing is repeated{control}.",
             "lead",
             b.PAGE,
         )
     columns: list[b.Column] = [
-        ("looks", 0, str),
-        ("head", 1, str),
-        ("weight", lambda row: row[2].score, 3),
-        ("control", lambda row: row[2].control, 3),
-        ("gain", lambda row: row[2].gain.value, 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row[2].gain.interval)), str),
-        ("random weights", 3, 3),
+        ("looks", "looks", str),
+        ("head", "head", str),
+        ("weight", "match.score", 3),
+        ("control", "match.control", 3),
+        ("gain", "match.gain.value", 3),
+        ("95% interval", lambda row: " to ".join(map(decimal, row.match.gain.interval)), str),
+        ("random weights", "random", 3),
     ]
     yield b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
     yield b.Text(
@@ -88,11 +106,14 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for target, name in PLACES.items():
+    for target, words in PLACES.items():
+        gains = {
+            (head.layer_name, head.head): matches[target].gain.value for head, matches in scored
+        }
         yield b.HeadMap(
-            f"Repeated tokens, weight {name}: {model_name(result)}",
+            f"Repeated tokens, weight {words}: {model_name(result)}",
             "gain over the same place without a repetition",
-            {(h.layer_name, h.head): scores[target].gain.value for h, scores in scored},
+            gains,
             digits=3,
             file=f"prefix_{target}",
             on=b.NOWHERE,
@@ -284,37 +305,40 @@ def _role_tests(causes: Causes, tests: Mapping[tuple[str, str], CauseTest]) -> I
 
 def _losses(result: ClassifyResult, removed: Sequence[RemovedHead], metric: str) -> b.Panels:
     """Draw losses by layer, its heads side by side, and against noise of the same size."""
+    # A point for each head, coloured by its role.
     in_order = [(head, head.cause) for head in result.heads if head.cause is not None]
     layer_names = list(dict.fromkeys(head.layer_name for head, _ in in_order))
     n_across = 1 + max(head.head for head, _ in in_order)
     by_layer: list[b.Series] = []
     by_noise: list[b.Series] = []
     for role in (*result.possible_roles, NO_ROLE):
-        of_role = [(head, cause) for head, cause in in_order if head.primary == role.key]
-        if not of_role:
+        with_role = [(head, cause) for head, cause in in_order if head.primary == role.key]
+        if not with_role:
             continue
-        losses = [cause.zero for _, cause in of_role]
+        losses = [cause.zero for _, cause in with_role]
+        noise = [float(cause.noise) for _, cause in with_role]
         x = [
             layer_names.index(head.layer_name) + 0.8 * (head.head + 0.5) / n_across - 0.4
-            for head, _ in of_role
+            for head, _ in with_role
         ]
-        noise = [float(cause.noise) for _, cause in of_role]
         by_layer.append(b.Series(role.name, x, losses, "points", role.colour))
         by_noise.append(b.Series(role.name, noise, losses, "points", role.colour))
-    # A logarithmic scale where nothing is zero or below it.
+
+    # A logarithmic scale where nothing is zero or below it, and the line of equal costs.
     shown = [float(cause.zero) for _, cause in removed]
     shown += [float(cause.noise) for _, cause in removed]
     lows = [cause.zero.low for _, cause in removed if cause.zero.low is not None]
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
     diagonal = [min(shown), max(shown)]
     by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.GREY, ""))
+
     loss = f"loss of {metric} without the head"
-    of_noise = "loss with noise of the same size"
+    loss_with_noise = "loss with noise of the same size"
     return b.Panels(
         f"Heads of {model_name(result)}, removed one at a time",
         [
             b.Chart("by layer", "layer", loss, by_layer, x_names=layer_names, y_scale=scale),
-            b.Chart("against noise", of_noise, loss, by_noise, x_scale=scale, y_scale=scale),
+            b.Chart("against noise", loss_with_noise, loss, by_noise, x_scale=scale, y_scale=scale),
         ],
         file="causes",
         across=2,

@@ -50,6 +50,7 @@ __all__ = [
 
 
 def _in_this_folder() -> Iterator[Role]:
+    """Yield the rows of every module of this folder."""
     for module in pkgutil.iter_modules(__path__):
         yield from importlib.import_module(f"{__name__}.{module.name}").ROLES
 

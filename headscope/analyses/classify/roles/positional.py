@@ -14,6 +14,7 @@ from headscope.core.roles import SELF_ATTENTION, VOITA, Role
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.evidence import Evidence, Judged
+    from headscope.core.accumulator import Array
 
 
 def judge(evidence: Evidence) -> Iterator[Judged]:
@@ -35,12 +36,16 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     rate = np.take_along_axis(rates, best[..., None], -1)[..., 0]
     queries = sums.queries[best]
     chance = float(sums.chance / sums.content) if sums.content else 0.0
-    # The best of ten offsets was taken: Bonferroni within the head.
+    # Test it against chance. The best of ten offsets was taken: Bonferroni within the head.
     p_of_head = np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance))
     p = adjust(p_of_head, evidence.exists)
     numbers = HeadNumbers(
         values=rate, interval=wilson(hits, queries), p_adjusted=p, baseline=chance, against="chance"
     )
+
+    def by_offset(numbers: Array) -> dict[str, float | None]:
+        return {str(r): finite(number) for r, number in zip(OFFSETS, numbers, strict=True)}
+
     earned = (rate >= thresholds.positional) & (rate > chance) & (p <= thresholds.q)
     testable = not untestable(evidence)
     for head in evidence.heads:
@@ -48,8 +53,8 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
         score = PositionalScore(
             score=numbers.estimate(head),
             offset=offset if testable else None,
-            rates={str(r): finite(x) for r, x in zip(OFFSETS, rates[head], strict=True)},
-            mass={str(r): finite(x) for r, x in zip(OFFSETS, masses[head], strict=True)},
+            rates=by_offset(rates[head]),
+            mass=by_offset(masses[head]),
             chance=chance if testable else None,
             p_adjusted=float(p[head]),
         )

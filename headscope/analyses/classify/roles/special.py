@@ -44,6 +44,7 @@ def untestable(evidence: Evidence) -> str:
 
 
 def _token_words(token: str) -> str:
+    """Say in words which special token a label's detail is."""
     names = {"first": "the first special token (CLS)", "last": "the last one (SEP)"}
     return names.get(token, "special tokens")
 

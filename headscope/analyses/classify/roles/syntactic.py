@@ -123,6 +123,7 @@ def pair_role(label: str) -> Role:
 
         if evidence.edges is None:
             return ""
+        # Both directions, as (label, direction); without any trial just the label.
         names = [name for name in evidence.trials_by_half if name[0] == label] or [(label, "")]
         reasons = [why_untested(evidence.edges, name, evidence.thresholds) for name in names]
         return reasons[0] if all(reasons) else ""
