@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public names that are no command's, by the module that has them.
-_HOMES = {
+#: The other public names, and the module of each.
+_MODULES = {
     "HeadscopeError": "core.errors",
     "InsightThresholds": "reports.claims.thresholds",
     "Thresholds": "core.roles",
@@ -74,10 +74,11 @@ _HOMES = {
     "wrap": "models.run.wrapping",
 }
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
+#: Commands by the name of their function, and by that of the class of its result.
 _FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
 _RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
 
-__all__ = [*_FUNCTIONS, *_RESULTS, *_HOMES, *_PUBLIC_MODULES]
+__all__ = [*_FUNCTIONS, *_RESULTS, *_MODULES, *_PUBLIC_MODULES]
 
 
 def __getattr__(name: str) -> object:
@@ -88,8 +89,8 @@ def __getattr__(name: str) -> object:
         return _RESULTS[name].result
     if name in _PUBLIC_MODULES:
         return importlib.import_module(_PUBLIC_MODULES[name])
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"headscope.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"headscope.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'headscope' has no attribute {name!r}")
 
 

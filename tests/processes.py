@@ -33,14 +33,15 @@ class Run:
     """One run of the command line in a fork of this process.
 
     ``before`` is done first, ``body`` is run instead of the command line and returns its code;
-    ``stdout`` is a descriptor instead of a file, ``every`` the seconds between saves of the state.
+    ``stdout`` is a descriptor instead of a file, ``state_seconds`` those between saves of
+    the state.
     """
 
     def __init__(
         self,
         *arguments: str | Path,
         before: Callable[[], object] | None = None,
-        seconds: float = 0.2,
+        state_seconds: float = 0.2,
         stdout: int | None = None,
         body: Callable[[], int] | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class Run:
                     sys.modules["torch"].set_num_threads(1)
                 if before is not None:
                     before()
-                code = _main([*map(str, arguments)], seconds) if body is None else body()
+                code = _main([*map(str, arguments)], state_seconds) if body is None else body()
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
             finally:
@@ -94,7 +95,7 @@ class Run:
         return Ended(os.waitstatus_to_exitcode(self._status), out, err, seconds)
 
 
-def _main(arguments: list[str], seconds: float) -> int:
+def _main(arguments: list[str], state_seconds: float) -> int:
     from headscope.cli.app import main
     from headscope.session.resume import RunState
 
@@ -103,7 +104,7 @@ def _main(arguments: list[str], seconds: float) -> int:
     sys.stderr = os.fdopen(os.dup(2), "w")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     real = RunState.__init__
-    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=seconds)  # type: ignore[method-assign,assignment,misc]
+    RunState.__init__ = lambda self, path, identity: real(self, path, identity, every=state_seconds)  # type: ignore[method-assign,assignment,misc]
     code: Any = 0
     try:
         main()
@@ -191,7 +192,7 @@ def launch(
         Run(
             *arguments,
             before=partial(_join, {**shared, "RANK": str(rank), **(env or {})}, accident),
-            every=0.2 if accident is None else 0.0,
+            state_seconds=0.2 if accident is None else 0.0,
         )
         for rank in range(size)
     ]
@@ -210,9 +211,9 @@ def _join(settings: dict[str, str], accident: Accident | None) -> None:
     from headscope.session.resume import RunState
 
     os.environ.update(settings)
-    process_group._LOOK = 0.1
+    process_group._PULSE_CHECK = 0.1
     if accident is not None and accident.kind == "killed":
-        process_group._FAREWELL = 0.1  # nobody is left to be waited for
+        process_group._LEAVE_SECONDS = 0.1  # nobody is left to be waited for
     if accident is None or settings["RANK"] != str(accident.rank):
         return
     note = RunState.note

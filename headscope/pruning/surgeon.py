@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.widest import exact
 from headscope.models.run.hooks import hooked
 from headscope.models.run.loaded import LoadedModel
@@ -184,7 +184,7 @@ class Surgeon(Ranking):
         n_examples = 0
         width = 0
         seed = self._context.seed + 1 + step
-        give_back()  # what threads that ran the last model have left behind
+        release_memory()  # what threads that ran the last model have left behind
         with (
             replaced_outputs(self._model, maps),
             hooked(module.register_forward_hook(note(i)) for i, module in enumerate(modules)),
@@ -200,7 +200,7 @@ class Surgeon(Ranking):
                 width = out.shape[-1]
                 del out, gradients  # the graph is gone before the next one is made
                 uses.clear()
-        give_back()
+        release_memory()
         scale = width / (DIRECTIONS * max(n_examples, 1))  # A unit direction has E[r r^T] = I / d.
         return [layer_sums.moments(scale) for layer_sums in sums]
 

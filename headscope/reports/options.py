@@ -184,10 +184,16 @@ class InsightsOptions(ClaimsOptions):
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
         if self.sections is not None:
             return ("random heads",)
-        without = ("prune", "transfer", *self.skip)
-        first = [name for name in COMMANDS["insights"].uses if name not in without]
-        labelled = ["insights"] if "classify" in first else []
-        return (*first, *labelled, *([] if "transfer" in self.skip else ["transfer"]))
+        steps = [
+            name
+            for name in COMMANDS["insights"].uses
+            if name not in ("prune", "transfer", *self.skip)
+        ]
+        if "classify" in steps:
+            steps.append("insights")
+        if "transfer" not in self.skip:
+            steps.append("transfer")
+        return tuple(steps)
 
 
 @dataclass(frozen=True, kw_only=True)

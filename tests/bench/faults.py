@@ -178,7 +178,7 @@ def kills_in_passes(trials, times):
     for _, command, folder in trials.some(times):
         state = folder / state_name(command)
         for _ in range(2):
-            run = trials.start(command, folder, "--resume", every=0.0)
+            run = trials.start(command, folder, "--resume", state_seconds=0.0)
             before = state.stat().st_mtime_ns if state.exists() else 0
             while run.alive() and (not state.exists() or state.stat().st_mtime_ns == before):
                 time.sleep(0.001)

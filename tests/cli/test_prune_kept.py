@@ -103,7 +103,7 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("headscope.models.load.source.demo_folder", lambda: models / "demo")
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")
     monkeypatch.setattr("headscope.models.load.source.WEIGHTS_SHA256", sha256)
-    monkeypatch.setattr(f"{PARTS}.run.sample_texts", lambda: sample_texts(24))
+    monkeypatch.setattr(f"{PARTS}.sources.sample_texts", lambda: sample_texts(24))
     read = calibration.read_texts
     monkeypatch.setattr(
         calibration, "read_texts", lambda source: read(source) if source else sample_texts(24)

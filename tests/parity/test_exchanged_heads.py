@@ -19,7 +19,7 @@ from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
 from headscope.models.run.formulas import ExchangedHeads, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
+from headscope.session.exchanged_heads import Effects, PooledStates, mean_with_interval, text_stack
 
 LINES = [
     "the cat sat on the mat",
@@ -35,7 +35,7 @@ def opened(family: str = "bert", dtype: str = "float64", **changes: Any) -> Load
 
 
 def covered(name: str) -> LoadedModel:
-    return readable(opened(name, "float32"), "linear")
+    return text_stack(opened(name, "float32"), "linear")
 
 
 def own(inputs: HeadInputs) -> Tensor:
@@ -168,7 +168,7 @@ def test_sets_of_random_heads_are_what_effects_measure():
     assert result.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
     assert result.whole["symmetric"].cosine.low is None
-    low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
+    low, high = mean_with_interval(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
     assert 0.9 < low < 0.945 < high < 0.99
 
 

@@ -166,11 +166,6 @@ def test_what_costs_reading_is_counted(code, costs):
     assert [cost for _, cost in costs_of_text(code)] == costs
 
 
-#: Take this mark away once all rooms are done: it fails where the ceilings hold.
-until_all_rooms_are_done = pytest.mark.xfail(strict=True, reason="rooms are still being rewritten")
-
-
-@until_all_rooms_are_done
 @pytest.mark.parametrize(("folder", "ceiling"), [("headscope", 6), ("tests", 10)])
 def test_few_constructs_cost_reading(folder, ceiling):
     """At most so many per 1,000 lines of code; arguments are packed nowhere in the package."""

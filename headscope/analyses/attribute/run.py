@@ -63,7 +63,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     circuit = _circuit(loaded, indices, options.circuit)
     roles = _primary_roles(loaded, options)
 
-    # The exact sum
+    # The exact sum; tables of heads are (examples, heads), by the name of their number
     taken_apart = _take_apart(loaded, opened, indices, roles, options)
     heads = taken_apart.heads
     exact_sum = taken_apart.exact_sum
@@ -195,8 +195,13 @@ def _take_apart(
     anatomy = find_stream(exact)
     n_examples = len(opened.examples)
     step = partial(options.tell, "parts", total=n_examples + len(opened.shuffled))
+
+    def shuffled_step(done: int) -> None:
+        """Count the shuffled examples on after the others."""
+        step(n_examples + done)
+
     exact_sum = exact_sum_of(exact, anatomy, opened.examples, step)
-    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, lambda done: step(n_examples + done))
+    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, shuffled_step)
     tokens: tuple[AttributedToken, ...] = ()
     pairs = None
     if options.tokens:

@@ -18,7 +18,7 @@ from headscope.data.frequencies import Frequencies
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, with_swapped_sources
 from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.session.texts import Raw, own_batches
+from headscope.session.texts import Raw, process_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
@@ -74,7 +74,7 @@ class Batches(Generic[Raw, Item]):
             yield from self._cached[done:]
             return
         collated = []
-        windows = own_batches(self.read(), self.n_items, self.encode)
+        windows = process_batches(self.read(), self.n_items, self.encode)
         for index, (rows_seen, items) in enumerate(windows):
             if index >= done:
                 collated.append((min(round(rows_seen), self.size), self.collate(items)))

@@ -26,7 +26,7 @@ from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.processes import merged
 from headscope.core.progress import Progress
 from headscope.data.batches import Batch
@@ -75,7 +75,7 @@ class Passes:
             self.state.note(name, n_read, sums)
             self.progress(name, rows_seen, batches.size)
             if n_read % 16 == 0:
-                give_back()  # what lies between blocks in use grows with the corpus
+                release_memory()  # what lies between blocks in use grows with the corpus
         total = merged(sums, blank, f"the sums of {name}")
         if n_read:  # where nothing could be read there is nothing to resume
             self.state.note(name, n_read, sums, final=True)

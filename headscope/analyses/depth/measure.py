@@ -90,7 +90,7 @@ class Variant:
     layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
-#: The result has a separate field for the last one.
+#: The last one is for the share of LayerNorm alone, and has a field of its own in the result.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -99,6 +99,7 @@ VARIANTS = (
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
 )
+#: Names of the variants that are shown
 _SHOWN = [variant.name for variant in VARIANTS[:-1]]
 
 
@@ -106,9 +107,9 @@ class Comparison(NamedTuple):
     """Two variants that differ in one part: what the part protects is the difference."""
 
     part: str
-    way: str
-    having: str
-    lacking: str
+    way: str  # ``removed`` from the full model, or ``added`` to attention
+    having: str  # The variant that has the part
+    lacking: str  # The one that lacks it
 
 
 COMPARISONS = (
@@ -119,6 +120,7 @@ COMPARISONS = (
     Comparison("ffn", "added", "attention+ffn", "attention"),
     Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
+
 
 # --- layers without some of their parts -----------------------------------------------------------
 
@@ -138,6 +140,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
+        """Keep what a module was called with, but for the state: variants bring their own."""
         state = next(iter(read.arguments))
         nothing = read.x_q[:0]
         arguments = {**read.arguments, state: nothing}
@@ -152,8 +155,8 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     first_state, _ = seen[layers[0].enters]
     states = [first_state]
     for layer in layers:
-        _, left_behind = seen[layer.leaves]
-        states.append(left_behind)
+        _, last_state = seen[layer.leaves]
+        states.append(last_state)
     return OwnRun(states, inputs)
 
 
@@ -171,6 +174,7 @@ def run_variant(
     """
 
     def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
+        """Apply a norm that the layer has and the variant keeps."""
         out: Tensor = x if norm is None or not variant.layernorm else norm.module(x)
         return out
 
@@ -201,12 +205,15 @@ def run_variant(
 
 
 def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
-    """Run attention on x (batch, pos, d_model), up to W_O and b_O, as the model called it."""
-    inputs = replace(
-        read, x_q=x, x_k=x, arguments={**read.arguments, next(iter(read.arguments)): x}
-    )
+    """Run attention on x (batch, pos, d_model), W_O and b_O included, as the model called it.
+
+    ``read`` is what the model called it with; its first argument is the state.
+    """
+    state = next(iter(read.arguments))
+    inputs = replace(read, x_q=x, x_k=x, arguments={**read.arguments, state: x})
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
+    # Where W_O lies outside of the attention module, its answer is z.
     return site.projections.out(out) if site.layout.out.startswith("..") else out
 
 
@@ -262,7 +269,7 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     """Average ratios (len(VARIANTS), n_layers + 1, windows), shares and trends over windows.
 
     With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
-    rows differ only by the rounding of the dtype.
+    tokens differ only by the rounding of the dtype.
     """
     by_name = {variant.name: ratios[i] for i, variant in enumerate(VARIANTS)}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -271,7 +278,18 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
         for pair in COMPARISONS:
             shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
             means = _over_windows(shares)
-            protected.append(Protection(*pair, means.mean, means.std, means.low, means.high))
+            protected.append(
+                Protection(
+                    part=pair.part,
+                    way=pair.way,
+                    having=pair.having,
+                    lacking=pair.lacking,
+                    mean=means.mean,
+                    std=means.std,
+                    low=means.low,
+                    high=means.high,
+                )
+            )
         trends = {}
         for name, (values, counted) in _trends(by_name, floor).items():
             means = _over_windows(values, counted)

@@ -27,7 +27,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
 from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
+from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, mean_with_interval
 from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
@@ -66,7 +66,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     heads = []
     for row, head in positions:
         site = loaded.sites[row]
-        estimate = boot(asymmetry[row][:, head], seed)
+        estimate = mean_with_interval(asymmetry[row][:, head], seed)
         heads.append(HeadSymmetry(site.layer, site.head_ids[head], estimate, stack=site.stack))
     drawn = {key: average_draws(versions_of_key) for key, versions_of_key in measured.items()}
     random_heads = [

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import say
 from headscope.models.certificate.agreement import Scale, ScaleSums
 from headscope.models.certificate.evidence import (
@@ -107,7 +107,7 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         say("checking attention against the model")
         result = _validate(loaded)
-        give_back()  # what every layer showed is as large as the model itself
+        release_memory()  # what every layer showed is as large as the model itself
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
     return loaded.certificate.result
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.fingerprints import FileWeights, fingerprint
@@ -181,7 +181,7 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     dtype = parameter.dtype
     if instead:
         all_stacks.network.to("meta")
-        give_back()
+        release_memory()
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
