@@ -56,7 +56,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     assert saved is not None
     assert speed is not None
     points = result.curve(kept_model.method, kept_model.repair).points
-    point = next(p for p in points if p.heads_removed and p.fraction == kept_model.fraction)
+    removing = [point for point in points if point.heads_removed]
+    point = next(point for point in removing if point.fraction == kept_model.fraction)
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
@@ -132,6 +133,7 @@ def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
 
 
 def _rounded_interval(estimate: Estimate) -> list[float] | None:
+    """Return both ends of an interval to four digits; None where it is not known."""
     if estimate.interval is None:
         return None
     low, high = estimate.interval

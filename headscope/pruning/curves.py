@@ -40,13 +40,13 @@ class Outcome(NamedTuple):
 
 def run_curves(
     pruner: Pruner,
+    *,
     rankings: Mapping[str, Ranking],
     repairs: Sequence[Repair],
     counts: Sequence[int],
-    *,
     random: bool,
 ) -> Outcome:
-    """Remove so many units by every ranking with every repair, and as many at random."""
+    """Remove ``counts`` units by every ranking with every repair, and as many at random."""
     curves: list[Curve] = []
     versions: list[Version] = []
     n_curves = len(rankings) * len(repairs) + (1 if random else 0)

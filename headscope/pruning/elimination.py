@@ -1,27 +1,15 @@
 r"""One layer's heads eliminated by Optimal Brain Surgeon, and the best map of those that stay.
 
-Attention writes ``z W_O + b_O`` into the residual stream; a head owns rows of that map::
-
-    out_t = x_t W        x_t = (z at token t, 1)    W = (rows of the heads; b)
-
-For a choice without labels two second moments are enough. With ``g_t`` the gradient of a random
-direction of the model's output by ``out_t``, a change ``D`` of W moves the output by about
-``sum over t of (x_t D) . g_t``; its mean square, tokens taken as independent, is ``tr(D^T A D C)``:
-
-    A = sum of |g_t|^2 x_t x_t^T / sum of |g_t|^2        C = sum of g_t g_t^T / number of examples
-
-This is the Gauss-Newton matrix of the distance to the model's own output, in Kronecker-factored
-form (Martens & Grosse 2015, arXiv:1503.05671). Tokens that the output does not depend on, padding
-among them, have weight zero.
-
-Unlike gates, which can only turn a head up, W_O as a whole may change: the other heads write what a
-removed head wrote, as far as their outputs allow. If heads with rows R go and the rows K that stay
-may change, the best new map and what it costs are, with ``H = A^-1``::
+Unlike gates, which can only turn a head up, the map W = (W_O; b_O) as a whole may change: the other
+heads write what a removed head wrote, as far as their outputs allow. A change D of W costs
+``tr(D^T A D C)``, with the second moments A and C of :mod:`headscope.pruning.moments`. If heads
+with rows R go and the rows K that stay may change, the best new rows and what it costs are, with
+``H = A^-1``::
 
     W_K + A_KK^-1 A_KR W_R            cost = tr( W_R^T (H_RR)^-1 W_R C )
 
-the same map whatever C is. At each step the head goes whose own cost, with all that went before, is
-least. The row of ones stays: it keeps the mean of what goes in the bias.
+the same rows whatever C is. At each step the head goes whose own cost, with all that went before,
+is least. The row of ones, which multiplies b_O, stays: the bias keeps the mean of what goes.
 
 References
 ----------
@@ -34,62 +22,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from headscope.core.widest import exact
-from headscope.models.layouts.layout import AttentionSite
 from headscope.models.surgery.output_maps import OutputMap
+from headscope.pruning.moments import Layer, Moments
 
 RIDGE = 1e-2  # Added to the diagonal of A, relative to its mean
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One output map, and the heads that own its rows; where layers share a map, the first one."""
-
-    site: AttentionSite
-    units: tuple[int, ...]  # Of its heads
-    W: Tensor  # (n_heads * d_head + 1, d_model), float64: the whole model's; last row: b
-
-
-@dataclass(frozen=True)
-class Moments:
-    """What passed through one layer's map, float64."""
-
-    A: Tensor  # (n_heads * d_head + 1, same), of its inputs, tokens weighted by |g_t|^2
-    C: Tensor  # (d_model, d_model), of the gradients by its outputs, a mean over examples
-
-
-class MomentSums:
-    """Sums over tokens that become the :class:`Moments` of one layer."""
-
-    def __init__(self, layer: Layer, module: nn.Module) -> None:
-        n_in, d_model = layer.W.shape
-        self._has_bias = module.bias is not None
-        self._A = torch.zeros(n_in, n_in, dtype=torch.float64)
-        self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
-        self._weight = 0.0
-
-    def add(self, inputs: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Add what entered the map in one batch, and the gradients by what left it."""
-        if not gradients:
-            return
-        gradients = [gradient.flatten(0, -2) for gradient in gradients]  # (tokens, d_model)
-        squares = [(gradient.float() ** 2).sum(-1) for gradient in gradients]
-        weight = torch.stack(squares).sum(0)
-        real = weight > 0
-        # Without a bias nothing could be written by the row of ones.
-        last_entry = 1.0 if self._has_bias else 0.0
-        x = F.pad(inputs.detach().flatten(0, -2)[real], (0, 1), value=last_entry)
-        x = x * weight[real].sqrt().to(x)[:, None]
-        self._A += exact(x.t() @ x).cpu()
-        self._C += sum(exact(gradient.t() @ gradient).cpu() for gradient in gradients)
-        self._weight += float(weight.sum())
-
-    def moments(self, scale: float) -> Moments:
-        """Divide A by the tokens' weights, and multiply C by ``scale``."""
-        return Moments(self._A / max(self._weight, 1e-300), self._C * scale)
 
 
 @dataclass(frozen=True)
@@ -102,22 +40,26 @@ class Elimination:
 
 def eliminate(layer: Layer, moments: Moments) -> Elimination:
     """Remove the heads of a layer one at a time, the cheapest first."""
+    # With C = L L^T and V = W L the cost is tr(V_R^T (H_RR)^-1 V_R). Single precision is enough:
+    # this only ranks, and maps are solved in double.
     values, vectors = torch.linalg.eigh(moments.C)
-    # With C = L L^T, tr(X^T Q X C) is the square of Q^(1/2) X L.
     V = (layer.W @ (vectors * values.clamp(min=0).sqrt())).float()
-    H = torch.linalg.inv(_ridged(moments.A)).float()  # this only ranks; maps are solved in float64
+    H = torch.linalg.inv(_ridged(moments.A)).float()
     d_head = layer.site.d_head
     remaining = list(range(layer.site.n_heads))
     rows_of = {head: slice(head * d_head, (head + 1) * d_head) for head in remaining}
     order: list[int] = []
     costs = [0.0]
     while remaining:
+        # Price every head that is left.
         solved: dict[int, Tensor] = {}
         prices: dict[int, float] = {}
         for head in remaining:
             rows = rows_of[head]
             solved[head] = torch.linalg.solve(H[rows, rows], V[rows])
             prices[head] = float((V[rows] * solved[head]).sum())
+
+        # Remove the cheapest: the others take over, and H becomes the inverse without its rows.
         cheapest = min(remaining, key=prices.__getitem__)
         rows = rows_of[cheapest]
         columns = H[:, rows].clone()
@@ -151,7 +93,7 @@ def cheapest_counts(paths: Sequence[Elimination], count: int) -> list[int]:
 
 
 def refitted(layer: Layer, A: Tensor, remaining: Collection[int]) -> OutputMap:
-    """Return the best map whose rows are zero but for those of the ``remaining`` heads, and b."""
+    """Return the best map in which all heads but the ``remaining`` ones have rows of zeros."""
     remains = torch.tensor([head in remaining for head in range(layer.site.n_heads)])
     row_of_ones = torch.ones(1, dtype=torch.bool)
     rows = torch.cat([remains.repeat_interleave(layer.site.d_head), row_of_ones])
@@ -164,7 +106,7 @@ def refitted(layer: Layer, A: Tensor, remaining: Collection[int]) -> OutputMap:
 
 
 def _ridged(A: Tensor) -> Tensor:
-    """Add to the diagonal; the row of ones, which belongs to no head, stays as it is."""
+    """Add RIDGE to the diagonal of A; the row of ones, which belongs to no head, stays as it is."""
     extra = torch.full((len(A),), float(A.diagonal()[:-1].mean() * RIDGE + 1e-12), dtype=A.dtype)
     extra[-1] = 1e-9
     return A + torch.diag(extra)

@@ -46,10 +46,11 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-
 def choose_version(
     versions: tuple[Version, ...], loaded: LoadedModel, task: Task
 ) -> tuple[Version, KeptModel]:
-    """Pick the candidate that is best on the calibration task; a single one is not measured.
+    """Pick the version that is best on ``task``, that of the calibration data.
 
-    The evaluation data are not used: their values would no longer be those of unseen data. Ties go
-    to the first, in the order in which the user named methods and repairs.
+    A single one is not measured. The evaluation data are not used: their values would no longer be
+    those of unseen data. Ties go to the first, in the order in which the user named methods and
+    repairs.
     """
     best = versions[0]
     candidates: list[Candidate] = []
@@ -74,7 +75,8 @@ def choose_version(
 
 def keep(
     version: Version,
-    model: KeptModel,
+    kept_model: KeptModel,
+    *,
     result: PruneResult,
     pruner: Pruner,
     evaluation_of: Callable[[LoadedModel], Task],
@@ -82,7 +84,8 @@ def keep(
 ) -> PruneResult:
     """Write the model of a version, open it again, compare, time and describe it.
 
-    ``evaluation_of`` tokenises the evaluation data for a model.
+    ``kept_model`` says why this version; ``evaluation_of`` tokenises the evaluation data with the
+    tokenizer of another model. Returns the result with what was kept, saved and timed.
 
     Raises
     ------
@@ -92,15 +95,15 @@ def keep(
     """
     loaded = pruner.loaded
     task = pruner.evaluation
-    result = dataclasses.replace(result, kept=model)
+    result = dataclasses.replace(result, kept=kept_model)
     compact = compact_model(loaded, pruner.units, version.model)
     with _failure_with(result), whole_folder(folder) as path:
         # Write it, and open what was written.
         opens = write_model(
             compact,
             path,
-            method=model.method,
-            repair=model.repair,
+            method=kept_model.method,
+            repair=kept_model.repair,
             provenance=result.provenance,
         )
         reopened = _reopened(path, loaded)
@@ -113,14 +116,14 @@ def keep(
         # Compare it with the measured model.
         outputs, largest = _same_outputs(task, compact, reopened, folder)
         opens_as_sentences = (path / MODULES).is_file()
-        code = snippets(opens, loaded, sentences=opens_as_sentences)[0]
+        first_code = snippets(opens, loaded, sentences=opens_as_sentences)[0]
         saved = SavedModel(
             folder=str(folder),
             heads_removed=version.point.heads_removed,
             measured=task.value(select_examples(outputs, pruner.examples)),
             opens=opens,
             max_difference=largest,
-            code=in_folder(code, str(folder)),
+            code=in_folder(first_code, str(folder)),
         )
 
         # Time and describe it.
@@ -162,6 +165,7 @@ def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
 
 
 def _n_parameters(loaded: LoadedModel) -> int:
+    """Count the weights of a model."""
     return sum(parameter.numel() for parameter in loaded.network.parameters())
 
 
@@ -198,6 +202,7 @@ def _same_outputs(
     def run_both(
         *inputs: Tensor, select: Select | None = None, **more: Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        """Run both, note how they differ, and return what the opened one puts out."""
         with gated(measured) as run:  # attention is routed in one model at a time
             states, logits = run(*inputs, select=select, **more)
         with gated(opened) as run:

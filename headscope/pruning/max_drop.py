@@ -78,41 +78,32 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     return examples
 
 
-def find_most(
+def prune_within_loss(
     pruner: Pruner,
+    *,
     methods: Sequence[str],
     repairs: Sequence[Repair],
     allowed_loss: float,
     examples: Array,
-    *,
     random: bool,
 ) -> Outcome:
-    """Settle what is tested, test it on ``examples``, and describe the last confirmed model.
+    """Remove as many heads as are confirmed to cost at most ``allowed_loss``.
 
-    All that is described is measured on these examples.
+    Tests and all that is described are measured on ``examples``, by their indices. ``random`` adds
+    a curve of as many random heads.
     """
-    if (why := pruner.evaluation.degenerate(pruner.full)) is not None:
-        raise InputError(
-            f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
-            "max_drop cannot be used; give fractions to see the values."
-        )
-    numbers = ascending(len(pruner.units))
-    if not numbers:
-        raise InputError(
-            f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
-            "heads."
-        )
+    numbers = _numbers_to_test(pruner)
 
     # Settle the order of the heads, and the way to prune, without the examples.
-    pruner = pruner.on(examples)
+    pruner = pruner.measuring_on(examples)
     rankings = pruner.rankings(methods)
     ways = list(itertools.product(methods, repairs))
-    chosen, distances = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
-    method, repair = chosen
+    way, distances = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
+    method, repair = way
     ranking = rankings[method]
 
-    # Test.
-    confirmed = search(pruner, ranking, chosen, allowed_loss)
+    # Test the numbers of heads on the examples.
+    confirmed = search(pruner, ranking, way, allowed_loss)
 
     # Describe the confirmed model beside the whole one, and beside as many random heads.
     full_point = pruner.point(Repaired.bare(pruner.units, ()))
@@ -138,6 +129,22 @@ def find_most(
         scores=scores_of(pruner, rankings),
         max_drop=max_drop,
     )
+
+
+def _numbers_to_test(pruner: Pruner) -> tuple[int, ...]:
+    """Return the numbers of units in the order of the tests; refuse a model with none to lose."""
+    if (why := pruner.evaluation.degenerate(pruner.full)) is not None:
+        raise InputError(
+            f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
+            "max_drop cannot be used; give fractions to see the values."
+        )
+    numbers = ascending(len(pruner.units))
+    if not numbers:
+        raise InputError(
+            f"{pruner.loaded.name} has one head only, and it must stay; prune a model with more "
+            "heads."
+        )
+    return numbers
 
 
 def settle(
@@ -181,7 +188,8 @@ def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> C
     tests: list[TestedCount] = []
     last_model: Repaired | None = None
 
-    def is_allowed(number: int) -> bool:
+    def test(number: int) -> bool:
+        """Make the model without so many units, measure it, and say whether its loss is allowed."""
         nonlocal last_model
         pruner.tell("removing heads", len(tests), len(numbers))
         removed = ranking.remove(number)
@@ -201,7 +209,7 @@ def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> C
         )
         return judgement.allowed
 
-    number = last_confirmed(numbers, is_allowed).confirmed
+    number = last_confirmed(numbers, test).confirmed
     if number is None or last_model is None:
         raise InputError(_nothing_confirmed(tests[0], judgements[0], way, allowed_loss))
     return Confirmed(number, last_model, tuple(tests))
@@ -230,10 +238,10 @@ def _nothing_confirmed(test: TestedCount, judgement: Judged, way: Way, allowed_l
 
 
 def _heads_of(pruner: Pruner, ranking: Ranking, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return how many heads so many units are."""
+    """Return how many heads each number of units is: the same, but in models that share layers."""
     members = pruner.units.members
     heads_of_first = len(members[0])
     if all(len(heads) == heads_of_first for heads in members):
-        # No set has to be found, which takes passes.
+        # No set of units has to be found, which takes passes over the data.
         return tuple(number * heads_of_first for number in numbers)
     return tuple(len(pruner.units.heads(ranking.remove(number))) for number in numbers)

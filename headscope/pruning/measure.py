@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from headscope.models.surgery.copies import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair
-from headscope.pruning.ranking import Context, Ranking, Repaired, scale_gates
+from headscope.pruning.ranking import Context, Ranking, Repaired
 from headscope.pruning.result import Baseline, Draw, Point
+from headscope.pruning.scaling import scale_gates
 from headscope.pruning.surgeon import surgeon_of
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Outputs
@@ -45,15 +45,19 @@ class Pruner:
         The fractions of heads that points of curves remove.
     draws : int
         Random sets of heads at each fraction.
+    seed : int
+        Of these sets, of what methods draw, and of bootstraps.
+    tell : callable
+        Gets the name of a step, and how much of it is done.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
+        *,
         evaluation: Task,
         calibration: Task | None,
         roles: Mapping[Head, HeadResult],
-        *,
         shares: Sequence[float],
         draws: int,
         seed: int,
@@ -84,14 +88,13 @@ class Pruner:
         #: Indices of the examples that are measured on; None for all.
         self.examples: Array | None = None
         self._resamples_of_full = evaluation.resampled(self.full, seed=seed)
-        #: By model: itself (maps are told apart by identity, so they stay here), whether texts were
-        #: written, and what it puts out.
+        #: What was run before: the model, whether with all metrics, and its outputs.
         self._outputs: dict[tuple[Any, ...], tuple[Repaired, bool, Outputs]] = {}
         #: A point's value in every bootstrap resample, by id(point).
         self.resamples: dict[int, Array] = {}
 
-    def on(self, examples: Array) -> Pruner:
-        """Return the same pruner, measuring on some of the examples only."""
+    def measuring_on(self, examples: Array) -> Pruner:
+        """Return the same pruner, measuring on some of the examples only, by their indices."""
         narrower = copy.copy(self)
         narrower.examples = examples
         narrower.resamples = {}
@@ -108,14 +111,19 @@ class Pruner:
         """
         rankings = {}
         for i, name in enumerate(methods):
-
-            def tell(_: str, done: int, total: int, i: int = i) -> None:
-                thousandths = round(1000 * (i + done / max(total, 1)))
-                self.tell("choosing heads", thousandths, 1000 * len(methods))
-
+            tell = self._progress_of_method(i, len(methods))
             tell(name, 0, 1)
             rankings[name] = rank(name, dataclasses.replace(self.context, progress=tell))
         return rankings
+
+    def _progress_of_method(self, i: int, n_methods: int) -> Progress:
+        """Return what a method tells its progress to: a share of that of all methods."""
+
+        def tell(_: str, done: int, total: int) -> None:
+            thousandths = round(1000 * (i + done / max(total, 1)))
+            self.tell("choosing heads", thousandths, 1000 * n_methods)
+
+        return tell
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
@@ -219,10 +227,12 @@ class Pruner:
         roles = self.context.roles
         if not roles:
             return None
-        counts: Counter[str] = Counter()
+        counts: dict[str, int] = {}
         for head, result in roles.items():
             for role in result.roles:
-                counts[role] += 0 if head in removed_heads else 1
+                counts.setdefault(role, 0)
+                if head not in removed_heads:
+                    counts[role] += 1
         return dict(sorted(counts.items()))
 
     def _run(self, pruned: Repaired, *, all_metrics: bool) -> Outputs:
@@ -234,12 +244,17 @@ class Pruner:
             return self.full
         task = self.evaluation
         loaded = self.loaded
+
+        # Look the model up among those that were run before. Maps are told apart by identity, so
+        # ``_outputs`` holds the model as long as its outputs.
         maps = tuple((layer, id(new)) for layer, new in sorted(pruned.maps.items()))
         key = (pruned.removed, pruned.gates.numpy(force=True).tobytes(), maps)
         if key in self._outputs:
-            _, wrote_texts, outputs = self._outputs[key]
-            if wrote_texts or not (all_metrics and task.writes):
+            _, had_all_metrics, outputs = self._outputs[key]
+            if had_all_metrics or not (all_metrics and task.writes):
                 return outputs
+
+        # Make it and run it.
         if len(pruned.removed) == len(self.units):  # no model is left that could be built
             with replaced_outputs(loaded, pruned.maps):
                 gates = pruned.gates.to(loaded.device)

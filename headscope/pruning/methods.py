@@ -1,7 +1,7 @@
-r"""Every way of scoring heads that is no search over sets of them.
+r"""The methods of choosing heads, from :func:`rank` to each one's scores.
 
-First order (Michel et al.): with gates ``z_h -> xi_h z_h`` the derivative of an example's loss
-splits into its tokens::
+First order (``importance-token`` and ``importance-example``, Michel et al.): with gates
+``z_h -> xi_h z_h`` the derivative of an example's loss splits into its tokens::
 
     dL/dxi_h = sum over tokens t of z_h[t] . dL/dz_h[t]
 
@@ -16,25 +16,18 @@ exchanged until no exchange of one removed head for one kept head lowers that su
 
 Both take one forward and one backward pass over the calibration data.
 
-``gates`` (Voita et al.) trains nothing but the logits of hard-concrete gates, which are exactly 0
-or 1 with positive chance, under a penalty on their number::
-
-    s     = sigmoid((ln u - ln(1 - u) + log_a) / temperature)        u uniform on (0, 1)
-    gate  = min(1, max(0, s (high - low) + low))
-    P(open) = P(gate > 0) = sigmoid(log_a - temperature ln(-low / high))
+``gates`` and ``surgeon`` have files of their own. The table at the end lists all methods.
 
 References
 ----------
 Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published code (token), section
 4.1 (normalisation, after Molchanov et al. 2017), tables 1 to 3 (ablation).
 Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
-Voita et al. 2019, arXiv:1905.09418: section 6 (gates, and which roles survive pruning).
-Louizos et al. 2018, arXiv:1712.01312, equations 10 to 12.
+Voita et al. 2019, arXiv:1905.09418, section 6 (which roles survive pruning).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -48,19 +41,8 @@ from headscope.core.widest import exact, widest
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.surgeon import surgeon
+from headscope.pruning.trained_gates import gates
 from headscope.tasks.units import Head
-
-#: Passes over the calibration data at most, and without a change of the chosen heads to stop.
-EPOCHS = 40
-PATIENCE = 4
-RATE = 0.1  # Step size of Adam.
-#: Cost of one open gate in units of the loss: about what removing a middling head of the demo model
-#: alone takes from the cosine. It multiplies the plain sum over heads of P(open); the lambda of
-#: other codebases, some of which average over layers, is not comparable.
-STRENGTH = 0.002
-START = 2.0  # Where logits start: P(open) = 0.94.
-TEMPERATURE = 0.33
-STRETCH = (-0.1, 1.1)
 
 
 def rank(name: str, context: Context) -> Ranking:
@@ -77,10 +59,10 @@ def rank(name: str, context: Context) -> Ranking:
             f"{name} needs to know what the heads do; give roles (the classify.json of "
             "this model), or let the model be classified."
         )
-    return _RUN[name](context)
+    return _METHODS[name](context)
 
 
-# --- derivatives of the loss ----------------------------------------------------------------------
+# --- first derivatives of the loss ----------------------------------------------------------------
 
 
 def importance_of_tokens(context: Context) -> Ranking:
@@ -95,8 +77,8 @@ def importance_of_tokens(context: Context) -> Ranking:
     for batch in share(context.calibration.batches(labels=True)):
         ones = batch.gates("token")
         (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
-        # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads) -> (rows, pos, n_units)
-        sizes = units.contract(exact(gradient.permute(0, 3, 1, 2))).abs().cpu()
+        by_token = exact(gradient.permute(0, 3, 1, 2))  # (rows, pos, n_layers, n_heads)
+        sizes = units.contract(by_token).abs().cpu()  # (rows, pos, n_units)
         real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
         total += (sizes * real).sum(dim=(0, 1))
         count += real.sum(dim=(0, 1))
@@ -133,6 +115,9 @@ def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     return values / norm.where(norm > EPS * norm.max(), norm.new_full((), torch.inf))
 
 
+# --- second derivatives of the distance to the unpruned model -------------------------------------
+
+
 class Fisher(Ranking):
     """Scores by the diagonal of the Fisher matrix, refined in layers when heads are removed.
 
@@ -149,13 +134,13 @@ class Fisher(Ranking):
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go: refined anew for each count."""
-        removed = set(super().remove(count))
+        by_diagonal = set(super().remove(count))
+        removed: list[int] = []
         for layer in sorted(set(self._layers.tolist())):
             units = (self._layers == layer).nonzero().flatten()
-            matrix_of_layer = self.matrix[units][:, units]
-            is_removed = torch.tensor([unit in removed for unit in units.tolist()])
-            removed -= set(units.tolist())
-            removed |= set(units[exchange(matrix_of_layer, is_removed)].tolist())
+            is_removed = torch.tensor([unit in by_diagonal for unit in units.tolist()])
+            is_removed = exchange(self.matrix[units][:, units], is_removed)
+            removed += units[is_removed].tolist()
         return tuple(sorted(removed))
 
 
@@ -169,17 +154,17 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     least_gain = ROUNDING * diagonal.abs().max()
     while removed.any() and not removed.all():
         gone = removed.nonzero().flatten()
-        staying = (~removed).nonzero().flatten()
+        remaining = (~removed).nonzero().flatten()
+        # Change of the sum when unit i of those gone comes back and unit j goes instead.
         sum_with_gone = matrix[:, gone].sum(dim=1)
-        # Change of the sum when unit i comes back and unit j goes instead.
         comes_back = diagonal[gone] - 2 * sum_with_gone[gone]
-        goes = diagonal[staying] + 2 * sum_with_gone[staying]
-        change = comes_back[:, None] + goes[None, :] - 2 * matrix[gone][:, staying]
-        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(staying))
+        goes = diagonal[remaining] + 2 * sum_with_gone[remaining]
+        change = comes_back[:, None] + goes[None, :] - 2 * matrix[gone][:, remaining]
+        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(remaining))
         if change[i, j] >= -least_gain:  # copies of a head: no gain
             break
         removed[gone[i]] = False
-        removed[staying[j]] = True
+        removed[remaining[j]] = True
     return removed
 
 
@@ -196,51 +181,6 @@ def ablation(context: Context) -> Ranking:
         drops.append(with_all - quality(units.expand(units.gates([unit]))))
         context.progress("ablation", unit + 1, len(units))
     return Ranking(torch.tensor(drops, dtype=torch.float64), size=abs(with_all))
-
-
-# --- trained gates --------------------------------------------------------------------------------
-
-
-def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
-    """Rank heads by the logits that training under the penalty leaves, by Adam.
-
-    Every example of a batch draws gates (size, n_units) of its own. Training stops when the heads
-    that are more likely open than not have not changed for PATIENCE passes.
-    """
-    logits = torch.full((len(context.units),), START).requires_grad_(True)
-    adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
-    generator = torch.Generator().manual_seed(context.seed)
-    chosen_before = open_probability(logits.detach()) > 0.5
-    unchanged = 0
-    for epoch in range(1, EPOCHS + 1):
-        for batch in context.calibration.batches(labels=False):
-            grid = context.units.expand(draw_gates(logits, batch.size, generator))
-            loss = batch.loss(grid.to(batch.gates("example"))).mean()
-            loss = loss + strength * open_probability(logits).sum()
-            (logits.grad,) = torch.autograd.grad(loss, logits)
-            adam.step()
-        chosen = open_probability(logits.detach()) > 0.5
-        unchanged = unchanged + 1 if torch.equal(chosen, chosen_before) else 0
-        chosen_before = chosen
-        context.progress("gates", epoch, EPOCHS)
-        if unchanged >= PATIENCE and epoch > PATIENCE:
-            break
-    return Ranking(logits)
-
-
-def open_probability(log_a: Tensor) -> Tensor:
-    """Return P(gate > 0), elementwise."""
-    low, high = STRETCH
-    return torch.sigmoid(log_a - TEMPERATURE * math.log(-low / high))
-
-
-def draw_gates(log_a: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw gates for ``size`` examples, differentiable by ``log_a``: (size, *log_a.shape)."""
-    low, high = STRETCH
-    # Away from 0 and 1, whose logarithm is infinite.
-    u = torch.rand(size, *log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a)
-    s = torch.sigmoid((u.log() - (1 - u).log() + log_a) / TEMPERATURE)
-    return (s * (high - low) + low).clamp(0.0, 1.0)
 
 
 # --- what the classification says -----------------------------------------------------------------
@@ -288,8 +228,8 @@ def random(context: Context) -> Ranking:
     return Ranking(order.argsort())
 
 
-#: By the names in :data:`headscope.pruning.options.METHODS`.
-_RUN: dict[str, Callable[[Context], Ranking]] = {
+#: What ranks, by the names in :data:`headscope.pruning.options.METHODS`.
+_METHODS: dict[str, Callable[[Context], Ranking]] = {
     "surgeon": surgeon,
     "fisher": Fisher,
     "importance-token": importance_of_tokens,

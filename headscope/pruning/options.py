@@ -308,6 +308,7 @@ class PruneOptions(RunOptions):
 
     @property
     def _whole_curve(self) -> bool:
+        """Whether a step was chosen, which only a whole curve of fractions has."""
         return self.step != STEP
 
     def _problems_of_choice(self) -> Iterator[str]:

@@ -40,8 +40,8 @@ class Point:
     """The model without some heads."""
 
     fraction: float  # Share of the model's heads that is removed
-    #: (layer, head): With the stack for a model that has a decoder. For ``random``: of its first
-    #: draw.
+    #: (layer, head), or (stack, layer, head) of a model that has a decoder; for ``random`` those of
+    #: its first draw.
     heads_removed: tuple[tuple[Any, ...], ...]
     #: The task's metric with its 95% interval over examples; for ``random`` the mean over draws,
     #: with the lowest and the highest draw.
@@ -156,7 +156,7 @@ class HeadScores:
     #: heads of all stacks are ranked together, the layers of the encoder come first, then those of
     #: the decoder and of cross-attention.
     values: tuple[tuple[float | None, ...], ...]
-    layers: tuple[tuple[Any, ...], ...]  # (stack, layer): Which layer each row is
+    layers: tuple[tuple[Any, ...], ...]  # (stack, layer) of each row
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,9 +194,9 @@ class Area:
 class AreaGap:
     """How much larger the area of one stack is than that of another."""
 
-    stack: str  # ``inner`` is the first's area minus the second's.
-    other: str
-    method: str  # Of both curves.
+    stack: str  # ``inner`` is the area of this one ...
+    other: str  # ... minus the area of this one.
+    method: str  # Of both curves
     repair: str
     #: In the metric's unit, with its 95% interval, paired: the same resampled examples for both;
     #: for ``random`` Student's t over draws.
@@ -238,7 +238,7 @@ class SavedModel:
     """The model that is kept, as it was written and opened again."""
 
     folder: str  # Where it was written
-    heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
+    heads_removed: tuple[tuple[Any, ...], ...]  # As of a point: sorted, zero-based
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
     #: rate may differ a little from the curve's: outputs that differ by rounding can swap a tie.
     measured: float

@@ -20,7 +20,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
 from headscope.pruning.keep import choose_version, keep
-from headscope.pruning.max_drop import find_most, unseen_examples
+from headscope.pruning.max_drop import prune_within_loss, unseen_examples
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import MANUAL, PruneOptions, Repair, methods_with_labels
 from headscope.pruning.ranking import Ranking
@@ -40,9 +40,9 @@ from headscope.tasks.units import Head, units_of
 class Ways(NamedTuple):
     """How heads are chosen, and what is done to those that stay."""
 
-    methods: Sequence[str]  # that score heads; empty where they are named by hand
+    methods: Sequence[str]  # Those that score heads; empty where heads are named by hand
     repairs: Sequence[Repair]
-    warning: str | None = None  # Where the model cannot be pruned by default
+    warning: str | None = None  # Where the model cannot be pruned by the defaults
 
 
 class Opened(NamedTuple):
@@ -52,10 +52,9 @@ class Opened(NamedTuple):
     sources: Sources
     ways: Ways
     classified: ClassifyResult | None  # What the user says that the heads do
-    evaluation: Task
-    calibration: Task | None  # None where nothing is chosen
-    #: Indices of the examples that a search may test on: none that heads were chosen on. None for
-    #: a run that searches nothing.
+    evaluation: Task  # What models are measured on
+    calibration: Task | None  # What heads are chosen on; None where nothing is chosen
+    #: With max_drop, indices of the examples to test on: none that heads were chosen on.
     unseen: Array | None
 
 
@@ -71,7 +70,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     # Choose heads, remove them and measure.
     roles = _roles(opened, options)
     outcome = _prune(_pruner(opened, loaded, roles.by_place, options), opened, options)
-    pruner = outcome.pruner
+    pruner = outcome.pruner  # With max_drop it measures on fewer examples than the one above.
     stacks = StacksApart()
     if len(loaded.stacks) > 1 and not options.manual and options.max_drop is None:
         stacks = _stacks_apart(opened, roles, options)
@@ -147,7 +146,7 @@ def _open(model: Model, options: PruneOptions) -> Opened:
 
 
 def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
-    """Return the methods and repairs; others than by default where surgeon cannot refit a model."""
+    """Return the methods and repairs; where surgeon cannot refit a model, others by default."""
     methods = options.scored
     repairs = options.repair_kinds
     user_chose_both = bool(options.methods and options.repairs)
@@ -156,7 +155,7 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.methods:
         methods = ("fisher",)
     if not options.repairs:
-        repairs = (*repairs[:-1], Repair.scale)
+        repairs = (*repairs[:-1], Repair.scale)  # the last by default is surgeon
     return Ways(
         methods,
         repairs,
@@ -222,9 +221,9 @@ def _pruner(
     """Make the pruner of a view of the model; ``roles`` go by positions in the view."""
     return Pruner(
         view,
-        opened.evaluation,
-        opened.calibration,
-        roles,
+        evaluation=opened.evaluation,
+        calibration=opened.calibration,
+        roles=roles,
         shares=options.shares,
         draws=options.draws,
         seed=options.seed,
@@ -236,18 +235,23 @@ def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
     """Remove what was asked for: as many as a bounded loss allows, named heads, or every share."""
     random = "random" in options.method_names
     if options.max_drop is not None and opened.unseen is not None:
-        return find_most(
+        return prune_within_loss(
             pruner,
-            opened.ways.methods,
-            opened.ways.repairs,
-            options.max_drop,
-            opened.unseen,
+            methods=opened.ways.methods,
+            repairs=opened.ways.repairs,
+            allowed_loss=options.max_drop,
+            examples=opened.unseen,
             random=random,
         )
     if options.manual:
         return _prune_by_hand(pruner, opened.ways.repairs, options)
-    rankings = pruner.rankings(opened.ways.methods)
-    return run_curves(pruner, rankings, opened.ways.repairs, pruner.counts, random=random)
+    return run_curves(
+        pruner,
+        rankings=pruner.rankings(opened.ways.methods),
+        repairs=opened.ways.repairs,
+        counts=pruner.counts,
+        random=random,
+    )
 
 
 def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOptions) -> Outcome:
@@ -258,8 +262,13 @@ def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOpti
         roles = pruner.context.roles
         removed = units_without_roles(pruner.loaded, roles, options.keep_roles or ())
     named_go_first = Ranking(pruner.units.gates(removed))
-    random = options.heads is None
-    return run_curves(pruner, {MANUAL: named_go_first}, repairs, [len(removed)], random=random)
+    return run_curves(
+        pruner,
+        rankings={MANUAL: named_go_first},
+        repairs=repairs,
+        counts=[len(removed)],
+        random=options.heads is None,
+    )
 
 
 def _stacks_apart(opened: Opened, roles: KnownRoles, options: PruneOptions) -> StacksApart:
@@ -280,8 +289,14 @@ def _saved(
     """Save the best of the pruned models, and add to the result what the folder is worth."""
     task = opened.calibration or opened.evaluation
     version, kept_model = choose_version(outcome.versions, opened.loaded, task)
-    evaluation_of = partial(_evaluation, opened.sources, options)
-    return keep(version, kept_model, result, outcome.pruner, evaluation_of, folder)
+    return keep(
+        version,
+        kept_model,
+        result=result,
+        pruner=outcome.pruner,
+        evaluation_of=partial(_evaluation, opened.sources, options),
+        folder=folder,
+    )
 
 
 # --- the result -----------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""The sentences about a result of ``prune``: the answer, stacks, searches, speed."""
+"""The sentences about a result of ``prune``: the answer, stacks, queries, speed.
+
+The answer speaks of one point of one curve, :func:`leading_point`. The terminal, the page and model
+cards share these sentences.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,57 @@ STACK_NAMES = {
 _MOST_QUERIES = 8  # Queries named in a sentence; all of them are in the JSON.
 
 
-def verdict(result: PruneResult) -> str:
-    """Say what is left of the metric at :func:`leading_point`, and what may be lost.
+# --- what the sentences speak of ------------------------------------------------------------------
 
-    That is the bad end of the paired interval.
+
+def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
+    """Return the curve and the point that the answer speaks of, chosen without their values.
+
+    The model that is kept, or that ``max_drop`` confirmed; else, of the method and repair that were
+    named first, the point nearest to half of the heads. None where nothing was removed anywhere.
+    """
+    curves = chosen_curves(result.curves) or list(result.curves)
+    if (chosen := result.kept) is not None:
+        curves = [result.curve(chosen.method, chosen.repair)]
+    for curve in curves:
+        points = [point for point in curve.points if point.heads_removed]
+        if points:
+            return curve, min(points, key=lambda point: abs(point.fraction - 0.5))
+    return None
+
+
+def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:
+    """Leave out random heads."""
+    return [curve for curve in curves if curve.method != "random"]
+
+
+def random_beside(result: PruneResult, point: Point) -> Point | None:
+    """Return the point of as many random heads."""
+    for curve in result.curves:
+        if curve.method == "random":
+            for random_point in curve.points:
+                if random_point.fraction == point.fraction:
+                    return random_point
+    return None
+
+
+def leading_areas(result: PruneResult) -> list[Area]:
+    """Return every stack's area under the first curve that chooses heads."""
+    method = "random"
+    repair = "none"
+    if chosen := chosen_curves(result.curves):
+        method = chosen[0].method
+        repair = chosen[0].repair
+    return [area for area in result.areas if (area.method, area.repair) == (method, repair)]
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def verdict(result: PruneResult) -> str:
+    """Say what is left of the metric at the leading point, and what may be lost.
+
+    What may be lost is the bad end of the paired interval.
     """
     leading = leading_point(result)
     if leading is None:
@@ -57,31 +108,6 @@ def verdict(result: PruneResult) -> str:
     return f"With {heads} heads removed ({_by(curve)}): {values}; {change}."
 
 
-def _before_and_after(result: PruneResult, point: Point) -> str:
-    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``."""
-    metric = result.metric
-    full = number(result.baseline.value.value, metric)
-    value = number(point.value.value, metric)
-    return f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
-
-
-def _by(curve: Curve) -> str:
-    """Name the method, and the repair in words where it is another one."""
-    if curve.repair in ("none", curve.method):
-        return curve.name
-    return f"{curve.method}, repair {curve.repair}"
-
-
-def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: Point) -> str:
-    """Say which number of heads was confirmed, and how it was searched for."""
-    return (
-        f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
-        f"confirmed to cost at most {amount(search.wanted, result.metric)}: "
-        f"{_before_and_after(result, point)} without them ({curve.name}); "
-        f"{change_words(result.metric, point.difference)}. {scheme_words(result, search)}"
-    )
-
-
 def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
     """Say how near the embeddings stay; the full model's cosine to itself is 1 by definition."""
     metric = result.metric
@@ -95,6 +121,16 @@ def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed ({_by(curve)}) "
         f"embeddings stay at a cosine of {number(point.value.value, metric)} to the full model's "
         f"({kind}: {span(point.value, metric)}){control}."
+    )
+
+
+def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: Point) -> str:
+    """Say which number of heads was confirmed, and how it was searched for."""
+    return (
+        f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
+        f"confirmed to cost at most {amount(search.wanted, result.metric)}: "
+        f"{_before_and_after(result, point)} without them ({curve.name}); "
+        f"{change_words(result.metric, point.difference)}. {scheme_words(result, search)}"
     )
 
 
@@ -129,20 +165,22 @@ def _refusal(test: TestedCount, metric: str) -> str:
     return f"{test.heads} heads ({lost}, 95%)"
 
 
-def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
-    """Return the curve and the point of the headline, chosen without looking at their values.
+def _before_and_after(result: PruneResult, point: Point) -> str:
+    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``."""
+    metric = result.metric
+    full = number(result.baseline.value.value, metric)
+    value = number(point.value.value, metric)
+    return f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
 
-    The model that is kept, or that ``max_drop`` confirmed; else, of the method and repair that were
-    named first, the point nearest to half of the heads. None where nothing was removed anywhere.
-    """
-    curves = chosen_curves(result.curves) or list(result.curves)
-    if (chosen := result.kept) is not None:
-        curves = [result.curve(chosen.method, chosen.repair)]
-    for curve in curves:
-        points = [point for point in curve.points if point.heads_removed]
-        if points:
-            return curve, min(points, key=lambda point: abs(point.fraction - 0.5))
-    return None
+
+def _by(curve: Curve) -> str:
+    """Name the method, and the repair in words where it is another one."""
+    if curve.repair in ("none", curve.method):
+        return curve.name
+    return f"{curve.method}, repair {curve.repair}"
+
+
+# --- stacks, queries, speed -----------------------------------------------------------------------
 
 
 def stacks_sentence(result: PruneResult) -> str:
@@ -169,12 +207,14 @@ def stacks_sentence(result: PruneResult) -> str:
 
 
 def changed_sentence(result: PruneResult) -> str:
-    """Name the queries whose first ten documents changed, at the point that headlines speak of."""
+    """Name the queries whose first ten documents changed, at the leading point."""
     leading = leading_point(result)
-    if leading is None or leading[1].changed is None:
+    if leading is None:
         return ""
-    point = leading[1]
-    names = leading[1].changed
+    _, point = leading
+    names = point.changed
+    if names is None:
+        return ""
     listed = ""
     if names:
         listed = ": " + ", ".join(visible(name) for name in names[:_MOST_QUERIES])
@@ -199,28 +239,3 @@ def speed_sentence(speed: SpeedResult) -> str:
         f"of {speed.batch_size} texts, {speed.threads} {plural(speed.threads, 'thread')}, "
         f"{speed.device}), with {less:.1%} fewer parameters."
     )
-
-
-def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Leave out random heads."""
-    return [curve for curve in curves if curve.method != "random"]
-
-
-def random_beside(result: PruneResult, point: Point) -> Point | None:
-    """Return the point of as many random heads."""
-    for curve in result.curves:
-        if curve.method == "random":
-            for random_point in curve.points:
-                if random_point.fraction == point.fraction:
-                    return random_point
-    return None
-
-
-def leading_areas(result: PruneResult) -> list[Area]:
-    """Return every stack's area under the first curve that chooses heads."""
-    method = "random"
-    repair = "none"
-    if chosen := chosen_curves(result.curves):
-        method = chosen[0].method
-        repair = chosen[0].repair
-    return [area for area in result.areas if (area.method, area.repair) == (method, repair)]

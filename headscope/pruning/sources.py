@@ -37,6 +37,8 @@ def open_sources(
 ) -> Sources:
     """Read both files and check that they can serve; without any, each is half of the sample.
 
+    Calibration examples that share a sentence with the data are left out. ``limit`` and
+    ``calibration_limit`` are the most examples of either.
     ``needs_labels`` names the methods that need labels to choose heads; ``tested_unseen`` says that
     what is measured leaves out every example with a sentence that heads were chosen on.
     """

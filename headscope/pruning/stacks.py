@@ -48,18 +48,25 @@ def prune_each_stack(
     curves_of_stacks = {}
     for stack in loaded.stacks:
         view = loaded.only(stack)
-        row_in_view = {site.layer: site.row for site in view.sites}
-        roles_in_view = {}
-        for (row, head), result in roles.items():
-            site = loaded.sites[row]
-            if site.stack == stack:
-                roles_in_view[row_in_view[site.layer], head] = result
-        outcome = prune_one(stack, view, roles_in_view)
+        outcome = prune_one(stack, view, _roles_in_view(loaded, roles, stack, view))
         pruner = outcome.pruner
         results.append(StackResult(stack, pruner.n_heads, outcome.curves, outcome.scores))
         curves_of_stacks[stack] = complete_curves(pruner, outcome.curves)
     areas, gaps = areas_of(curves_of_stacks)
     return StacksApart(tuple(results), areas, gaps)
+
+
+def _roles_in_view(
+    loaded: LoadedModel, roles: Mapping[Head, HeadResult], stack: str, view: LoadedModel
+) -> dict[Head, HeadResult]:
+    """Return the roles of a stack's heads by their positions in a view of that stack."""
+    row_in_view = {site.layer: site.row for site in view.sites}
+    roles_in_view = {}
+    for (row, head), result in roles.items():
+        site = loaded.sites[row]
+        if site.stack == stack:
+            roles_in_view[row_in_view[site.layer], head] = result
+    return roles_in_view
 
 
 class CompleteCurve(NamedTuple):
@@ -101,33 +108,40 @@ def areas_of(
     They go from the first to the last head removed, over the shares that the curves of one method
     have in common in all stacks, so that they can be compared.
     """
+    # The curves of the stacks, by method and repair.
     by_method: dict[tuple[str, str], dict[str, CompleteCurve]] = {}
     for stack, curves in curves_of_stacks.items():
         for curve in curves:
             by_method.setdefault((curve.method, curve.repair), {})[stack] = curve
     areas: list[Area] = []
     gaps: list[AreaGap] = []
-    for (method, repair), curve_of in by_method.items():
-        inner_shares = [curve.shares[1:-1] for curve in curve_of.values()]
-        low = max(min(shares, default=2.0) for shares in inner_shares)
-        high = min(max(shares, default=-1.0) for shares in inner_shares)
-        if low > high:  # the curves have no share in common
+    for (method, repair), curve_by_stack in by_method.items():
+        # The shares that they have in common.
+        inner_shares = [curve.shares[1:-1] for curve in curve_by_stack.values()]
+        if any(len(shares) == 0 for shares in inner_shares):
             continue
+        low = max(shares.min() for shares in inner_shares)
+        high = min(shares.max() for shares in inner_shares)
+        if low > high:
+            continue
+
+        # The areas over these, and the gaps between them.
         random = method == "random"
-        area_of = {stack: _area(curve, low, high) for stack, curve in curve_of.items()}
-        for stack, area in area_of.items():
-            areas.append(Area(stack, method, repair, _interval(area, random)))
-        for stack, other in permutations(area_of, 2):
-            gap = _interval(area_of[stack] - area_of[other], random)
-            gaps.append(AreaGap(stack, other, method, repair, gap))
+        area_by_stack = {}
+        for stack, curve in curve_by_stack.items():
+            area_by_stack[stack] = _area(curve, low, high)
+            areas.append(Area(stack, method, repair, _interval(area_by_stack[stack], random)))
+        for stack, other_stack in permutations(area_by_stack, 2):
+            gap = _interval(area_by_stack[stack] - area_by_stack[other_stack], random)
+            gaps.append(AreaGap(stack, other_stack, method, repair, gap))
     return tuple(areas), tuple(gaps)
 
 
 def _area(curve: CompleteCurve, low: float, high: float) -> Array:
     """Return the mean of a curve over the shares from ``low`` to ``high``, by the trapezoidal rule.
 
-    (1 + resamples,): of the metric itself first. ``low`` and ``high`` may lie between points; over
-    one share alone it is the curve's value there.
+    Returns (1 + resamples,), that of the metric itself first. ``low`` and ``high`` may lie between
+    points; over one share alone it is the curve's value there.
     """
     shares = curve.shares
     x = np.unique([low, *shares[(shares > low) & (shares < high)], high])
@@ -137,9 +151,9 @@ def _area(curve: CompleteCurve, low: float, high: float) -> Array:
 
 
 def _interval(area: Array, random: bool) -> Estimate:
-    """Return a number, first of its resamples, with its 95% interval.
+    """Return an area with its 95% interval; ``area`` (1 + resamples,) has the metric's own first.
 
-    Bootstrap quantiles, or Student's t for the mean of random draws.
+    Bootstrap quantiles, or for ``random`` heads Student's t for the mean of the draws.
     """
     value = float(area[0])
     resamples = area[1:]

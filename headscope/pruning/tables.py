@@ -1,13 +1,17 @@
-"""The tables and figures of ``prune`` behind its answer."""
+"""The tables and figures of ``prune`` behind its answer.
+
+In the order in which they are shown: the curves, each stack alone, other metrics, a search, the
+scores of heads.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.analyses.classify.roles import role_name, role_of
 from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
 from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
@@ -18,7 +22,7 @@ from headscope.stats.estimate import Estimate
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
 _DASHES = {"none": "--", "scale": ":", "surgeon": "-"}
 #: Metrics besides a task's value that stand in a table of their own.
-_OTHERS = (
+_OTHER_METRICS = (
     "exact_match",
     "bleu",
     "bleu_characters",
@@ -60,7 +64,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
 def _shares_table(result: PruneResult, shares: Sequence[float]) -> b.Table:
     """Write the metric, a row for each curve and a column for each share of heads removed."""
     metric = result.metric
-    shown = _spaced(shares)
+    shown = spaced(shares)
     rows = []
     for curve in result.curves:
         values = {round(point.fraction, 3): point.value.value for point in curve.points}
@@ -86,10 +90,12 @@ def _points_of(curves: Sequence[Curve]) -> Iterator[tuple[Curve, Point]]:
 
 
 def _point_columns(metric: str) -> tuple[str, ...]:
+    """Name the columns of :func:`_point_cells`."""
     return ("chosen by", "removed", metric, "95%", "change", "95%", "p")
 
 
 def _point_cells(curve: Curve, point: Point, metric: str) -> list[str]:
+    """Write a point: who chose its heads, how many, the metric and its change."""
     value, interval = _cells(point.value, metric)
     change, interval_of_change = _cells(point.difference, metric, signed=True)
     return [
@@ -173,7 +179,7 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
     series = []
     for one_stack, colour in zip(result.stacks, (b.BLUE, b.GREEN, b.VERMILION), strict=False):
         stack = one_stack.stack
-        random = next((c for c in one_stack.curves if c.method == "random"), None)
+        random = next((curve for curve in one_stack.curves if curve.method == "random"), None)
         if random is not None:
             series.append(_series(random, f"{stack}, random heads", colour, ":"))
         chosen = next(iter(chosen_curves(one_stack.curves)), None)
@@ -185,13 +191,13 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
     return series
 
 
-# --- other metrics, searches, roles, scores -------------------------------------------------------
+# --- other metrics, a search, scores --------------------------------------------------------------
 
 
 def other_metrics(result: PruneResult) -> Iterator[b.Block]:
     """Show a task's other metrics, such as what decoding tells; draws of random heads have none."""
     full = result.baseline.metrics
-    names = [name for name in _OTHERS if name in full and name != result.metric]
+    names = [name for name in _OTHER_METRICS if name in full and name != result.metric]
     if not names:
         return
 
@@ -254,51 +260,6 @@ def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
     )
 
 
-def survivors(result: PruneResult) -> Iterator[b.Block]:
-    """Show which kinds of heads are left, for the first curve that knows."""
-    curve = next((c for c in result.curves if c.points[-1].roles_left is not None), None)
-    if curve is None:
-        return
-    points = [(point, point.roles_left) for point in curve.points if point.roles_left is not None]
-    roles_at_start = points[0][1]
-    if result.roles:
-        shown = _spaced(points)
-
-        def cells(role: str) -> list[str]:
-            return [str(counts.get(role, 0)) for _, counts in shown]
-
-        rows = [[role_name(role), *cells(role)] for role in roles_at_start]
-        heads_left = [str(result.n_heads - len(point.heads_removed)) for point, _ in shown]
-        rows.append(["all heads", *heads_left])
-        yield b.text_table(
-            ("heads removed", *(f"{point.fraction:.0%}" for point, _ in shown)),
-            rows,
-            f"Which kinds of heads are left ({curve.method}; roles from {result.roles_from}; a "
-            "head can have several)",
-        )
-    if len(curve.points) < 3 or not roles_at_start:
-        return
-    x = [point.fraction for point, _ in points]
-    series = []
-    for i, (role, count) in enumerate(roles_at_start.items()):
-        if count:
-            y = [100 * counts[role] / count for _, counts in points]
-            name = f"{role_name(role)} ({count})"
-            marker = "osd^v<>P"[i % 8]
-            series.append(b.Series(name, x, y, colour=role_of(role).colour, marker=marker))
-    evenly = b.Series("heads taken evenly", (0, 1), (100, 0), "line", b.GREY, "", "--", width=0.8)
-    yield b.Chart(
-        f"Which heads of {model_name(result)} are left by {curve.method}",
-        "heads removed",
-        "heads of that role left, %",
-        [*series, evenly],
-        "Share of the heads of each role that is left, by share of all heads removed; the numbers "
-        "are in prune.json.",
-        "survivors",
-        x_scale="percent",
-    )
-
-
 def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
     """Draw the first method's scores, as shares of the largest absolute score."""
     if not result.scores:
@@ -349,16 +310,16 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
         value = point.value.value or 0.0
         y.append(value)
         band.append(point.value.interval or (value, value))
-    if len(x) == 1:  # a band of no width
+    if len(x) == 1:  # a band would have no width: draw a bar
         low, high = band[0]
         bar = [Estimate(y[0], low, high)]
         return b.Series(name, x, bar, "line", colour, dash=dash, band=band)
     return b.Series(name, x, y, "line", colour, dash=dash, band=band)
 
 
-def _spaced(items: Sequence[Any]) -> Sequence[Any]:
-    """Leave out items, evenly, until they fit."""
-    step = -(-len(items) // _MOST_COLUMNS)
+def spaced(items: Sequence[Any]) -> Sequence[Any]:
+    """Leave out items, evenly, until they fit into a table's columns."""
+    step = math.ceil(len(items) / _MOST_COLUMNS)
     return items[:: max(1, step)]
 
 

@@ -17,13 +17,13 @@ from headscope.pruning.sentences import (
     stacks_sentence,
     verdict,
 )
+from headscope.pruning.survivors import survivors
 from headscope.pruning.tables import (
     curves_blocks,
     other_metrics,
     scores_map,
     search_blocks,
     stacks_blocks,
-    survivors,
 )
 from headscope.removal.metric_words import (
     METRIC_NAMES,
@@ -72,7 +72,7 @@ def _tables(result: PruneResult) -> Iterator[b.Block]:
 
 
 def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
-    """Mark the heads that the first sentence's point removes."""
+    """Mark the heads that are removed at the point that the answer speaks of."""
     leading = leading_point(result)
     if leading is None or not result.scores:
         return
@@ -126,7 +126,7 @@ def _stack_line(result: PruneResult) -> Iterator[str]:
 
 
 def _names_stacks(result: PruneResult) -> bool:
-    """Whether removed heads are named with their stack: the model has more than an encoder."""
+    """Whether heads are named (stack, layer, head): the model has more than an encoder."""
     for curve in result.curves:
         for point in curve.points:
             if point.heads_removed:
@@ -183,7 +183,7 @@ def _saved_lines(result: PruneResult) -> Iterator[b.Text]:
 
 
 def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield each known head's rank, and when it is removed first.
+    """Yield each head's rank, and the share of heads at which it is removed first.
 
     The page shows the heads of one stack: the encoder, or the only one that was pruned.
     """
@@ -208,7 +208,8 @@ def _ranks(result: PruneResult, shown_stack: str, places: Sequence[Place]) -> di
     scores: dict[Place, float] = {}
     for first in result.scores[:1]:
         for (stack, layer), row in zip(first.layers, first.values, strict=True):
-            if stack == shown_stack:  # a row counts the heads that its layer still has
+            if stack == shown_stack:
+                # A row has a score for each head that its layer still has, whatever its number.
                 heads = [address for address in places if address[0] == layer]
                 known = [score for score in row if score is not None]
                 scores |= zip(heads, known, strict=False)
@@ -281,12 +282,12 @@ def _score_rows(result: PruneResult) -> list[dict[str, Any]]:
     if not result.scores:
         return []
     rows = []
-    for number_of_row, (stack, layer) in enumerate(result.scores[0].layers):
-        scores_of_layer = {scores.method: scores.values[number_of_row] for scores in result.scores}
-        for head, score in enumerate(result.scores[0].values[number_of_row]):
+    first = result.scores[0]
+    for i, (stack, layer) in enumerate(first.layers):
+        for head, score in enumerate(first.values[i]):
             if score is not None:
-                scores = {method: values[head] for method, values in scores_of_layer.items()}
-                rows.append({"layer": layer, "head": head, "stack": stack, **scores})
+                by_method = {scores.method: scores.values[i][head] for scores in result.scores}
+                rows.append({"layer": layer, "head": head, "stack": stack, **by_method})
     return rows
 
 

@@ -1,4 +1,9 @@
-"""Attention without its softmax."""
+"""``headscope linear``: attention without its softmax.
+
+The options are here; :mod:`.run` is what happens. :mod:`.forms` are the linear feature maps,
+:mod:`.measure` what a head loses in them, :mod:`.stored_keys` how values are stored under its keys
+and read back, :mod:`.resamples` and :mod:`.correlation` the estimates with their intervals.
+"""
 
 from __future__ import annotations
 

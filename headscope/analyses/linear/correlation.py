@@ -1,4 +1,8 @@
-"""Whether two numbers of heads go together, within layers."""
+"""Whether two numbers of heads go together, within layers.
+
+Each layer's correlation r becomes Fisher's z = arctanh r; the mean z over layers has an interval by
+Student's t, and tanh brings both back.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ from headscope.core.rounding import ROUNDING, tied
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
 
-#: Fewer layers than this give no interval, fewer heads no correlation of a layer.
-LAYERS = 4
-HEADS = 4
+LAYERS = 4  # Fewer layers than this give no interval.
+HEADS = 4  # A layer with fewer heads than this is left out.
 
 
 class Correlated(NamedTuple):
@@ -31,10 +34,11 @@ def correlate(
 ) -> Correlated:
     """Correlate two numbers of heads within their layers, holding ``fixed`` constant.
 
-    Fisher's z of each layer's correlation, averaged over layers with Student's t.
+    ``ranks`` asks for Spearman's correlation, else it is Pearson's.
 
     Shapes: ``x``, ``y``, ``layer``, ``fixed`` (heads,).
     """
+    # Correlate the heads of each layer.
     known = np.isfinite(x) & np.isfinite(y)
     if fixed is not None:
         known &= np.isfinite(fixed)
@@ -51,14 +55,18 @@ def correlate(
             n_heads.append(int(in_layer.sum()))
     if not by_layer:
         return Correlated(UNKNOWN)
+
+    # Average Fisher's z. A correlation of 1 has none, and few heads can be ranked alike by chance:
+    # it counts as 1 less half of the smallest step that Spearman's can take.
     n_layers = len(by_layer)
     size = np.array(n_heads, dtype=float)
-    # Few heads can be ranked alike by chance: 1 counts as half of Spearman's smallest step less.
     most = 1 - 6 / (size**3 - size)
     z = np.arctanh(np.clip(by_layer, -most, most))
     mean = float(z.mean())
     if n_layers < LAYERS:
         return Correlated(Estimate(float(np.tanh(mean))), layers=n_layers)
+
+    # Its interval, and p, by how far the layers differ.
     error = float(z.std(ddof=1)) / np.sqrt(n_layers)
     if error <= ROUNDING * abs(mean):  # all layers equal: use the spread of independent heads
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n_layers
@@ -85,6 +93,7 @@ def _correlation(x: Array, y: Array, fixed: Sequence[Array], ranks: bool) -> flo
 
 
 def _is_constant(values: Array) -> bool:
+    """Whether values differ by no more than rounding."""
     return bool(np.ptp(values) <= ROUNDING * np.abs(values).max())
 
 

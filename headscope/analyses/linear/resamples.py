@@ -1,4 +1,7 @@
-"""What other sentences would have given: estimates of ``linear`` with their intervals."""
+"""The numbers of ``linear`` with their intervals: what other sentences would have given.
+
+From the sums of :class:`~headscope.analyses.linear.measure.LinearSums` to the fields of the result.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from headscope.analyses.linear.correlation import correlate
-from headscope.analyses.linear.measure import AVERAGES, FORMS_AND_EVEN, LinearSums
+from headscope.analyses.linear.forms import AVERAGES, FORMS_AND_EVEN
+from headscope.analyses.linear.measure import LinearSums
 from headscope.analyses.linear.result import (
     HeadCorrelation,
     HeadLinear,
@@ -35,10 +39,11 @@ PAIRS = (
 
 
 class Resamples:
-    """The numbers of every head, with what other sentences would have given.
+    """Every number of every head, for the text itself and for other choices of its sentences.
 
     Means over sentences have a bootstrap: the first axis of their arrays is 1 + resamples, the text
-    itself first. Errors, whose scales and means are fitted to the sentences, have a jackknife.
+    itself first. Errors of forms, whose scales and means are fitted to the sentences, have a
+    jackknife: all sentences but one.
     """
 
     def __init__(self, sums: LinearSums, seed: int) -> None:
@@ -48,7 +53,7 @@ class Resamples:
         #: How often each sentence counts, (1 + resamples, sentences).
         self._counts = np.concatenate([np.ones((1, n)), drawn])
         self._lines = int((sums.tokens > 1).sum())
-        #: By fit, (heads, forms) and (sentences, heads, forms): without each sentence.
+        #: Of forms, by fit: (heads, forms), and without each sentence (sentences, heads, forms).
         self.errors = sums.errors()
         #: Numbers of heads by their names in the result, (1 + resamples, heads).
         self.numbers = {
@@ -111,7 +116,8 @@ class Resamples:
 
     def stored_keys(self, head: int | None = None) -> StoredKeys:
         """Describe the errors of reading back, of one head or as the mean of all."""
-        linear, least_squares, softmax, softmax_own = _one_or_mean(self.stored, head, axis=1).T
+        by_readout = _one_or_mean(self.stored, head, axis=1).T  # in the order of STORED
+        linear, least_squares, softmax, softmax_own = by_readout
         return StoredKeys(
             linear=self.estimate(linear),
             least_squares=self.estimate(least_squares),
@@ -154,7 +160,7 @@ class Resamples:
         may lie from the mean of these (Student's t), so that random weights would lie inside.
         """
         excess_of_draws = np.stack(
-            [_linear_minus_softmax(_mean(self._counts, s.stored)) for s in random]
+            [_linear_minus_softmax(_mean(self._counts, sums.stored)) for sums in random]
         )
         gap = self.estimate(_linear_minus_softmax(self.stored) - excess_of_draws.mean(0))
         if gap.value is None or gap.low is None or gap.high is None:

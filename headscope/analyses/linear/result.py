@@ -37,8 +37,8 @@ class StoredKeys:
 
     #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
     linear: Estimate
-    least_squares: Estimate  # Of the best linear readout; of a softmax with beta = sqrt(d_head).
-    softmax: Estimate
+    least_squares: Estimate  # Of the best linear readout
+    softmax: Estimate  # Of a softmax with beta = sqrt(d_head)
     softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
     #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
     difference: Annotated[Estimate, Compare("linear minus softmax")]
@@ -50,8 +50,9 @@ class HeadLinear(Head):
     """One head without its softmax."""
 
     errors: Annotated[tuple[LinearError, ...], Compare("{0.form} ")]  # By form
-    #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
+    #: Mean |cosine| of two keys of a sentence.
     coherence: Annotated[Estimate, Compare("key coherence")]
+    #: The same after the mean of the sentence's keys is taken away.
     coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
     stored: StoredKeys  # Values read back by its keys
@@ -75,8 +76,8 @@ class HeadCorrelation:
     """Whether one number of heads goes with the error of a linear form, within layers."""
 
     number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
-    form: str  # Of the error: ``linear`` and ``scaled``, say.
-    fit: str
+    form: str  # The form whose error it is: ``linear``, say
+    fit: str  # ``error`` of the form as it is, or ``scaled`` by the best scale
     given: str  # What is held constant: ``entropy`` or nothing
     heads: int  # How many
     #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
@@ -98,8 +99,8 @@ class KeyMemory:
     """Values stored under N keys of the model, as they follow in the text, and read back."""
 
     readout: str  # ``scaled-sum``, ``least-squares`` or ``softmax``
-    keys: int  # N and d.
-    width: int
+    keys: int  # N
+    width: int  # d: the numbers of each key
     #: Mean of 0.5 ||v - v^||^2, over heads; interval Student's t over stretches of text.
     error: Annotated[Estimate, Compare("error of reading back")]
     random: float | None  # The closed form for N random unit keys; None where there is none
@@ -111,8 +112,8 @@ class LinearControl:
     """The same architecture with random weights, on the same text."""
 
     seed: int  # Of the weights
-    coherence: float | None  # Mean over heads.
-    coherence_centred: float | None
+    coherence: float | None  # Mean over heads
+    coherence_centred: float | None  # Mean over heads
     correlations: tuple[HeadCorrelation, ...]  # As for the model
     stored: StoredKeys  # Mean over heads
     #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.analyses.linear import LinearOptions
-from headscope.analyses.linear.measure import FORMS_AND_EVEN, LinearSums, linear_attention
+from headscope.analyses.linear.forms import FORMS_AND_EVEN, linear_attention
+from headscope.analyses.linear.measure import LinearSums
 from headscope.analyses.linear.resamples import Resamples
 from headscope.analyses.linear.result import LinearControl, LinearForm, LinearResult
 from headscope.analyses.linear.stored_keys import key_memory
@@ -22,8 +22,8 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened
 from headscope.session.opening import Model
 
-CONTROLS = 5  # Draws of random weights under whose keys values are stored and read back.
-MOST_KEYS = 4096  # Keys of each head of the model that values are stored under.
+CONTROLS = 5  # How often random weights are drawn.
+MOST_KEYS = 4096  # Tokens, from the first of the text, under whose keys values are stored.
 
 
 def run(model: Model, options: LinearOptions) -> LinearResult:
@@ -43,12 +43,14 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
     # Run it with every form in all heads, and with constant outputs.
     scales = sums.scales()
-    versions = [
-        ExchangedHeads(_linear_formula(form, sums, scales[:, i]))
-        for i, form in enumerate(FORMS_AND_EVEN)
-    ]
+    versions = []
+    for i, form in enumerate(FORMS_AND_EVEN):
+        versions.append(ExchangedHeads(_linear_formula(form, sums, scales[:, i])))
     versions.append(ExchangedHeads(_constant_formula(sums)))
     *form_effects, mean_output = effects.measure(versions, options.tell, "all heads")
+    forms = []
+    for mean_error, effect in zip(resamples.form_errors(), form_effects, strict=True):
+        forms.append(LinearForm(mean_error, effect))
 
     # Describe heads before the control, which may take the model's place in memory.
     heads = tuple(resamples.heads(loaded))
@@ -61,7 +63,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     return LinearResult(
         **opened.common,
         heads=heads,
-        forms=tuple(map(LinearForm, resamples.form_errors(), form_effects)),
+        forms=tuple(forms),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
         memory=memory,
@@ -73,7 +75,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
 
 class Observed:
-    """What is seen of a model while it runs unchanged: sums, its first keys, biases of scores."""
+    """What is seen of a model while it runs unchanged."""
 
     def __init__(self, loaded: LoadedModel, effects: Effects) -> None:
         self._masks = [mask for _, mask in effects.batches]
@@ -81,22 +83,25 @@ class Observed:
         self._rows = list(n_heads)
         weights = loaded.sites[self._rows[0]].weights()
         self.d_head = weights.d_head
+        #: Errors of every form, coherence, entropy.
         self.sums = LinearSums(n_heads, self._masks, width=weights.W_V.shape[-1])
+        #: Whether the model adds to its scores what no linear form can.
         self.biased = False
-        #: How many keys of each batch are stored: those of the first MOST_KEYS tokens.
-        tokens = [int(mask.sum()) for mask in self._masks]
-        self._keys_to_store = [
-            MOST_KEYS - before for before in np.cumsum([0, *tokens[:-1]]).tolist()
-        ]
-        #: The first keys of every site, (tokens, heads, d_head), by batch and row.
+        #: The keys of the text's first tokens, (tokens, heads, d_head), by batch and row of site.
         self._keys: dict[tuple[int, int], Tensor] = {}
+        #: How many keys of each batch are stored: up to MOST_KEYS of all batches; none below 0.
+        self._keys_to_store = []
+        missing = MOST_KEYS
+        for mask in self._masks:
+            self._keys_to_store.append(missing)
+            missing -= int(mask.sum())
 
     def see(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
         """Note what the heads of a site attend with in a batch, and their z."""
         self.sums.update(batch, inputs, z)
         n_keys = self._keys_to_store[batch]
         if n_keys > 0:
-            keys = inputs.k.transpose(1, 2)[self._masks[batch].bool()]
+            keys = inputs.k.transpose(1, 2)[self._masks[batch].bool()]  # (tokens, heads, d_head)
             self._keys[batch, inputs.site.row] = keys[:n_keys].cpu()
         mask = inputs.mask
         if mask is not None and mask.dtype != torch.bool:
@@ -155,8 +160,8 @@ def random_control(
 ) -> LinearControl:
     """Measure the same architecture with random weights, drawn several times, on the same text.
 
-    All draws but the first serve only the errors of reading back values. ``one_in_memory``: each
-    draw takes the place of the model before it.
+    All draws but the first serve only the errors of reading back values. With ``one_in_memory``
+    each draw takes the place of the model before it, ``loaded`` too.
     """
     masks = [mask for _, mask in effects.batches]
     n_heads = heads_by_row(loaded)
@@ -164,7 +169,7 @@ def random_control(
     draws = []
     for draw in range(CONTROLS):
         twin = random_twin(loaded, seed + draw, instead=one_in_memory)
-        sums = LinearSums(n_heads, masks, width if draw == 0 else 0)
+        sums = LinearSums(n_heads, masks, width if draw == 0 else 0)  # 0: of keys alone
         effects.observe(sums.update, twin)
         draws.append(sums)
         if one_in_memory:

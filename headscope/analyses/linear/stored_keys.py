@@ -27,8 +27,8 @@ from headscope.core.rounding import ROUNDING, VARIANCE
 from headscope.core.widest import exact
 from headscope.stats.statistics import crossed_mean
 
-TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
-STRETCHES = 8  # Stretches of keys, at most.
+TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys N, as multiples of their width d.
+STRETCHES = 8  # Stretches of N keys that are cut from the text, at most.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
 STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
@@ -81,7 +81,7 @@ def readout_errors(
     # The smaller of the two has the same non-zero eigenvalues, so the same rank.
     smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
-    # Keys of length zero store nothing, so nothing is read back for them.
+    # The trace: keys of length zero store nothing, so nothing is read back for them.
     stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     read_back = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
     errors = {
@@ -89,6 +89,7 @@ def readout_errors(
         "least-squares": 0.5 * (1 - rank / n),
     }
 
+    # A softmax answers each key with a mean of the values, by how alike the stored keys are.
     real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     identity = torch.diag_embed(exact(real[:, None]))
@@ -116,14 +117,16 @@ def key_memory(keys: Sequence[Tensor], width: int) -> Iterator[KeyMemory]:
     ``keys`` are those of every site, each (tokens, heads, width). Numbers of keys that the text has
     no stretch of are left out.
     """
-    for n in (round(times * width) for times in TIMES):
-        stretches = min(STRETCHES, len(keys[0]) // n) if keys and n > 1 else 0
-        if stretches == 0:
+    n_tokens = len(keys[0]) if keys else 0
+    for times in TIMES:
+        n = round(times * width)
+        if n < 2 or n_tokens < n:
             continue
+        stretches = min(STRETCHES, n_tokens // n)
         errors_by_site = [_errors_of_stretches(site_keys, n, stretches) for site_keys in keys]
         for readout in errors_by_site[0]:
-            of_heads = torch.cat([errors[readout] for errors in errors_by_site], dim=1)
-            means = of_heads.mean(1).numpy()  # (stretches,)
+            head_errors = torch.cat([errors[readout] for errors in errors_by_site], dim=1)
+            means = head_errors.mean(1).numpy()  # (stretches,)
             error = crossed_mean(means[:, None]).estimate()  # Student's t over the stretches
             yield KeyMemory(readout, n, width, error, closed_form(readout, n, width), stretches)
 
@@ -136,8 +139,10 @@ def _errors_of_stretches(keys: Tensor, n: int, stretches: int) -> dict[str, Tens
     width = keys.shape[-1]
     real = torch.ones(1, n, dtype=torch.bool)
     # One stretch after the other: the tables (heads, n, n) of all of them are large.
-    errors = []
+    by_stretch = []
     for stretch in torch.split(keys[: stretches * n].transpose(0, 1), n, dim=1):
         unit, _ = unit_keys(stretch[None], real, centred=False)
-        errors.append(readout_errors(unit, real, {"softmax": width**0.5}))
-    return {readout: torch.cat([of_one[readout] for of_one in errors]) for readout in errors[0]}
+        by_stretch.append(readout_errors(unit, real, {"softmax": width**0.5}))
+    return {
+        readout: torch.cat([errors[readout] for errors in by_stretch]) for readout in by_stretch[0]
+    }

@@ -29,38 +29,19 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     """Show the feature maps, the heads, the correlations, and stored keys."""
     linear = result.form("linear")
     even = result.form("even")
-    task = result.task
-    metric = ""
-    if task is not None:
-        after = decimal(linear.whole_scaled.metric, 1)
-        metric = f", {task.metric} {decimal(task.baseline.value, 1)} to {after}"
-    yield b.Text(
-        "Without softmax everywhere: similarity to the original "
-        f"{ranged(linear.whole_scaled.cosine, 2)}{metric}. If every head gave one constant output, "
-        f"the similarity would be {ranged(result.mean_output.cosine, 2)}.",
-        "lead",
-    )
+    yield b.Text(_lead_sentence(result), "lead")
     yield b.HeadMap(
         "Error of each head's output without the softmax",
         "0 = exact, 1 = as bad as a constant output; mean "
         f"{ranged(linear.mean.scaled, 2)}, with even attention {ranged(even.mean.scaled, 2)}",
-        {(h.layer_name, h.head): h.error("linear").scaled.value for h in result.heads},
+        {(head.layer_name, head.head): head.error("linear").scaled.value for head in result.heads},
         digits=2,
     )
-    yield _forms(result)
-    random = f"{result.random_coherence:.2f}"
-    if result.control is not None:
-        random += f", random weights {decimal(result.control.coherence, 2)}"
-    raw = mean_of(head.coherence.value for head in result.heads)
-    centred = mean_of(head.coherence_centred.value for head in result.heads)
-    yield b.Text(
-        f"Two keys of a sentence have a mean |cosine| of {decimal(raw, 2)}, {decimal(centred, 2)} "
-        f"without the keys' mean; random directions {random}.",
-        on=b.VERBOSE | b.PAGE,
-    )
+    yield _forms_table(result)
+    yield b.Text(_coherence_sentence(result), on=b.VERBOSE | b.PAGE)
     yield b.Text(correlation_sentence(result))
-    yield _coherence(result)
-    yield _correlations(result)
+    yield _coherence_panels(result)
+    yield _correlations_table(result)
     yield from _memory(result)
     if result.bias_left_out:
         yield b.Text(
@@ -73,7 +54,35 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     yield next_step(result, "do heads need the direction of their scores?", "symmetric {}")
 
 
-def _forms(result: LinearResult) -> b.Table:
+def _lead_sentence(result: LinearResult) -> str:
+    """Say how near the outputs stay without the softmax in all heads, beside constant outputs."""
+    linear = result.form("linear").whole_scaled
+    metric = ""
+    if result.task is not None:
+        before = decimal(result.task.baseline.value, 1)
+        metric = f", {result.task.metric} {before} to {decimal(linear.metric, 1)}"
+    return (
+        f"Without softmax everywhere: similarity to the original {ranged(linear.cosine, 2)}"
+        f"{metric}. If every head gave one constant output, the similarity would be "
+        f"{ranged(result.mean_output.cosine, 2)}."
+    )
+
+
+def _coherence_sentence(result: LinearResult) -> str:
+    """Say how alike two keys of a sentence are, beside random directions and weights."""
+    random = f"{result.random_coherence:.2f}"
+    if result.control is not None:
+        random += f", random weights {decimal(result.control.coherence, 2)}"
+    raw = mean_of(head.coherence.value for head in result.heads)
+    centred = mean_of(head.coherence_centred.value for head in result.heads)
+    return (
+        f"Two keys of a sentence have a mean |cosine| of {decimal(raw, 2)}, {decimal(centred, 2)} "
+        f"without the keys' mean; random directions {random}."
+    )
+
+
+def _forms_table(result: LinearResult) -> b.Table:
+    """Write the errors and effects of every form in all heads, and of constant outputs."""
     rows: list[tuple[object, ...]] = []
     for form in result.forms:
         mean = form.mean
@@ -88,11 +97,12 @@ def _forms(result: LinearResult) -> b.Table:
     return b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
 
 
-def _correlations(result: LinearResult) -> b.Table:
+def _correlations_table(result: LinearResult) -> b.Table:
+    """Write every correlation of the model, and the first three of random weights."""
     correlations = [("", correlation) for correlation in result.correlations]
     if result.control is not None:
-        of_random = result.control.correlations[:3]
-        correlations += [("random: ", correlation) for correlation in of_random]
+        random_correlations = result.control.correlations[:3]
+        correlations += [("random: ", correlation) for correlation in random_correlations]
     rows: list[tuple[object, ...]] = []
     for weights, correlation in correlations:
         number = NUMBERS[correlation.number].replace("without the keys' mean", "centred")
@@ -117,7 +127,7 @@ def _correlations(result: LinearResult) -> b.Table:
     return b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
 
 
-def _coherence(result: LinearResult) -> b.Panels:
+def _coherence_panels(result: LinearResult) -> b.Panels:
     """Draw every head's error against the coherence of its keys, and against its entropy."""
     layers = list(dict.fromkeys(head.layer_name for head in result.heads))
     errors = [head.error("linear").scaled.value for head in result.heads]

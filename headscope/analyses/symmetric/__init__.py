@@ -1,4 +1,7 @@
-"""Scores made symmetric before the softmax."""
+"""``headscope symmetric``: scores made symmetric before the softmax.
+
+The options are here; :mod:`.run` is what happens, :mod:`.measure` the changes of the scores.
+"""
 
 from __future__ import annotations
 

@@ -36,9 +36,8 @@ from headscope.core.activations import visible
 from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
 
-#: Every change of the scores, and those with something random in them.
-CHANGES = ("symmetric", "pairs", "noise", "shuffled", "even")
-RANDOM = ("noise", "shuffled")
+CHANGES = ("symmetric", "pairs", "noise", "shuffled", "even")  # Every change of the scores
+RANDOM = ("noise", "shuffled")  # Those with something random in them
 
 
 def changed_attention(
@@ -51,7 +50,7 @@ def changed_attention(
     mask: Mask = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Attend with changed scores.
+    """Attend with changed scores; ``generator`` draws what is random in a change.
 
     Shapes: ``q``, ``k``, ``v`` (batch, heads, pos, d_head); returns (batch, heads, pos, d_head).
     """
@@ -84,14 +83,17 @@ def changed_scores(
     """Return other scores for the softmax; arguments as :func:`square_scores` gives them."""
     if change == "even":
         return torch.zeros_like(scores)
-    odd = (scores - scores.mT) / 2  # A above
+    odd = (scores - scores.mT) / 2  # A of the module's docstring
     if change == "symmetric":
         return scores - odd
     if change == "pairs":
+        # The column means of A are its row means with the sign changed.
         real = _real(seen).to(odd)
         count = real.sum(-1).clamp_min(1.0)[..., None, None]
         row_means = (odd * real[..., None, :]).sum(-1, keepdim=True) / count
         return scores - (odd - row_means + row_means.mT)
+
+    # A random step, as long as A is to a softmax.
     step = torch.randn(scores.shape, generator=generator).to(scores)
     if change == "shuffled":
         step = _renumbered(scores.mT, seen, step) - scores
@@ -115,18 +117,21 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
 
 
 def _renumbered(scores: Tensor, seen: Tensor, draw: Tensor) -> Tensor:
-    """Permute a sequence's real positions, rows and columns together, in each head at random."""
+    """Permute a sequence's real positions, rows and columns together, in each head at random.
+
+    ``draw`` (batch, heads, pos, pos) are random numbers; padding stays where it is.
+    """
     real = _real(seen)
-    # Real positions in order, then the others; the same with the real ones in random order.
-    first = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    drawn = torch.where(real, draw[..., 0], torch.inf).argsort(dim=-1, stable=True)
-    order = torch.empty_like(first).scatter(-1, first, drawn)
+    # Positions with the real ones first: in their order, and in that of the random numbers.
+    in_order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+    shuffled = torch.where(real, draw[..., 0], torch.inf).argsort(dim=-1, stable=True)
+    order = torch.empty_like(in_order).scatter(-1, in_order, shuffled)
     rows = torch.gather(scores, -2, order[..., None].expand(scores.shape))
     return torch.gather(rows, -1, order[..., None, :].expand(scores.shape))
 
 
 def _norm(matrix: Tensor) -> Tensor:
-    """Frobenius norm, with both axes kept."""
+    """Return the Frobenius norm of the last two axes, which stay with length 1."""
     size: Tensor = torch.linalg.matrix_norm(matrix, keepdim=True)
     return size
 

@@ -23,10 +23,8 @@ class DrawnEffect:
     cosine: Annotated[Estimate, Compare(better=1)]
     cosine_std: float | None  # Standard deviation between draws; None for a single one
     draws: int  # How often it was drawn; 1 where nothing is random
-    #: The task's value, mean of the draws and standard deviation between them; None without a task,
-    #: the latter for a single draw too.
-    metric: float | None = None
-    metric_std: float | None = None
+    metric: float | None = None  # The task's value, mean of the draws; None without a task
+    metric_std: float | None = None  # Its standard deviation between draws; None for a single one
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,10 @@ class HeadSymmetry(Head):
 
 @dataclass(frozen=True)
 class RandomHeads:
-    """Sets of heads drawn at random, each made symmetric, and each removed."""
+    """Sets of heads drawn at random; the same sets are made symmetric, and removed."""
 
-    heads: int  # How many
-    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]  # The same sets in both.
+    heads: int  # How many in each set
+    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]
     removed: Annotated[DrawnEffect, Compare("removed ")]
 
 
@@ -61,8 +59,8 @@ class SymmetricResult(Measured):
     whole_difference: Annotated[Estimate | None, Compare("change of the metric", where="all heads")]
     #: Some heads at once, by their number.
     sets: Annotated[tuple[RandomHeads, ...], Compare(where="{0.heads} random heads")]
-    #: Random heads whose removal moves the output as far as symmetric scores in all heads do,
-    #: between the numbers that were measured; None where all heads do not suffice.
+    #: How many random heads one has to remove to move the output as far as symmetric scores in all
+    #: heads do, on a line between the numbers that were measured; None where all do not suffice.
     equivalent_heads: Annotated[Estimate, Compare("as many heads removed", where="all heads")]
     causal: bool  # Whether a mask hides later tokens: the scores are made symmetric before it.
     #: Stacks of the model that are not measured: no text alone shows them, and cross-attention has

@@ -34,14 +34,16 @@ from headscope.stats.statistics import crossed_mean, finite
 
 DRAWS = 5  # How often a random change, or a set of random heads, is drawn.
 SHARES = (1 / 3, 2 / 3)  # Shares of the heads that random sets are drawn of.
-#: A change, and the number of random heads that it is made to, or "all".
-Key = tuple[str, int | str]
+#: A change of the model, and the number of random heads that it is made to, or "all".
+ChangeOfHeads = tuple[str, int | str]
+#: The heads of each site, by the site's row.
+HeadSet = dict[int, list[int]]
 
 
 class Measured(NamedTuple):
-    """What one changed version of the model puts out."""
+    """How far one changed version is from the unchanged model."""
 
-    cosines: Array  # (lines,), to the unchanged model's embeddings
+    cosines: Array  # (lines,), of its embeddings to the unchanged model's
     on_task: TaskEffect | None  # None without a task, and for random sets of heads
 
 
@@ -56,7 +58,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     for site in loaded.sites:
         positions += [(site.row, head) for head in range(site.n_heads)]
 
-    # Measure the model's own scores, then its changed versions.
+    # Measure the model's own scores, then its changed versions: several draws of each change.
     asymmetry, causal = observed_scores(loaded, effects)
     sets = random_sets(positions, seed)
     versions = changed_versions(sets, seed)
@@ -68,7 +70,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         site = loaded.sites[row]
         estimate = mean_with_interval(asymmetry[row][:, head], seed)
         heads.append(HeadSymmetry(site.layer, site.head_ids[head], estimate, stack=site.stack))
-    drawn = {key: average_draws(versions_of_key) for key, versions_of_key in measured.items()}
+    drawn = {change: average_draws(draws) for change, draws in measured.items()}
     random_heads = [
         RandomHeads(count, symmetric=drawn["symmetric", count], removed=drawn["removed", count])
         for count in sets
@@ -106,17 +108,15 @@ def observed_scores(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Ar
     return asymmetry, causal
 
 
-def random_sets(
-    positions: Sequence[tuple[int, int]], seed: int
-) -> dict[int, list[dict[int, list[int]]]]:
-    """Draw sets of heads, by their size; each gives the heads of a site by the site's row."""
+def random_sets(positions: Sequence[tuple[int, int]], seed: int) -> dict[int, list[HeadSet]]:
+    """Draw sets of heads, by their size."""
     n_heads = len(positions)
     rng = np.random.default_rng(seed)
-    sets: dict[int, list[dict[int, list[int]]]] = {}
+    sets: dict[int, list[HeadSet]] = {}
     for count in sorted({round(share * n_heads) for share in SHARES} - {0, 1, n_heads}):
         sets[count] = []
         for _ in range(DRAWS):
-            heads_by_row: dict[int, list[int]] = {}
+            heads_by_row: HeadSet = {}
             for i in sorted(rng.choice(n_heads, size=count, replace=False).tolist()):
                 row, head = positions[i]
                 heads_by_row.setdefault(row, []).append(head)
@@ -125,14 +125,14 @@ def random_sets(
 
 
 def changed_versions(
-    sets: Mapping[int, Sequence[Mapping[int, Sequence[int]]]], seed: int
-) -> dict[Key, list[ExchangedHeads]]:
-    """List the changed versions of the model: of random sets of heads, and of all heads."""
-    versions: dict[Key, list[ExchangedHeads]] = {}
-    for count, draws in sets.items():
+    sets: Mapping[int, Sequence[HeadSet]], seed: int
+) -> dict[ChangeOfHeads, list[ExchangedHeads]]:
+    """List the draws of every change: of random sets of heads, and of all heads."""
+    versions: dict[ChangeOfHeads, list[ExchangedHeads]] = {}
+    for count, sets_of_count in sets.items():
         for change in ("symmetric", "removed"):
             formula = _formula(change, seed)
-            versions[change, count] = [ExchangedHeads(formula, heads) for heads in draws]
+            versions[change, count] = [ExchangedHeads(formula, heads) for heads in sets_of_count]
     for change in (*CHANGES, "removed"):
         n_draws = DRAWS if change in RANDOM else 1
         versions[change, "all"] = [
@@ -142,31 +142,34 @@ def changed_versions(
 
 
 def measure_versions(
-    effects: Effects, versions: Mapping[Key, Sequence[ExchangedHeads]], tell: Progress
-) -> dict[Key, list[Measured]]:
+    effects: Effects, versions: Mapping[ChangeOfHeads, Sequence[ExchangedHeads]], tell: Progress
+) -> dict[ChangeOfHeads, list[Measured]]:
     """Measure all versions together in one pass over the text; by the task those of all heads.
 
     Two thirds of the changes are of random sets, whose task no verdict and no table asks for.
     """
+    # Measure two flat lists of versions.
     all_versions: list[ExchangedHeads] = []
     with_task: list[ExchangedHeads] = []
-    for (_, heads), versions_of_key in versions.items():
-        all_versions += versions_of_key
+    for (_, heads), draws in versions.items():
+        all_versions += draws
         if heads == "all":
-            with_task += versions_of_key
+            with_task += draws
     cosines = iter(effects.cosines(all_versions, tell, "changed heads"))
-    on_tasks = iter(effects.on_task(with_task, tell, "changed heads"))
-    measured: dict[Key, list[Measured]] = {}
-    for key, versions_of_key in versions.items():
-        measured[key] = []
-        for _ in versions_of_key:
-            on_task = next(on_tasks) if key[1] == "all" else None
-            measured[key].append(Measured(next(cosines), on_task))
+    task_effects = iter(effects.on_task(with_task, tell, "changed heads"))
+
+    # Deal the numbers out to the changes again, in the same order.
+    measured: dict[ChangeOfHeads, list[Measured]] = {}
+    for (change, heads), draws in versions.items():
+        measured[change, heads] = []
+        for _ in draws:
+            task_effect = next(task_effects) if heads == "all" else None
+            measured[change, heads].append(Measured(next(cosines), task_effect))
     return measured
 
 
 def average_draws(measured: Sequence[Measured]) -> DrawnEffect:
-    """Average the draws of one change."""
+    """Average the draws of one change; both lines and draws enter the interval of the cosine."""
     cosine = crossed_mean(np.array([version.cosines for version in measured]).T)
     mean = float(cosine.mean)
     half_width = finite(float(cosine.half_width))
@@ -190,8 +193,10 @@ def equivalent_heads(
     """Return how many removed heads move the output as far as symmetric scores in all heads do.
 
     On a straight line between the numbers that were measured; where more heads move it less, the
-    curve is made monotone. Unknown where even all heads move it less.
+    curve is made monotone. Unknown where even all heads move it less. The interval is that of the
+    cosine with symmetric scores, read off the same curve.
     """
+    # The curve: how far the output moves with so many heads removed.
     counts = [0, *(drawn.heads for drawn in sets), n_heads]
     cosines = [1.0, *(drawn.removed.cosine.value for drawn in sets)]
     cosines.append(all_heads["removed"].cosine.value)
@@ -206,6 +211,7 @@ def equivalent_heads(
             return None
         return float(np.interp(-cosine, -falling, known_counts))
 
+    # Where it crosses the cosine with symmetric scores.
     symmetric = all_heads["symmetric"].cosine
     fewest = heads_at(symmetric.high)
     most = heads_at(symmetric.low)

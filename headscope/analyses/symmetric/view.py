@@ -21,8 +21,8 @@ CHANGES = {
     "even": "even attention",
     "removed": "heads removed",
 }
-#: Colour and marker of the changes that the chart shows of all heads alone.
-_ALL_HEADS = {
+#: Colour and marker of the changes that the chart shows at one number of heads: all.
+_POINT_STYLES = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
     "even": (b.GREY, "x"),
@@ -32,6 +32,7 @@ _ALL_HEADS = {
 def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     """Show all heads at once, then random sets of heads."""
     yield b.Text(whole_sentence(result), "lead")
+    # A row is the name of a change, and its effect.
     columns: list[b.Column] = [
         ("all heads at once", lambda row: CHANGES.get(row[0], row[0]), 0),
         ("similarity to the original", lambda row: row[1].cosine, 3),
@@ -97,7 +98,7 @@ def _curves(result: SymmetricResult) -> b.Chart:
         b.Series(CHANGES["symmetric"], x, symmetric, colour=b.VERMILION),
         b.Series(CHANGES["removed"], x, removed, colour=b.BLACK),
     ]
-    for name, (colour, marker) in _ALL_HEADS.items():
+    for name, (colour, marker) in _POINT_STYLES.items():
         y = [result.whole[name].cosine]
         series.append(b.Series(CHANGES[name], [n], y, "points", colour, marker))
     return b.Chart(

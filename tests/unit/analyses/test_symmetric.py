@@ -142,5 +142,8 @@ def test_asymmetry_counts_real_positions_only():
     real = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
     scores, seen = square_scores(q, k, scale=SCALE, mask=real[None, None, None])
     inner = scores[0, 1, :3, :3]
-    expected = torch.div(*((x - x.mean(1, keepdim=True)).norm() for x in (inner - inner.T, inner)))
-    assert float(score_asymmetry(scores, seen)[0, 1]) == pytest.approx(float(expected))
+    difference = inner - inner.T
+    difference_norm = (difference - difference.mean(1, keepdim=True)).norm()
+    norm = (inner - inner.mean(1, keepdim=True)).norm()
+    asymmetry = float(score_asymmetry(scores, seen)[0, 1])
+    assert asymmetry == pytest.approx(float(difference_norm / norm))

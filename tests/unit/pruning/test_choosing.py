@@ -12,8 +12,10 @@ from scipy import integrate
 from toy_calibration import toy_given
 
 from headscope.core.errors import InputError
-from headscope.pruning.methods import Fisher, draw_gates, exchange, gates, open_probability, rank
-from headscope.pruning.ranking import Context, scale_gates
+from headscope.pruning.methods import Fisher, exchange, rank
+from headscope.pruning.ranking import Context
+from headscope.pruning.scaling import scale_gates
+from headscope.pruning.trained_gates import draw_gates, gates, open_probability
 from headscope.tasks.units import Units, parse_heads
 
 

@@ -67,8 +67,9 @@ def test_labels_are_said_where_the_choice_read_them(tmp_path):
     rows = (tmp_path / "data.tsv", tmp_path / "others.tsv")
     for path, word in zip(rows, ("cat", "dog"), strict=True):
         path.write_text("".join(f"{'a ' * i}{word}\t{i % 2}\n" for i in range(8)))
+    data, calibration = rows
     few = {"fractions": [0.5], "repairs": ["none"], "validate": False}
-    few |= dict(zip(("data", "calibration"), rows, strict=True))
+    few |= {"data": data, "calibration": calibration}
     for method, reads_labels in (("ablation", True), ("importance-token", True), ("fisher", False)):
         result = headscope.prune(model, task="classification", methods=[method], **few)
         assert result.calibration.labels is reads_labels

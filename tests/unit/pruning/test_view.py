@@ -23,21 +23,32 @@ from headscope.stats.estimate import Estimate
 MODEL = {"id": "m", "family": "bert", "n_layers": 1}
 
 
-def result(width: float) -> PruneResult:
+def result(half_width: float) -> PruneResult:
+    """Return two curves of eight heads; ``half_width`` is that of the changes' intervals."""
+
     def curve(repair: str, *values: float) -> results.Curve:
         points = []
         for count, value in zip((0, 2, 4, 8), values, strict=True):
-            heads = tuple((0, head) for head in range(count))
-            change = value - 80.0
-            half = width if count else 0.0
-            around = Estimate.around(value, 9), Estimate.around(change, half)
-            points.append(results.Point(count / 8, heads, *around, 0.4))
+            point = results.Point(
+                fraction=count / 8,
+                heads_removed=tuple((0, head) for head in range(count)),
+                value=Estimate.around(value, 9),
+                difference=Estimate.around(value - 80.0, half_width if count else 0.0),
+                p_value=0.4,
+            )
+            points.append(point)
         return results.Curve("fisher", repair, tuple(points))
 
     return PruneResult(
-        **{"schema": 1, "provenance": {"model": MODEL}, "validation": ValidationSummary(None)},
-        **{"task": "similarity", "metric": "spearman", "higher_is_better": True},
-        **{"n_heads": 8, "shared_layers": False, "calibration": None},
+        schema=1,
+        provenance={"model": MODEL},
+        validation=ValidationSummary(None),
+        task="similarity",
+        metric="spearman",
+        higher_is_better=True,
+        n_heads=8,
+        shared_layers=False,
+        calibration=None,
         baseline=results.Baseline(Estimate(80.0, 71.0, 89.0), {"spearman": 80.0}),
         data=results.DataInfo("x.csv", "0", "similarity", 16, 0),
         curves=(curve("none", 80.0, 79.0, 70.0, 9), curve("scale", 80.0, 81.0, 79.5, 9)),

@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.linear.measure import (
-    AVERAGES,
-    EVEN,
-    FORMS_AND_EVEN,
-    LinearSums,
-    linear_attention,
-)
+from headscope.analyses.linear.forms import AVERAGES, EVEN, FORMS_AND_EVEN, linear_attention
+from headscope.analyses.linear.measure import LinearSums
 from headscope.analyses.linear.resamples import Resamples
 from headscope.analyses.linear.stored_keys import (
     closed_form,
@@ -112,6 +107,7 @@ LENGTHS = (5, 3, 6, 4)
 
 
 def inputs_of(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> HeadInputs:
+    """What all heads of the site in row 5 attend with."""
     site = SimpleNamespace(row=5)
     return HeadInputs(site, tuple(range(q.shape[1])), q, k, v, mask, SCALE)
 
@@ -195,12 +191,12 @@ def keys(n: int, d: int, seed: int = 0) -> Tensor:
     return torch.randn(1, 1, n, d, generator=generator, dtype=torch.float64)
 
 
-def every(n: int) -> Tensor:
+def all_real(n: int) -> Tensor:
     return torch.ones(1, n, dtype=torch.bool)
 
 
 def errors(k: Tensor, beta: float = 3.0) -> dict[str, float]:
-    real = every(k.shape[2])
+    real = all_real(k.shape[2])
     unit, _ = unit_keys(k, real, centred=False)
     return {name: float(x) for name, x in readout_errors(unit, real, {"softmax": beta}).items()}
 
@@ -225,7 +221,7 @@ def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
     sharp = torch.exp(2 * k @ k.T)
     assert by_readout["softmax"] == pytest.approx(error(sharp / sharp.sum(1, keepdim=True) @ v))
     pairs = [abs(float(k[i] @ k[j])) for i, j in itertools.permutations(range(n), 2)]
-    assert float(coherence(k[None, None], every(n))) == pytest.approx(np.mean(pairs))
+    assert float(coherence(k[None, None], all_real(n))) == pytest.approx(np.mean(pairs))
 
 
 def test_padding_and_the_keys_mean_change_nothing_they_should_not():
@@ -234,14 +230,14 @@ def test_padding_and_the_keys_mean_change_nothing_they_should_not():
     real = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
     for centred in (False, True):
         ours, length = unit_keys(padded, real, centred=centred)
-        alone, same = unit_keys(k, every(5), centred=centred)
+        alone, same = unit_keys(k, all_real(5), centred=centred)
         torch.testing.assert_close(length, same)
-        torch.testing.assert_close(coherence(ours, real), coherence(alone, every(5)))
-        expected = readout_errors(alone, every(5), {"softmax": 3.0})
+        torch.testing.assert_close(coherence(ours, real), coherence(alone, all_real(5)))
+        expected = readout_errors(alone, all_real(5), {"softmax": 3.0})
         torch.testing.assert_close(readout_errors(ours, real, {"softmax": 3.0}), expected)
-    moved, _ = unit_keys(k + 100, every(5), centred=True)
-    torch.testing.assert_close(moved, unit_keys(k, every(5), centred=True)[0])
-    assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
+    moved, _ = unit_keys(k + 100, all_real(5), centred=True)
+    torch.testing.assert_close(moved, unit_keys(k, all_real(5), centred=True)[0])
+    assert float(coherence(unit_keys(k + 100, all_real(5), centred=False)[0], all_real(5))) > 0.99
 
 
 @pytest.mark.parametrize(("n", "d"), [(8, 16), (48, 8)])

@@ -1,0 +1,96 @@
+r"""The repair ``scale``: how much each head that stays should write, to replace those that went.
+
+Gates of the heads that stay, by least squares (Kwon et al., section 4.3; there layer by layer, here
+on the outputs e)::
+
+    minimise over xi_kept   mean over examples ||e(xi) - e(1)||^2      xi_removed = 0
+
+The first guess comes from the Gauss-Newton matrix at the unpruned model; each round then
+linearises e anew where the gates stand (Gauss-Newton with damping). A step that does not lower the
+distance on the calibration data is halved twice, then given up. No weight is trained; a gate other
+than 1 is folded into W_O when the model is saved.
+
+References
+----------
+Kwon et al. 2022, arXiv:2204.09656.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.core.rounding import ROUNDING
+from headscope.pruning.ranking import Context
+from headscope.tasks.gauss_newton import sample
+
+DIRECTIONS = 4  # Random directions an example for the first guess
+RIDGE = 0.1  # Pull of its gates towards 1, in units of the matrix's mean diagonal
+ROUNDS = 3  # Linearisations after the first guess, at most
+ENOUGH = 0.03  # A round that gains less than this share of the distance is the last
+DAMPING = 0.03  # Of the steps of rounds, in units of the matrix's mean diagonal
+
+
+def scale_gates(
+    context: Context, removed: Sequence[int], *, directions: int = DIRECTIONS, rounds: int = ROUNDS
+) -> Tensor:
+    """Return gates (n_units,), float64: zero where removed, rescaled elsewhere.
+
+    They never bring the outputs farther from the unpruned model's than gates of 1.
+    """
+    remaining = [unit for unit in range(len(context.units)) if unit not in set(removed)]
+    gates = context.units.gates(removed).double()
+    if not remaining or not removed:
+        return gates
+    distance = context.distance(gates)
+
+    # A first guess from the Gauss-Newton matrix at the unpruned model.
+    matrix = context.gauss_newton(directions).matrix
+    pull_of_removed = matrix[remaining][:, list(removed)].sum(dim=1)
+    step = _solve_damped(matrix, remaining, pull_of_removed, RIDGE)
+    gates, distance = _step_down(context, gates, distance, remaining, step)
+
+    # Rounds that linearise the outputs anew where the gates stand.
+    for round_number in range(1, rounds + 1):
+        sums = sample(
+            context.calibration.batches(labels=False),
+            context.units,
+            unit_gates=gates,
+            targets=context.targets(),
+            seed=context.seed + round_number,
+        )
+        step = _solve_damped(sums.matrix, remaining, -sums.gradient[remaining], DAMPING)
+        distance_before = distance
+        gates, distance = _step_down(context, gates, distance, remaining, step)
+        if distance > (1 - ENOUGH) * distance_before:
+            break
+    return gates
+
+
+def _step_down(
+    context: Context, gates: Tensor, distance: float, units: list[int], step: Tensor
+) -> tuple[Tensor, float]:
+    """Take a step of some units' gates, half or a quarter of it, if that lowers the distance.
+
+    Returns the gates after it, and their distance; both as they were where none does.
+    """
+    for length in (1.0, 0.5, 0.25):
+        trial = gates.clone()
+        trial[units] += length * step
+        distance_of_trial = context.distance(trial)
+        if distance_of_trial < (1 - ROUNDING) * distance:
+            return trial, distance_of_trial
+    return gates, distance
+
+
+def _solve_damped(matrix: Tensor, units: list[int], right: Tensor, damping: float) -> Tensor:
+    """Solve the rows and columns of ``units`` for ``right``, damped by a share of their diagonal.
+
+    ``damping`` times the mean of the diagonal is added to it.
+    """
+    inner = matrix[units][:, units].double()
+    added = max(damping * float(inner.diagonal().mean()), 1e-30)
+    solved: Tensor = torch.linalg.solve(inner + added * torch.eye(len(units)).double(), right)
+    return solved
