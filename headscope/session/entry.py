@@ -72,6 +72,7 @@ def entry(
             options = kind(**{"command": f"headscope.{name}", **values})
         else:
             (model,) = arguments
+
         from headscope.models.run.implementation import quiet_transformers
         from headscope.models.run.products import full_precision
 

@@ -124,8 +124,19 @@ def training_reason(loaded: LoadedModel) -> str | None:
 
 def _refused(loaded: LoadedModel, reason: str) -> ValidationResult:
     """Return the failed certificate of a model that was not run at all."""
-    layers = tuple(LayerCheck(site.stack, site.layer, 0, None, None) for site in loaded.sites)
-    return ValidationResult(False, layers, None, None, TOLERANCES[loaded.dtype], (reason,))
+    return ValidationResult(
+        passed=False,
+        layers=tuple(_never_called(site.stack, site.layer) for site in loaded.sites),
+        max_abs_hidden_eager=None,
+        max_abs_hidden_sdpa=None,
+        tolerance=TOLERANCES[loaded.dtype],
+        reasons=(reason,),
+    )
+
+
+def _never_called(stack: str, layer: int) -> LayerCheck:
+    """Return what a certificate says of a layer in which our attention did not run."""
+    return LayerCheck(stack=stack, layer=layer, calls=0, max_abs_pattern=None, max_abs_out=None)
 
 
 def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
@@ -144,7 +155,7 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     layers = tuple(map(layer_check, loaded.sites, evidence))
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
         n_layers = loaded.layers_stated()
-        layers = tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
+        layers = tuple(_never_called("encoder", layer) for layer in range(n_layers))
     # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
     called = all(check.calls for check in layers) and bool(layers)
     against_eager = []

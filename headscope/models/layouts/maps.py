@@ -103,15 +103,15 @@ def rows_of_linear(linear: nn.Module, width: int, *, stacked_maps: int = 1) -> l
     """List what heads own of a map whose outputs are the heads': its rows and its bias."""
     axis = 1 if isinstance(linear, Conv1D) else 0
     return [
-        HeadRows(linear, "weight", width, axis, stacked_maps),
-        HeadRows(linear, "bias", width, 0, stacked_maps),
+        HeadRows(linear, "weight", width, axis=axis, stacked_maps=stacked_maps),
+        HeadRows(linear, "bias", width, stacked_maps=stacked_maps),
     ]
 
 
 def columns_of_linear(linear: nn.Module, width: int) -> HeadRows:
     """Return what heads own of a map whose inputs are the heads': columns, or rows in GPT-2."""
     axis = 0 if isinstance(linear, Conv1D) else 1
-    return HeadRows(linear, "weight", width, axis)
+    return HeadRows(linear, "weight", width, axis=axis)
 
 
 #: The maps of q, of k and of v.

@@ -31,26 +31,31 @@ def find_sites(
     model: nn.Module, run: Callable[[], object], encoder: nn.Module | None = None
 ) -> tuple[AttentionSite, ...]:
     """List the attention sites of a base model: stack by stack, in the order of execution."""
-    known = {item.module: item for item in attention_modules(model)}
-    encoding = set(known if encoder is None else encoder.modules())
+    known = {attention.module: attention for attention in attention_modules(model)}
+    in_encoder = set(known if encoder is None else encoder.modules())
     by_stack: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        item = known[module]
-        inputs = item.layout.read(module, args, kwargs)
-        causal = item.layout.causal(module) or module not in encoding
-        stack = "cross" if inputs.crossed else "decoder" if causal else "encoder"
-        by_stack[stack].append(item)
+        attention = known[module]
+        inputs = attention.layout.read(module, args, kwargs)
+        causal = attention.layout.causal(module) or module not in in_encoder
+        if inputs.crossed:
+            stack = "cross"
+        elif causal:
+            stack = "decoder"
+        else:
+            stack = "encoder"
+        by_stack[stack].append(attention)
 
     with ExitStack() as notes, torch.no_grad():
         for module in known:
             notes.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
     sites = []
-    for stack, items in by_stack.items():
-        for index, item in enumerate(items):
-            layer = getattr(item.module, LAYER, index)
-            sites.append(AttentionSite(**vars(item), stack=stack, layer=layer, row=0))
+    for stack, modules in by_stack.items():
+        for index, attention in enumerate(modules):
+            layer = getattr(attention.module, LAYER, index)
+            sites.append(AttentionSite(**vars(attention), stack=stack, layer=layer, row=0))
     return numbered(sites)
 
 
@@ -60,21 +65,21 @@ def numbered(sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
 
 
 def layer_lists(
-    model: nn.Module, items: Iterable[AttentionModule]
+    model: nn.Module, modules: Iterable[AttentionModule]
 ) -> dict[str, list[list[AttentionModule]]]:
     """Group attention modules by the list of layers that they lie in, by its name, and by layer.
 
     A layer is the outermost member of a list of modules. Modules that lie in no list are left out.
     """
     lists: dict[str, list[list[AttentionModule]]] = {}
-    for item in items:
-        path = item.name.split(".")
+    for module in modules:
+        path = module.name.split(".")
         for depth in range(1, len(path)):
             name = ".".join(path[:depth])
             parent = model.get_submodule(name)
             if isinstance(parent, nn.ModuleList):
                 layers = lists.setdefault(name, [[] for _ in parent])
-                layers[int(path[depth])].append(item)
+                layers[int(path[depth])].append(module)
                 break
     return lists
 
@@ -82,15 +87,15 @@ def layer_lists(
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
     """List the modules of ``model`` that have a known layout, in the order of registration."""
     config = getattr(model, "config", None)
-    items = []
+    modules = []
     for name, module in model.named_modules():
         if next(module.children(), None) is None:  # no map of its own
             continue
         parent = model.get_submodule(name.rpartition(".")[0])
-        item = _attention_module(name, module, parent, config)
-        if item is not None:
-            items.append(item)
-    return items
+        attention = _attention_module(name, module, parent, config)
+        if attention is not None:
+            modules.append(attention)
+    return modules
 
 
 def _attention_module(

@@ -15,10 +15,10 @@ from headscope.data.languages import SOURCE, TARGET, language_codes
 from headscope.models.load.safe_files import read_json
 from headscope.models.load.source import Source
 
-#: Families whose decoder starts with what stands last in a target; others are told by their config.
+#: Families whose decoder starts with what stands last in a target: the code of its language.
 _START_WITH_LAST = ("mbart", "plbart")
 #: Settings that may name the target's language by its token id.
-_NAMING = ("forced_bos_token_id", "decoder_start_token_id")
+_LANGUAGE_SETTINGS = ("forced_bos_token_id", "decoder_start_token_id")
 
 
 def name_languages(
@@ -43,9 +43,9 @@ def name_languages(
     if len(codes) < 2:
         return
 
-    # What a source's tokens are put beside.
-    before, after = _codes_around(tokenizer, codes)
-    code_beside = next(iter((*before, *after)), None)
+    # The code that is put beside a source.
+    codes_before, codes_after = _codes_around(tokenizer, codes)
+    code_beside = next(iter([*codes_before, *codes_after]), None)
     source = source or _stated_source(origin.folder, codes, code_beside, tokenizer)
     target = target or _stated_target(origin.folder, codes)
     if source is not None:
@@ -55,14 +55,14 @@ def name_languages(
     if target is None:
         return
 
-    # What a target starts with.
+    # The code that a target starts with.
     tokenizer.tgt_lang = target
     for settings in (network.config, getattr(network, "generation_config", None)):
-        for key in _NAMING:
+        for key in _LANGUAGE_SETTINGS:
             if getattr(settings, key, None) in codes.values():
                 setattr(settings, key, codes[target])
-    # Such a model's decoder starts with the code; the decoder of others writes it first.
-    if after and network.config.model_type in _START_WITH_LAST:
+    # The decoder of these families starts with the code; the decoder of others writes it first.
+    if codes_after and network.config.model_type in _START_WITH_LAST:
         network.config.decoder_start_token_id = codes[target]
 
 
@@ -116,7 +116,7 @@ def _stated_target(folder: Path, codes: Mapping[str, int]) -> str | None:
         stated[f"{TARGET} of {path.name}"] = _known(language, TARGET, path, codes)
     for name in (GENERATION_CONFIG_NAME, "config.json"):
         settings = _settings(folder / name)
-        for key in _NAMING:
+        for key in _LANGUAGE_SETTINGS:
             token = settings.get(key)
             if isinstance(token, int) and token in code_of:
                 stated[f"{key} of {name}"] = code_of[token]

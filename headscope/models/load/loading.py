@@ -108,7 +108,13 @@ def load(
         if checkpoint.has_tokenizer:
             opened = open_tokenizer(source, lower=lower_cases(sentence_files))
         tokenizer = opened.tokenizer
-        network, head_weights = load_network(source, checkpoint, computed_in, task_head, remaining)
+        network, head_weights = load_network(
+            source,
+            checkpoint,
+            dtype=computed_in,
+            task_head=task_head,
+            remaining=remaining,
+        )
     check_finite(network, source)
     activation = cross_encoder_activation(sentence_files)
     if activation is not None:

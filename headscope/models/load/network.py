@@ -43,6 +43,7 @@ def read_config(source: Source, checkpoint: Checkpoint) -> Any:
 def load_network(
     source: Source,
     checkpoint: Checkpoint,
+    *,
     dtype: torch.dtype,
     task_head: str | None,
     remaining: KeptParts | None,

@@ -67,7 +67,7 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
         follows = type(by_class) is FOLLOWS_FILE
         by_file = by_class if follows else _opened_by_file(source, by_class, problem)
     if by_file is None and problem is not None:
-        raise _refusal(source.folder) or problem
+        raise _refusal_of_slow_class(source.folder) or problem
     remarks: list[str] = []
     if by_file is not None:
         remarks += _without_dropout(source, by_file)
@@ -96,9 +96,9 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
 
 def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
     """Return the tokenizer that follows the file; a sentence, too, if its class reads otherwise."""
-    languages = _knows_languages(by_class, by_file)
-    difference = first_difference(by_file, by_class, framed=not languages)
-    tokenizer = _following_file(by_class, by_file, languages)
+    knows_languages = _knows_languages(by_class, by_file)
+    difference = first_difference(by_file, by_class, framed=not knows_languages)
+    tokenizer = _following_file(by_class, by_file, knows_languages)
     if difference is None:
         return tokenizer, None
     return tokenizer, _class_reads_otherwise(source, type(by_class).__name__, difference)
@@ -106,13 +106,13 @@ def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str |
 
 def no_tokenizer(folder: Path) -> CheckpointError:
     """Return the error for a folder without a file that a tokenizer can be read from."""
-    return _refusal(folder) or CheckpointError(
+    return _refusal_of_slow_class(folder) or CheckpointError(
         f"{folder} has no tokenizer ({FILE}); save the model's fast tokenizer beside it with "
         "tokenizer.save_pretrained."
     )
 
 
-def _refusal(folder: Path) -> CheckpointError | None:
+def _refusal_of_slow_class(folder: Path) -> CheckpointError | None:
     """Return the error for a folder whose class is a slow one; None for any other."""
     kind = _class_of(folder)
     if kind is None or issubclass(kind, FOLLOWS_FILE):
@@ -161,7 +161,7 @@ def _opened_by_file(source: Source, by_class: Any, problem: CheckpointError | No
     return by_file
 
 
-def _following_file(by_class: Any, by_file: Any, languages: bool) -> Any:
+def _following_file(by_class: Any, by_file: Any, knows_languages: bool) -> Any:
     """Return the tokenizer that has the class's special tokens and reads as the file says.
 
     A fast class stays: it knows which inputs the model takes, and, for a translator of many
@@ -172,7 +172,7 @@ def _following_file(by_class: Any, by_file: Any, languages: bool) -> Any:
     special = by_class.all_special_tokens
     known = [token for token in special if backend.token_to_id(token) is not None]
     backend.add_special_tokens([t for t in known if t not in by_file.added_tokens_encoder])
-    stays = by_class.is_fast and (languages or not switches_language(by_class))
+    stays = by_class.is_fast and (knows_languages or not switches_language(by_class))
     tokenizer = by_class if stays else by_file
     for name in by_class.SPECIAL_TOKENS_ATTRIBUTES:
         token = getattr(by_class, name)
@@ -184,7 +184,7 @@ def _following_file(by_class: Any, by_file: Any, languages: bool) -> Any:
         extra = by_class.extra_special_tokens
         by_class.extra_special_tokens = [token for token in extra if token in known]
         by_class._tokenizer = backend
-        if languages:
+        if knows_languages:
             by_class._switch_to_input_mode()
     return tokenizer
 

@@ -74,7 +74,10 @@ class ExchangedHeads:
         exchanged = all_heads if self._heads is None else tuple(self._heads.get(site.row, ()))
         stated_scale = default_scale(q.shape[-1]) if scale is None else scale
         if exchanged == all_heads and all_heads:
-            return self._formula(HeadInputs(site, exchanged, q, k, v, mask, stated_scale))
+            inputs = HeadInputs(
+                site=site, heads=all_heads, q=q, k=k, v=v, mask=mask, scale=stated_scale
+            )
+            return self._formula(inputs)
         z = in_chunks(site, q, k, v, mask, scale)
         if exchanged:
             index = torch.tensor(exchanged, device=q.device)

@@ -100,7 +100,10 @@ def run_eager(
         # XLM computes it in float32 whatever the dtype of the model
         run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
 
-    called = watch_inputs(loaded.sites, lambda site, read: run.keep("inputs", site, read))
+    def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
+        run.keep("inputs", site, inputs)
+
+    called = watch_inputs(loaded.sites, keep_inputs)
     patterns = watch_outputs(loaded.sites, keep_pattern)
     eager = use_implementation(loaded.model, "eager")
     with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:

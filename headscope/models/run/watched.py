@@ -129,15 +129,18 @@ def watch(loaded: LoadedModel) -> Seen:
         start = starts.pop()
         if (y := first_tensor(output)) is not None:
             module_turn = ModuleTurn(module, turns[module])
-            calls.append(Call(module_turn, start, events, first_tensor(args, kwargs), y))
+            x = first_tensor(args, kwargs)
+            calls.append(Call(module_turn, start=start, stop=events, x=x, y=y))
         turns[module] += 1
         events += 1
+
+    def read(site: AttentionSite, site_inputs: AttentionInput) -> None:
+        inputs[site.row] = site_inputs
 
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
     hooks = [m.register_forward_pre_hook(begin, with_kwargs=True) for m in modules]
     hooks += [m.register_forward_hook(end, with_kwargs=True) for m in modules]
-    reading = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
-    with hooked(hooks), reading:
+    with hooked(hooks), watch_inputs(loaded.sites, read):
         last = loaded.run_tiny(_three_tokens(loaded))
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
